@@ -1,0 +1,160 @@
+"""Every error this system raises on purpose; transports translate them by `reason` and nothing else.
+
+SpecdecError
+├── ConfigError            a setting is wrong: the process does not start
+│   └── ModelRefused       the model folder cannot be served
+├── RequestError           the caller's mistake, named by field
+│   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
+│   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
+│   └── RouteNotFound
+└── ServiceError           not the caller's mistake
+    ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
+    ├── SessionBusy        ├── Fenced             ├── TokenizerMismatch ├── DeadlineExceeded
+    └── InternalError
+"""
+
+from typing import ClassVar
+
+
+class SpecdecError(Exception):
+    """Base of all; `reason` is the stable, machine-readable name of the error."""
+
+    reason: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigError(SpecdecError):
+    """A setting is wrong."""
+
+    reason = "CONFIG_INVALID"
+
+
+class ModelRefused(ConfigError):
+    """The model folder is missing, broken or not a decoder this engine can serve."""
+
+    reason = "MODEL_REFUSED"
+
+
+class RequestError(SpecdecError):
+    """The caller's mistake; `param` names the field as the caller wrote it, empty when there is none."""
+
+    reason = "FIELD_INVALID"
+
+    def __init__(self, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class FieldRequired(RequestError):
+    """A field that must be there is not, or is empty."""
+
+    reason = "FIELD_REQUIRED"
+
+
+class FieldInvalid(RequestError):
+    """A field has a value outside its range or of the wrong form."""
+
+    reason = "FIELD_INVALID"
+
+
+class TokenOutOfRange(RequestError):
+    """A token id is not in the vocabulary."""
+
+    reason = "TOKEN_OUT_OF_RANGE"
+
+
+class GammaTooLarge(RequestError):
+    """The draft length is over the server's limit."""
+
+    reason = "GAMMA_TOO_LARGE"
+
+
+class UnsupportedParameter(RequestError):
+    """The parameter is unknown or not built; it is never ignored in silence."""
+
+    reason = "UNSUPPORTED_PARAMETER"
+
+
+class ContextLengthExceeded(RequestError):
+    """Prompt, or prompt and output together, are longer than the model's context."""
+
+    reason = "CONTEXT_LENGTH_EXCEEDED"
+
+
+class ModelNotFound(RequestError):
+    """No such model is served."""
+
+    reason = "MODEL_NOT_FOUND"
+
+
+class MessageTooLarge(RequestError):
+    """The body or message is over the size limit."""
+
+    reason = "MESSAGE_TOO_LARGE"
+
+
+class RouteNotFound(RequestError):
+    """No such path or method."""
+
+    reason = "ROUTE_NOT_FOUND"
+
+
+class ServiceError(SpecdecError):
+    """Not the caller's mistake."""
+
+
+class NoVerifier(ServiceError):
+    """No verifier is ready."""
+
+    reason = "NO_VERIFIER"
+
+
+class Draining(ServiceError):
+    """The process is shutting down and takes no new work."""
+
+    reason = "DRAINING"
+
+
+class QueueFull(ServiceError):
+    """Too much work is waiting."""
+
+    reason = "QUEUE_FULL"
+
+
+class SessionStoreDown(ServiceError):
+    """Redis does not answer, so nothing can be committed."""
+
+    reason = "SESSION_STORE_DOWN"
+
+
+class SessionBusy(ServiceError):
+    """The session is generating already, or another writer was first."""
+
+    reason = "SESSION_BUSY"
+
+
+class Fenced(ServiceError):
+    """A newer owner has the session: this one must stop."""
+
+    reason = "FENCED"
+
+
+class TokenizerMismatch(ServiceError):
+    """Drafter and target do not share a tokenizer."""
+
+    reason = "TOKENIZER_MISMATCH"
+
+
+class DeadlineExceeded(ServiceError):
+    """The caller's deadline passed."""
+
+    reason = "DEADLINE"
+
+
+class InternalError(ServiceError):
+    """A bug: the caller sees a request id, the log has the rest."""
+
+    reason = "INTERNAL"

@@ -1,0 +1,95 @@
+"""What a request may ask of sampling and speculation: frozen values, validated where they are made."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from specdec.errors import FieldInvalid
+
+MAX_SEED = 2**63 - 1
+
+
+class Mode(StrEnum):
+    """How drafts are verified."""
+
+    OFF = "off"
+    REJECTION = "rejection"
+    BLOCK = "block"
+    COUPLED = "coupled"
+
+
+def _within(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:
+    """Raise FieldInvalid unless low <= value <= high (low < value when `open_low`); NaN fails."""
+    if not (low < value if open_low else low <= value) or not value <= high:
+        bracket = "(" if open_low else "["
+        raise FieldInvalid(f"{name} must be in {bracket}{low:g}, {high:g}], got {value}", name)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a distribution is made from logits; the same value serves target, drafter and plain decoding.
+
+    Raises:
+        FieldInvalid: a field is out of range or not a number.
+    """
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus mass; 1 is off."""
+    top_k: int = 0
+    """Most likely tokens kept; 0 is off."""
+    min_p: float = 0.0
+    """Least probability relative to the most likely token; 0 is off."""
+    seed: int = 0
+    """Keys every random number of the generation."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of each token in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted per occurrence in the output."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt and output; 1 is off."""
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Added to logits first."""
+    min_tokens: int = 0
+    """`end_token_ids` are masked until the output has this many tokens."""
+    end_token_ids: tuple[int, ...] = ()
+    """The ids that `min_tokens` masks."""
+
+    def __post_init__(self) -> None:
+        _within("temperature", self.temperature, 0.0, 2.0)
+        _within("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _within("top_k", self.top_k, 0, 2**31 - 1)
+        _within("min_p", self.min_p, 0.0, 1.0)
+        _within("seed", self.seed, 0, MAX_SEED)
+        _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _within("repetition_penalty", self.repetition_penalty, 0.0, 2.0, open_low=True)
+        _within("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        for token, bias in self.logit_bias.items():
+            if token < 0 or not math.isfinite(bias) or not -100.0 <= bias <= 100.0:
+                raise FieldInvalid(f"logit_bias[{token}] must be in [-100, 100], got {bias}", "logit_bias")
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the distribution depends on more than logits: penalties do, and so does `min_tokens`."""
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+            or self.min_tokens > 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What speculation may do for one request; `gamma` None lets the verifier choose."""
+
+    mode: Mode = Mode.REJECTION
+    gamma: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.gamma is not None and self.gamma < 0:
+            raise FieldInvalid(f"gamma must be at least 0, got {self.gamma}", "speculation.gamma")

@@ -1,0 +1,24 @@
+"""The hash of a token prefix, by which a draft is matched to the very tokens it continues."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+
+
+class PrefixHash:
+    """A 64-bit hash of a token sequence; extending it costs only the new tokens."""
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        self._state = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8)
+
+    def extended(self, tokens: Iterable[int]) -> "PrefixHash":
+        """The hash of this prefix followed by `tokens`; this one is left as it is."""
+        longer = PrefixHash.__new__(PrefixHash)
+        longer._state = self._state.copy()
+        longer._state.update(array("q", tokens).tobytes())
+        return longer
+
+    @property
+    def value(self) -> int:
+        """Unsigned 64-bit value, the same on every machine of one byte order."""
+        return int.from_bytes(self._state.digest(), "little")
