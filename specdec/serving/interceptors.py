@@ -1,0 +1,110 @@
+"""What surrounds every RPC of a server: ids in the log, errors turned into statuses, one line when it ends."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import structlog
+from google.rpc import code_pb2, status_pb2
+from grpc_status import rpc_status
+from structlog.contextvars import bound_contextvars
+
+from specdec.errors import InternalError, SpecdecError
+from specdec.serving.status import rich_status
+
+# The behaviours of a handler are typed for synchronous servers only.
+Handler = Any
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_log = structlog.get_logger()
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """A servicer answers with an error by raising a SpecdecError; anything else it raises is a bug, and logged."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith("/specdec."):  # health and reflection look after themselves
+            return handler
+        if handler.response_streaming:
+            return _rebuild(handler, _guard_stream(method, handler))
+        return _rebuild(handler, _guard_unary(method, handler))
+
+
+def _guard_unary(method: str, handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
+    inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+
+    async def guarded(request: Any, context: Context) -> Any:
+        with _Call(method, context) as call:
+            try:
+                return await inner(request, context)
+            except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
+                await call.abort(error)
+
+    return guarded
+
+
+def _guard_stream(method: str, handler: Handler) -> Callable[[Any, Context], AsyncIterator[Any]]:
+    inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+
+    async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
+        with _Call(method, context) as call:
+            try:
+                async for response in inner(request, context):
+                    yield response
+            except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
+                await call.abort(error)
+
+    return guarded
+
+
+class _Call:
+    """One RPC: its id while it runs, its line in the log when it ends."""
+
+    def __init__(self, method: str, context: Context) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        self.request_id = str(metadata.get("x-request-id") or uuid.uuid4().hex)
+        self._context = context
+        self._bound = bound_contextvars(request_id=self.request_id, rpc=method)
+        self._started = time.perf_counter()
+        self._code = "OK"
+
+    def __enter__(self) -> "_Call":
+        self._bound.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _log.debug("rpc_ended", code=self._code, seconds=round(time.perf_counter() - self._started, 6))
+        self._bound.__exit__(None, None, None)
+
+    async def abort(self, error: Exception) -> None:
+        """End the RPC with the status of `error`."""
+        if isinstance(error, grpc.aio.AbortError):
+            raise error
+        status = self._status(error)
+        self._code = code_pb2.Code.Name(status.code)
+        await self._context.abort_with_status(rpc_status.to_status(status))
+
+    def _status(self, error: Exception) -> status_pb2.Status:
+        if isinstance(error, SpecdecError):
+            _log.info("rpc_refused", reason=error.reason, message=error.message)
+            return rich_status(error, self.request_id)
+        _log.error("rpc_failed", exc_info=error)
+        return rich_status(InternalError(f"internal error, request id {self.request_id}"), self.request_id)
+
+
+def _rebuild(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, handler.request_deserializer, handler.response_serializer)

@@ -1,0 +1,73 @@
+"""The HTTP port of a gRPC service: /metrics for Prometheus, /livez and /readyz for people and probes."""
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from specdec.errors import ConfigError
+from specdec.serving.settings import split_address
+
+
+class MetricsServer:
+    """Serves until closed, on threads of its own, so that a busy event loop does not hide from its probes."""
+
+    def __init__(self, server: ThreadingHTTPServer) -> None:
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """`host:port` as bound."""
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve_metrics(address: str, registry: CollectorRegistry, ready: Callable[[], bool]) -> MetricsServer:
+    """Start serving `registry`; /readyz answers 200 while `ready()` holds, else 503.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    handler = type("Handler", (_Handler,), {"registry": registry, "ready": staticmethod(ready)})
+    try:
+        return MetricsServer(ThreadingHTTPServer(split_address(address), handler))
+    except OSError as error:
+        raise ConfigError(f"http address {address}: {error.strerror}") from error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    registry: CollectorRegistry
+    ready: Callable[[], bool]
+
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+                self._answer(200, encode(self.registry), content_type)
+            case "/livez":
+                self._answer(200, b"ok\n")
+            case "/readyz":
+                ready = type(self).ready()
+                self._answer(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
+            case _:
+                self._answer(404, b"not found\n")
+
+    def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Probes are not news."""

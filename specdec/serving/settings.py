@@ -1,0 +1,142 @@
+"""How a process is configured: defaults < YAML file < environment < flags, one frozen value, every mistake one line."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from specdec.errors import ConfigError
+
+
+def _check_address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) < 65536):
+        raise ValueError(f"must be host:port, got {value!r}")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_check_address)]
+"""`host:port`; port 0 takes a free one."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of an Address; brackets around an IPv6 host are taken off."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Section(BaseModel):
+    """A group of settings with one owner."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LogSettings(Section):
+    """What is logged and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    form: Literal["json", "console"] = "json"
+    """`json` is one object a line, `console` is for people."""
+
+
+class ModelSettings(Section):
+    """Which model, and on what."""
+
+    path: Path
+    """A Hugging Face model folder; nothing is downloaded."""
+    name: str = ""
+    """Name callers use; the folder's name when empty."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """float32 gives exact token identity with plain decoding."""
+    device: str = "auto"
+    """`auto` is cuda when there is one, else cpu."""
+
+    @property
+    def served_name(self) -> str:
+        """The name callers use."""
+        return self.name or self.path.name
+
+
+class Settings(BaseSettings):
+    """Base of every service's settings; a subclass sets `env_prefix`."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_nested_delimiter="__", nested_model_default_partial_update=True
+    )
+
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def load(cls, config: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
+        """Read the settings.
+
+        Args:
+            config: a YAML file, or None for none.
+            overrides: what the command line gave; nested mappings for sections.
+
+        Raises:
+            ConfigError: the file cannot be read, or a setting is unknown or wrong; the message is one line.
+        """
+        values = read_yaml(config) if config else {}
+
+        def sources(
+            settings: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            **_: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings, values)
+
+        body = {"__module__": cls.__module__, "settings_customise_sources": staticmethod(sources)}
+        with_file = cast("type[Self]", type(cls.__name__, (cls,), body))
+        try:
+            return with_file(**(overrides or {}))
+        except ValidationError as error:
+            raise ConfigError(_one_line(cls, error, config)) from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; an empty file is an empty mapping.
+
+    Raises:
+        ConfigError: missing, unreadable, not YAML, or not a mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"config file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"config file {path} must hold a mapping, not a {type(values).__name__}")
+    return values
+
+
+def _one_line(settings: type[BaseModel], error: ValidationError, config: Path | None) -> str:
+    where = f"config file {config}: " if config else ""
+    return where + "; ".join(_explain(settings, detail) for detail in error.errors())
+
+
+def _explain(settings: type[BaseModel], detail: ErrorDetails) -> str:
+    name = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] != "extra_forbidden":
+        return f"{name}: {detail['msg'].removeprefix('Value error, ')}"
+    known = _fields_at(settings, detail["loc"][:-1])
+    close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
+    return f"{name}: unknown setting" + (f", did you mean {close[0]!r}?" if close else "")
+
+
+def _fields_at(settings: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    for part in location:
+        field = settings.model_fields.get(str(part))
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+            return []
+        settings = field.annotation
+    return list(settings.model_fields)

@@ -1,0 +1,104 @@
+"""The one table of errors: what a `reason` is called over gRPC and over HTTP."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from specdec import errors
+from specdec.errors import RequestError, SpecdecError
+
+DOMAIN = "specdec"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one error is shown."""
+
+    grpc: grpc.StatusCode
+    http: int
+    type: str
+    """OpenAI's error type."""
+    code: str | None
+    """OpenAI's error code."""
+    retry_after: float | None = None
+    """Seconds after which trying again makes sense."""
+
+
+_INVALID = "invalid_request_error"
+_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
+_UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+_TABLE: dict[type[SpecdecError], Row] = {
+    errors.FieldRequired: Row(_ARGUMENT, 400, _INVALID, "invalid_value"),
+    errors.FieldInvalid: Row(_ARGUMENT, 400, _INVALID, "invalid_value"),
+    errors.TokenOutOfRange: Row(_ARGUMENT, 400, _INVALID, "invalid_token"),
+    errors.GammaTooLarge: Row(_ARGUMENT, 400, _INVALID, "invalid_value"),
+    errors.UnsupportedParameter: Row(grpc.StatusCode.UNIMPLEMENTED, 400, _INVALID, "unsupported_parameter"),
+    errors.ContextLengthExceeded: Row(_ARGUMENT, 400, _INVALID, "context_length_exceeded"),
+    errors.ModelNotFound: Row(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "model_not_found"),
+    errors.RouteNotFound: Row(grpc.StatusCode.UNIMPLEMENTED, 404, _INVALID, "not_found"),
+    errors.MessageTooLarge: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, _INVALID, "message_too_large"),
+    errors.NoVerifier: Row(_UNAVAILABLE, 503, "server_error", "no_verifier", 1.0),
+    errors.Draining: Row(_UNAVAILABLE, 503, "server_error", "draining", 1.0),
+    errors.QueueFull: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "queue_full", 2.0),
+    errors.SessionStoreDown: Row(_UNAVAILABLE, 503, "server_error", "session_store_down", 1.0),
+    errors.SessionBusy: Row(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_busy"),
+    errors.Fenced: Row(grpc.StatusCode.FAILED_PRECONDITION, 409, "conflict_error", "fenced"),
+    errors.TokenizerMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "tokenizer_mismatch"),
+    errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", "deadline_exceeded"),
+    errors.InternalError: Row(grpc.StatusCode.INTERNAL, 500, "server_error", None),
+}
+
+_BUG = _TABLE[errors.InternalError]
+
+
+def row(error: SpecdecError) -> Row:
+    """The row of an error; one without a row of its own takes its nearest base's."""
+    return next((_TABLE[base] for base in type(error).__mro__ if base in _TABLE), _BUG)
+
+
+def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:
+    """The error as a gRPC rich status: ErrorInfo, field violations for the caller's mistakes, RetryInfo for waits."""
+    shown = row(error)
+    code = code_pb2.Code.Value("CANCELLED" if shown.grpc is grpc.StatusCode.CANCELLED else shown.grpc.name)
+    status = status_pb2.Status(code=code, message=error.message)
+    for detail in _details(error, shown, request_id):
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+def _details(error: SpecdecError, shown: Row, request_id: str) -> "Iterator[error_details_pb2.ErrorInfo]":
+    metadata = {"request_id": request_id} if request_id else {}
+    if isinstance(error, RequestError) and error.param:
+        metadata["param"] = error.param
+    yield error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
+    if isinstance(error, RequestError) and error.param:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.param, description=error.message)
+        yield error_details_pb2.BadRequest(field_violations=[violation])
+    if shown.retry_after is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(shown.retry_after * 1000))
+        yield retry
+
+
+def from_rpc_error(error: grpc.RpcError) -> SpecdecError | None:
+    """The error a peer of ours raised, told by its ErrorInfo; None when the status is not one of ours."""
+    status = rpc_status.from_call(error)
+    for packed in status.details if status else ():
+        info = error_details_pb2.ErrorInfo()
+        if packed.Unpack(info) and info.domain == DOMAIN:
+            return _revive(info, status.message)
+    return None
+
+
+def _revive(info: error_details_pb2.ErrorInfo, message: str) -> SpecdecError:
+    kind = next((kind for kind in _TABLE if kind.reason == info.reason), errors.InternalError)
+    if issubclass(kind, RequestError):
+        return kind(message, info.metadata.get("param", ""))
+    return kind(message)

@@ -1,0 +1,103 @@
+"""A real server on loopback: health, reflection, errors as rich statuses, ports, drain."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
+from specdec.errors import ConfigError, FieldInvalid, InternalError
+from specdec.serving.channel import open_channel
+from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.status import from_rpc_error
+
+SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
+
+
+class Servicer(verifier_pb2_grpc.VerifierServiceServicer):
+    async def GetVerifierInfo(self, request: object, context: object) -> verifier_pb2.GetVerifierInfoResponse:
+        raise FieldInvalid("no such thing", "thing")
+
+    async def Generate(self, request: object, context: object) -> AsyncIterator[verifier_pb2.GenerateResponse]:
+        yield verifier_pb2.GenerateResponse(base_len=7)
+        raise ZeroDivisionError("secret detail")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[GrpcServer]:
+    running = await start_grpc(
+        "127.0.0.1:0",
+        lambda server: verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Servicer(), server),
+        [SERVICE],
+    )
+    yield running
+    await running.stop(0)
+
+
+@pytest.fixture
+async def channel(server: GrpcServer) -> AsyncIterator[grpc.aio.Channel]:
+    async with open_channel(server.address) as channel:
+        yield channel
+
+
+async def test_health_follows_set_serving(server: GrpcServer, channel: grpc.aio.Channel) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    for serving in (False, True):
+        await server.set_serving(serving)
+        for service in ("", SERVICE):
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+            assert (reply.status == health_pb2.HealthCheckResponse.SERVING) is serving
+
+
+async def test_a_raised_error_arrives_as_itself(channel: grpc.aio.Channel) -> None:
+    stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.GetVerifierInfo(verifier_pb2.GetVerifierInfoRequest())
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, FieldInvalid)
+    assert (error.message, error.param) == ("no such thing", "thing")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_bug_ends_the_stream_without_telling_its_details(channel: grpc.aio.Channel) -> None:
+    call = verifier_pb2_grpc.VerifierServiceStub(channel).Generate(
+        verifier_pb2.GenerateRequest(), metadata=(("x-request-id", "request-9"),)
+    )
+    assert (await call.read()).base_len == 7
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, InternalError)
+    assert "request-9" in error.message
+    assert "secret" not in error.message
+
+
+async def test_a_status_of_somebody_else_is_not_taken_for_ours(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channel.unary_unary("/no.such.Service/Method")(b"")
+    assert from_rpc_error(caught.value) is None
+
+
+async def test_a_taken_port_is_refused(server: GrpcServer) -> None:
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        await start_grpc(server.address, lambda server: None, [])
+
+
+async def test_a_stopped_server_frees_its_port() -> None:
+    first = await start_grpc("127.0.0.1:0", lambda server: None, [])
+    await first.stop(0)
+    second = await start_grpc(first.address, lambda server: None, [])
+    assert second.address == first.address
+    await second.stop(0)
+
+
+async def test_stop_lets_a_running_call_finish_within_grace(server: GrpcServer, channel: grpc.aio.Channel) -> None:
+    await server.set_serving(True)
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    stopping = asyncio.create_task(server.stop(5))
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    watch.cancel()
+    await stopping
