@@ -71,7 +71,7 @@ def test_a_mistake_is_one_line_that_names_it(tmp_path: Path, text: str, message:
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(ConfigError, match="absent.yaml: No such file"):
+    with pytest.raises(ConfigError, match=r"absent\.yaml: No such file"):
         Example.load(Path("absent.yaml"))
 
 

@@ -1,0 +1,39 @@
+"""The contract is clean, and the committed code is what the generator makes of it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GENERATOR = ROOT / ".venv-proto" / "bin"
+PROTOS = sorted(path.relative_to(ROOT) for path in (ROOT / "protos").rglob("*.proto"))
+
+
+def _run(command: list[str], cwd: Path, path: Path) -> None:
+    env = os.environ | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
+    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["lint"], ["format", "--diff", "--exit-code"]])
+def test_buf_is_satisfied(arguments: list[str]) -> None:
+    _run(["buf", *arguments], ROOT, Path(sys.executable).parent)
+
+
+def test_generated_code_is_fresh(tmp_path: Path) -> None:
+    assert GENERATOR.exists(), "the generator's environment is missing: `make test` creates it"
+    for proto in PROTOS:
+        (tmp_path / proto).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / proto, tmp_path / proto)
+    plugins = ["--python_out=.", "--grpc_python_out=.", "--mypy_out=quiet:.", "--mypy_grpc_out=quiet:."]
+    command = [str(GENERATOR / "python"), "-m", "grpc_tools.protoc", "-I.", *plugins, *map(str, PROTOS)]
+    _run(command, tmp_path, GENERATOR)
+    made = {path.relative_to(tmp_path) for path in tmp_path.rglob("*_pb2*")}
+    kept = {path.relative_to(ROOT) for path in (ROOT / "protos").rglob("*_pb2*.py*") if path.suffix in {".py", ".pyi"}}
+    assert made == kept
+    stale = [str(path) for path in sorted(made) if (tmp_path / path).read_text() != (ROOT / path).read_text()]
+    assert not stale, "run `make proto`"
