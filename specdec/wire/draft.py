@@ -1,0 +1,78 @@
+"""Draft tokens and their q̂ between protobuf and values, without a copy more than needed."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.draft import Draft, SparseProbs
+from specdec.errors import FieldInvalid
+from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+
+if sys.byteorder != "little":
+    raise ImportError("the wire is little-endian and this machine is not")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftTokens:
+    """Consecutive draft tokens of one session, fenced by the very prefix they continue."""
+
+    session_id: str
+    epoch: int
+    base_len: int
+    """Tokens before the first one here, committed and drafted."""
+    prefix_hash: int
+    """`PrefixHash` value of those tokens."""
+    draft: Draft
+
+
+def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
+    """Pack; a draft without distributions travels as token ids alone."""
+    probs = tokens.draft.probs
+    return pb.DraftTokens(
+        session_id=tokens.session_id,
+        epoch=tokens.epoch,
+        base_len=tokens.base_len,
+        prefix_hash=tokens.prefix_hash,
+        tokens=tokens_to_bytes(tokens.draft.tokens),
+        support_sizes=[len(row.ids) for row in probs],
+        support_ids=_pack([row.ids for row in probs], torch.int32),
+        support_weights=_pack([row.weights for row in probs], torch.uint16),
+    )
+
+
+def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
+    """Unpack, on the CPU.
+
+    Raises:
+        FieldInvalid: the arrays do not fit together.
+    """
+    tokens = tuple(tokens_from_bytes(message.tokens))
+    sizes = list(message.support_sizes)
+    ids = _unpack(message.support_ids, torch.int32, sum(sizes), "support_ids")
+    weights = _unpack(message.support_weights, torch.uint16, sum(sizes), "support_weights")
+    if sizes and len(sizes) != len(tokens):
+        raise FieldInvalid(f"{len(tokens)} draft tokens with {len(sizes)} distributions", "support_sizes")
+    rows = zip(torch.split(ids, sizes), torch.split(weights, sizes), strict=True) if sizes else ()
+    return DraftTokens(
+        session_id=message.session_id,
+        epoch=message.epoch,
+        base_len=message.base_len,
+        prefix_hash=message.prefix_hash,
+        draft=Draft(tokens, tuple(SparseProbs(*row) for row in rows)),
+    )
+
+
+def _pack(rows: Sequence[Tensor], dtype: torch.dtype) -> bytes:
+    return torch.cat(list(rows)).to(dtype).numpy().tobytes() if rows else b""
+
+
+def _unpack(data: bytes, dtype: torch.dtype, count: int, field: str) -> Tensor:
+    if len(data) != count * dtype.itemsize:
+        raise FieldInvalid(f"{field} must be {count} values, got {len(data)} bytes", field)
+    if not count:
+        return torch.zeros(0, dtype=torch.int64)
+    return torch.frombuffer(bytearray(data), dtype=dtype).to(torch.int64)
