@@ -1,18 +1,10 @@
 """The two nouns of a round: a Draft goes in, a Verdict comes out."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from torch import Tensor
 
-
-class Origin(StrEnum):
-    """Where a committed token came from."""
-
-    ACCEPTED = "accepted"
-    RECOVERED = "recovered"
-    BONUS = "bonus"
-    PLAIN = "plain"
+from specdec.params import Origin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +15,7 @@ class SparseProbs:
     """
 
     ids: Tensor
-    """int64 [k], distinct."""
+    """int64 [k], ascending."""
     weights: Tensor
     """int64 [k], each in 1..65535."""
 

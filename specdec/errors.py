@@ -6,11 +6,11 @@ SpecdecError
 ├── RequestError           the caller's mistake, named by field
 │   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
 │   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
-│   └── RouteNotFound
+│   ├── RouteNotFound      └── SessionNotFound
 └── ServiceError           not the caller's mistake
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
-    ├── SessionBusy        ├── Fenced             ├── TokenizerMismatch ├── DeadlineExceeded
-    └── InternalError
+    ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── TokenizerMismatch
+    ├── DeadlineExceeded   └── InternalError
 """
 
 from typing import ClassVar
@@ -102,6 +102,12 @@ class RouteNotFound(RequestError):
     reason = "ROUTE_NOT_FOUND"
 
 
+class SessionNotFound(RequestError):
+    """No such session: it never was, it expired, or it is another tenant's."""
+
+    reason = "SESSION_NOT_FOUND"
+
+
 class ServiceError(SpecdecError):
     """Not the caller's mistake."""
 
@@ -140,6 +146,12 @@ class Fenced(ServiceError):
     """A newer owner has the session: this one must stop."""
 
     reason = "FENCED"
+
+
+class SessionDiverged(ServiceError):
+    """What is to be committed does not continue the log the store holds, so nothing of it may be shown."""
+
+    reason = "SESSION_DIVERGED"
 
 
 class TokenizerMismatch(ServiceError):

@@ -20,6 +20,24 @@ class Mode(StrEnum):
     COUPLED = "coupled"
 
 
+class Origin(StrEnum):
+    """Where a committed token came from."""
+
+    ACCEPTED = "accepted"
+    RECOVERED = "recovered"
+    BONUS = "bonus"
+    PLAIN = "plain"
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended, in OpenAI's words."""
+
+    STOP = "stop"
+    """An end token or a stop string."""
+    LENGTH = "length"
+    """The token limit or the end of the context."""
+
+
 def _within(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:
     """Raise FieldInvalid unless low <= value <= high (low < value when `open_low`); NaN fails."""
     if not (low < value if open_low else low <= value) or not value <= high:

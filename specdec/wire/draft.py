@@ -15,6 +15,9 @@ from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 if sys.byteorder != "little":
     raise ImportError("the wire is little-endian and this machine is not")
 
+PROTOCOL = 1
+"""Version of the conversation between verifier and drafter; both sides must speak the same."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTokens:

@@ -1,0 +1,73 @@
+"""The two ratio rules: how many drafts are kept, and what the token after them is drawn from.
+
+Shapes: B drafts, Γ the longest of them, K the largest support, V the vocabulary; all float64. Past a draft's own length
+p_x = 0 and q_x = 1, past a support q_s = 0: a draft that is not there is never kept and takes nothing from p. Only
+`residual` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
+"""
+
+import torch
+from torch import Tensor
+
+
+def rejection(p_x: Tensor, q_x: Tensor, u: Tensor) -> Tensor:
+    """τ, int64 [B]: drafts kept by token rejection (Leviathan et al., arXiv 2211.17192, Algorithm 1).
+
+    Draft x is kept iff u·q(x) < p(x): with probability min(1, p/q), never when p(x) = 0, and without a division.
+
+    Args:
+        p_x: target probability of each draft token [B, Γ].
+        q_x: draft probability of each draft token [B, Γ].
+        u: uniforms in [0, 1) [B, Γ].
+    """
+    return (u * q_x < p_x).cumprod(1).sum(1)
+
+
+def block(h: Tensor, eta: Tensor) -> Tensor:
+    """τ, int64 [B]: drafts kept by block verification (Sun et al., arXiv 2403.10444, Algorithm 2).
+
+    It is the LARGEST i with ηᵢ < hᵢ, whatever the smaller ones say; stopping at the first failure is biased.
+
+    Args:
+        h: from `block_h` [B, Γ].
+        eta: uniforms in [0, 1) [B, Γ].
+    """
+    order = torch.arange(1, h.shape[1] + 1, device=h.device)
+    none = torch.zeros_like(h[:, :1], dtype=torch.int64)
+    return torch.cat([none, (eta < h) * order], dim=1).amax(1)
+
+
+def block_pi(p_x: Tensor, q_x: Tensor) -> Tensor:
+    """π [B, Γ+1]: π₀ = 1 and πᵢ = min(1, πᵢ₋₁·pᵢ(xᵢ)/qᵢ(xᵢ)). Takes p_x and q_x [B, Γ], q_x > 0."""
+    pi = [torch.ones_like(p_x.sum(1))]
+    for ratio in (p_x / q_x).unbind(1):
+        pi.append((pi[-1] * ratio).clamp_max(1.0))
+    return torch.stack(pi, dim=1)
+
+
+def block_h(pi: Tensor, p_s: Tensor, q_s: Tensor) -> Tensor:
+    """h [B, Γ]: hᵢ = (πᵢ - mᵢ)/(1 - mᵢ) with mᵢ = Σₓ min(πᵢ·pᵢ₊₁(x), qᵢ₊₁(x)), for i = 1..Γ; h_γ = π_γ.
+
+    The sum runs over the support of q only: elsewhere the minimum is 0. After the last draft q is 0, so m_γ = 0.
+
+    Args:
+        pi: from `block_pi` [B, Γ+1].
+        p_s: target probabilities over each position's support [B, Γ+1, K].
+        q_s: draft probabilities over it [B, Γ+1, K].
+    """
+    pi = pi[:, 1:]
+    m = torch.minimum(pi[:, :, None] * p_s[:, 1:], q_s[:, 1:]).sum(-1)
+    # m = 1 only when π = 1 and p = q: nothing can be lost by going on, and no later i fails.
+    return torch.where(m < 1.0, (pi - m) / (1.0 - m), 1.0)
+
+
+def residual(p: Tensor, scale: Tensor, ids: Tensor, q: Tensor) -> Tensor:
+    """(scale·p - q)₊ [B, V], not normalised; p itself where nothing is left of it.
+
+    Args:
+        p: target distributions [B, V].
+        scale: π_τ of the block rule, 1 for token rejection [B].
+        ids: supports, int64 [B, K].
+        q: draft probabilities over them [B, K]; all 0 after a full acceptance, where the residual is p up to scale.
+    """
+    left = (scale[:, None] * p).scatter_add_(1, ids, -q).clamp_min_(0.0)
+    return torch.where(left.sum(1, keepdim=True) > 0.0, left, p)

@@ -1,0 +1,97 @@
+"""Draft tokens and the very distribution each was drawn from: compress q first, then draw from what will be sent.
+
+The q̂ on the wire is the q̂ that was sampled, to the bit, because it is integers on both sides.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.coupling import choose
+from specdec.draft import SparseProbs
+from specdec.errors import FieldInvalid, InternalError
+from specdec.params import Mode
+from specdec.rng import Lane, uniform
+
+MAX_WEIGHT = 65535
+"""Weights fit uint16."""
+
+Proposal = tuple[list[int], list[SparseProbs]]
+
+
+def propose(
+    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int] | None = None
+) -> Proposal:
+    """Draw one draft token per row of q [N, V].
+
+    Args:
+        mode: chooses the draft rule; coupled sends no distribution, so its list of them is empty.
+        q: the drafter's distributions, after all sampling parameters.
+        seeds: of the sessions.
+        positions: absolute position of each token.
+        k: largest support of q̂; in coupled mode, the number of candidates.
+        starts: committed length at which each row's chain of drafts began, needed in block mode: its verdicts look at
+            drafts they do not commit, so the chain that replaces those must not be drawn from the same numbers.
+
+    Raises:
+        FieldInvalid: the mode drafts nothing, or block mode got no `starts`.
+        InternalError: q is not a batch of distributions.
+    """
+    if mode is Mode.OFF:
+        raise FieldInvalid("mode off drafts nothing", "mode")
+    if mode is Mode.COUPLED:
+        mass, ids = _head(q, k)
+        return choose(mass, ids, seeds, positions).tolist(), []
+    if mode is Mode.BLOCK and starts is None:
+        raise FieldInvalid("block mode needs the start of each chain", "starts")
+    ids, weights = _quantised(q, k)
+    u = uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None)
+    return draw(ids, weights, u).tolist(), _packed(ids, weights)
+
+
+def compress(q: Tensor, k: int) -> list[SparseProbs]:
+    """q̂ of each row of q [N, V]: its k most likely ids, in id order, with integer weights in 1..65535.
+
+    The most likely id has weight 65535; what rounds to 0 is left out. A one-hot row gives one id.
+    """
+    return _packed(*_quantised(q, k))
+
+
+def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
+    """An id per row, int64 [N], by the inverse CDF in integers: the first whose cumulative weight is over ⌊u·Σw⌋.
+
+    Args:
+        ids: int64 [N, K].
+        weights: int64 [N, K]; an id of weight 0 is never drawn.
+        u: float64 in [0, 1) [N].
+    """
+    cumulative = weights.cumsum(-1)
+    total = cumulative[:, -1]
+    target = torch.minimum((u * total).long(), total - 1)
+    return ids.gather(-1, (cumulative > target[:, None]).byte().argmax(-1, keepdim=True))[:, 0]
+
+
+def _packed(ids: Tensor, weights: Tensor) -> list[SparseProbs]:
+    """Each row without its ids of weight 0."""
+    kept = weights > 0
+    sizes = kept.sum(-1).tolist()
+    rows = zip(torch.split(ids[kept], sizes), torch.split(weights[kept], sizes), strict=True)
+    return [SparseProbs(*row) for row in rows]
+
+
+def _quantised(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most likely ids of each row, in id order, and their integer weights, both int64 [N, k]."""
+    mass, ids = _head(q, k)
+    return ids, (mass.double() / mass.amax(-1, keepdim=True) * MAX_WEIGHT).round().long()
+
+
+def _head(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most likely ids of each row and their probabilities, in id order, on the CPU."""
+    if q.dim() != 2 or k < 1:
+        raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
+    mass, ids = q.topk(min(k, q.shape[-1]))
+    if not bool((mass[:, 0] > 0).all()) or bool(mass.isnan().any()):
+        raise InternalError("a row of q is not a distribution")
+    ids, order = ids.sort(-1)
+    return mass.gather(-1, order).cpu(), ids.cpu()

@@ -1,0 +1,71 @@
+"""The comparison is fair, and honest when it does not flatter."""
+
+from specdec.cli.compare import identity, measure, verdict
+from specdec.cli.events import Finished, Outcome, Request, Started, Token
+from specdec.params import FinishReason, Mode, Origin
+
+
+class Server:
+    """Answers with given speeds; records what was asked."""
+
+    def __init__(self, plain: float, speculative: float, tokens: tuple[int, int] = (1, 1), drafted: int = 10) -> None:
+        self.asked: list[Request] = []
+        self._seconds = {True: 100 / plain, False: 100 / speculative}
+        self._tokens = dict(zip((True, False), tokens, strict=True))
+        self._drafted = drafted
+
+    def __call__(self, request: Request) -> Outcome:
+        self.asked.append(request)
+        off = request.mode is Mode.OFF
+        drafted = 0 if off else self._drafted
+        finished = Finished(FinishReason.LENGTH, 1, 100, drafted, drafted // 2, 50, {})
+        tokens = (Token(self._tokens[off], "x", Origin.PLAIN),)
+        return Outcome(Started("g", "demo", request.seed or 0), tokens, finished, 0.1, self._seconds[off])
+
+
+def test_both_ways_get_the_same_seed_after_a_warm_up_and_in_turn() -> None:
+    server = Server(10, 20)
+    measure(server, Request("p", max_tokens=64, gamma=3), runs=2)
+    modes = [request.mode for request in server.asked]
+    assert modes == [Mode.OFF, None] * 3
+    assert [request.max_tokens for request in server.asked] == [8, 8, 64, 64, 64, 64]
+    assert len({request.seed for request in server.asked}) == 1
+    assert server.asked[0].seed is not None
+
+
+def test_a_seed_that_was_given_is_used() -> None:
+    server = Server(10, 20)
+    measure(server, Request("p", seed=0), runs=1)
+    assert {request.seed for request in server.asked} == {0}
+
+
+def test_faster_is_said() -> None:
+    found = measure(Server(10, 25), Request("p"), runs=1)
+    assert found.report()["speedup"] == 2.5
+    assert verdict(found) == "Speculation is 2.50 times as fast here."
+
+
+def test_slower_is_said_too() -> None:
+    found = measure(Server(20, 10), Request("p"), runs=1)
+    assert "slower here: 0.50" in verdict(found)
+
+
+def test_without_drafts_no_speed_up_is_claimed() -> None:
+    found = measure(Server(10, 20, drafted=0), Request("p"), runs=1)
+    assert "Nothing was drafted" in verdict(found)
+
+
+def test_differing_tokens_are_expected_only_where_they_are() -> None:
+    sampled = measure(Server(1, 1, tokens=(1, 2)), Request("p", temperature=1.0), runs=1)
+    greedy = measure(Server(1, 1, tokens=(1, 2)), Request("p", temperature=0.0), runs=1)
+    coupled = measure(Server(1, 1, tokens=(1, 2)), Request("p", mode=Mode.COUPLED), runs=1)
+    assert not sampled.identical
+    assert "as they may" in identity(sampled)
+    assert "bug" in identity(greedy)
+    assert "bug" in identity(coupled)
+
+
+def test_identical_tokens_are_said_to_be() -> None:
+    found = measure(Server(1, 1), Request("p"), runs=2)
+    assert found.identical
+    assert "identical" in identity(found)

@@ -1,0 +1,97 @@
+"""The plan of `specdec up`: what each process is told, and what must be there first."""
+
+from pathlib import Path
+
+import pytest
+
+from specdec.cli import plan
+from specdec.cli.launch import environment_of
+from specdec.cli.plan import Addresses
+from specdec.cli.settings import UpSettings, find_model
+from specdec.errors import ConfigError
+from specdec.params import Mode
+
+ADDRESSES = Addresses(
+    gateway_http=["h:1"],
+    gateway=["g:1"],
+    drafter=["d:1", "d:2"],
+    verifier=["v:1", "v:2"],
+    drafter_http=["dh:1", "dh:2"],
+    verifier_http=["vh:1", "vh:2"],
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> UpSettings:
+    for part in ("target", "drafter"):
+        (tmp_path / "pair" / part).mkdir(parents=True)
+        (tmp_path / "pair" / part / "config.json").touch()
+    return UpSettings(target=tmp_path / "pair/target", drafter=tmp_path / "pair/drafter", drafters=2, verifiers=2)
+
+
+def test_whom_another_dials_is_started_first(settings: UpSettings) -> None:
+    names = [service.name for service in plan.services(settings, ADDRESSES, "redis://x")]
+    assert names == ["drafter-1", "drafter-2", "verifier-1", "verifier-2", "gateway-1"]
+
+
+def test_every_verifier_knows_every_drafter_and_every_gateway_every_verifier(settings: UpSettings) -> None:
+    by_name = {service.name: service.config for service in plan.services(settings, ADDRESSES, "redis://x")}
+    assert by_name["verifier-2"]["drafters"] == ["d:1", "d:2"]
+    assert by_name["gateway-1"]["verifiers"] == ["v:1", "v:2"]
+    assert by_name["gateway-1"]["redis_url"] == "redis://x"
+    assert by_name["verifier-2"]["address"] == "v:2"
+    assert by_name["drafter-2"]["http"] == "dh:2"
+
+
+def test_what_was_not_asked_for_is_left_to_the_services(settings: UpSettings) -> None:
+    quiet = plan.services(settings, ADDRESSES, "redis://x")
+    asked = settings.model_copy(update={"gamma": 0, "mode": Mode.BLOCK})
+    loud = plan.services(asked, ADDRESSES, "redis://x")
+    assert not {"gamma", "mode"} & set(quiet[2].config)
+    assert (loud[2].config["gamma"], loud[2].config["mode"], loud[4].config["mode"]) == (0, "block", "block")
+
+
+def test_a_pair_is_served_under_its_own_name(settings: UpSettings, tmp_path: Path) -> None:
+    assert settings.served_name == "pair"
+    assert UpSettings(target=tmp_path / "llama").served_name == "llama"
+    assert UpSettings(target=tmp_path / "pair/target", model_name="mine").served_name == "mine"
+
+
+@pytest.mark.parametrize("option", ["target", "drafter"])
+def test_a_missing_model_names_its_option(settings: UpSettings, option: str) -> None:
+    broken = settings.model_copy(update={option: Path("no/such")})
+    with pytest.raises(ConfigError, match=f"no/such.*--{option}"):
+        plan.check_models(broken)
+
+
+def test_a_folder_without_a_model_is_refused(settings: UpSettings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        plan.check_models(settings.model_copy(update={"target": tmp_path}))
+
+
+def test_no_drafter_needs_no_drafter_folder(settings: UpSettings) -> None:
+    plan.check_models(settings.model_copy(update={"drafter": Path("no/such"), "drafters": 0}))
+
+
+def test_the_demo_pair_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_model(Path("models/demo/target")).name == "target"
+    (tmp_path / "models/demo/target").mkdir(parents=True)
+    assert find_model(Path("models/demo/target")).resolve().is_relative_to(tmp_path)
+
+
+def test_the_environment_does_not_overrule_what_the_file_settles(settings: UpSettings) -> None:
+    drafter = plan.services(settings, ADDRESSES, "redis://x")[0]
+    inherited = {
+        "PATH": "/bin",
+        "SPECDEC_DRAFTER_ADDRESS": "x:1",
+        "SPECDEC_DRAFTER_MODEL__PATH": "/other",
+        "specdec_drafter_model__dtype": "bfloat16",
+        "SPECDEC_DRAFTER_MODEL__DEVICE": "cpu",
+        "SPECDEC_VERIFIER_ADDRESS": "y:1",
+    }
+    assert sorted(environment_of(drafter, inherited)) == [
+        "PATH",
+        "SPECDEC_DRAFTER_MODEL__DEVICE",
+        "SPECDEC_VERIFIER_ADDRESS",
+    ]

@@ -1,0 +1,38 @@
+"""Chunks of many sessions become one packed row."""
+
+import pytest
+
+from specdec.engine.batch import Chunk, pack
+from specdec.errors import InternalError
+
+
+def test_tokens_follow_each_other_with_positions_of_their_own_session() -> None:
+    batch = pack([Chunk("a", [7, 8, 9], 1), Chunk("b", [5], 1)], [10, 0], vocab_size=16)
+    assert batch.tokens == [7, 8, 9, 5]
+    assert batch.positions == [10, 11, 12, 0]
+    assert batch.counts == [3, 1]
+
+
+def test_only_the_last_tokens_of_each_chunk_keep_logits() -> None:
+    batch = pack([Chunk("a", [1, 2, 3], 2), Chunk("b", [4, 5], 0), Chunk("c", [6], 1)], [0, 0, 0], vocab_size=16)
+    assert batch.keep == [1, 2, 5]
+
+
+def test_tokens_may_be_any_sequence() -> None:
+    assert pack([Chunk("a", range(3), 0)], [4], vocab_size=16).tokens == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "told"),
+    [
+        ([Chunk("a", [], 0)], "without tokens"),
+        ([Chunk("a", [1], 2)], "2 logits wanted of 1"),
+        ([Chunk("a", [1], -1)], "-1 logits wanted"),
+        ([Chunk("a", [16], 0)], "outside 0..15"),
+        ([Chunk("a", [-1], 0)], "outside 0..15"),
+        ([Chunk("a", [1], 0), Chunk("a", [2], 0)], "two chunks"),
+    ],
+)
+def test_a_malformed_chunk_is_refused(chunks: list[Chunk], told: str) -> None:
+    with pytest.raises(InternalError, match=told):
+        pack(chunks, [0] * len(chunks), vocab_size=16)
