@@ -1,0 +1,60 @@
+"""A causal language model of transformers, reduced to the two calls the engine makes of it."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specdec.engine.attention import NAME
+
+
+class CausalModel(Protocol):
+    """What is used of a `transformers` model."""
+
+    config: Any
+
+    def __call__(self, **inputs: Any) -> Any: ...
+
+    def set_attn_implementation(self, name: str) -> None: ...
+
+
+class Decoder:
+    """Ids in, logits over the valid ids out; attention goes to whatever step the caller has set."""
+
+    def __init__(self, model: CausalModel, vocab_size: int, device: torch.device) -> None:
+        self._model = model
+        self.vocab_size = vocab_size
+        self.device = device
+        model.set_attn_implementation(NAME)
+
+    @property
+    def config(self) -> Any:
+        """The model's text configuration."""
+        return self._model.config.get_text_config(decoder=True)
+
+    def logits(self, tokens: Sequence[int], positions: Sequence[int], keep: Sequence[int]) -> Tensor:
+        """Logits of the tokens `keep` of one packed row, float32 [len(keep), vocab_size], a copy the caller owns."""
+        with torch.inference_mode():
+            logits: Tensor = self._model(
+                input_ids=torch.tensor([tokens], dtype=torch.long, device=self.device),
+                position_ids=torch.tensor([positions], dtype=torch.long, device=self.device),
+                logits_to_keep=self._rows(len(tokens), keep),
+                use_cache=False,
+            ).logits[0]
+        # Copied outside inference mode: in there it would be a tensor that nobody may write to later.
+        return logits[:, : self.vocab_size].to(torch.float32, copy=True)
+
+    def _rows(self, total: int, keep: Sequence[int]) -> Tensor | int:
+        """How transformers is told of `keep`: a number of last rows, which is a view, or else the rows."""
+        if keep and keep[0] == total - len(keep):
+            return len(keep)
+        return torch.tensor(keep, dtype=torch.long, device=self.device)
+
+    def plain_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Logits of a whole sequence by transformers' own eager attention, the reference: [len(tokens), vocab_size]."""
+        self._model.set_attn_implementation("eager")
+        try:
+            return self.logits(tokens, range(len(tokens)), range(len(tokens)))
+        finally:
+            self._model.set_attn_implementation(NAME)

@@ -1,0 +1,94 @@
+"""A model folder on disk: what must be there, and the hash of what is; no transformers, no network."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec.errors import ModelRefused
+
+KV_VERSION = 1
+"""Raised when the engine computes or lays out keys and values in another way."""
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A folder with configuration, weights and tokenizer, all present."""
+
+    path: Path
+    config: dict[str, Any]
+    weights: tuple[Path, ...]
+
+    def fingerprint(self, dtype: str) -> str:
+        """SHA-256, in hex, of all that decides a key or value: weights, configuration, dtype, this engine's version."""
+        digest = hashlib.sha256(f"{KV_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode())
+        for file in self.weights:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return digest.hexdigest()
+
+
+def open_folder(path: Path) -> ModelFolder:
+    """Check that `path` holds a decoder-only model with all its files.
+
+    Raises:
+        ModelRefused: it does not; the message says what is wrong and with which file.
+    """
+    if not path.is_dir():
+        raise ModelRefused(
+            f"model folder {path} does not exist; a model is read from a local folder and never downloaded: "
+            f"give the path of a folder with config.json, weights and tokenizer"
+        )
+    config = _json(path / "config.json")
+    _refuse_other_kinds(path, config)
+    _require_tokenizer(path)
+    return ModelFolder(path, config, _weights(path))
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelRefused(f"{file.parent}: {file.name} is missing") from None
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"{file.parent}: {file.name} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelRefused(f"{file.parent}: {file.name} is not a JSON object")
+    return content
+
+
+def _refuse_other_kinds(path: Path, config: dict[str, Any]) -> None:
+    if config.get("is_encoder_decoder"):
+        raise ModelRefused(
+            f"{path}: {config.get('model_type')} is an encoder-decoder; only decoder-only models are served"
+        )
+    if "model_type" not in config:
+        raise ModelRefused(f"{path}: config.json names no model_type")
+
+
+def _require_tokenizer(path: Path) -> None:
+    if not any((path / name).is_file() for name in _TOKENIZERS):
+        raise ModelRefused(f"{path}: no tokenizer ({', '.join(_TOKENIZERS)})")
+
+
+def _weights(path: Path) -> tuple[Path, ...]:
+    for name in _INDEXES:
+        if (path / name).is_file():
+            return _shards(path, _json(path / name))
+    for pattern in _WEIGHTS:
+        if found := sorted(path.glob(pattern)):
+            return tuple(found)
+    raise ModelRefused(f"{path}: no weights ({', '.join(_WEIGHTS)})")
+
+
+def _shards(path: Path, index: dict[str, Any]) -> tuple[Path, ...]:
+    shards = tuple(path / name for name in sorted(set(index.get("weight_map", {}).values())))
+    for shard in shards:
+        if not shard.is_file():
+            raise ModelRefused(f"{path}: weights file {shard.name} is missing")
+    return shards

@@ -1,0 +1,128 @@
+"""Attention of one packed pass on plain PyTorch: each session's queries against its own keys, read as views."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from specdec.engine.attention import Rule
+from specdec.engine.kv_pool import Slab
+
+FOLD_LIMIT = 32
+"""Queries up to which a group's heads are folded into rows: one product per key head, at the price of a larger mask."""
+
+
+class Span:
+    """One session's share of a pass: `count` new tokens behind the slab's length."""
+
+    def __init__(self, slab: Slab, count: int) -> None:
+        self.count = count
+        self._start, end = slab.length, slab.length + count
+        keys, values = slab.keys[..., :end, :], slab.values[..., :end, :]
+        self._keys, self._values = keys.unbind(), values.unbind()
+        self._new_keys = keys[..., self._start :, :].unbind()
+        self._new_values = values[..., self._start :, :].unbind()
+        self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
+        """Write the new keys and values of a layer, then attend; shapes as in `attention.Step`, T = count."""
+        self._new_keys[layer].copy_(key)
+        self._new_values[layer].copy_(value)
+        keys, values = self._keys[layer], self._values[layer]
+        first = self._first_seen(rule.window)
+        if first:
+            keys, values = keys[:, :, first:], values[:, :, first:]
+        if rule.softcap is not None or rule.sinks is not None:
+            return self._spelled_out(query, keys, values, rule)
+        if self.count > FOLD_LIMIT:
+            return self._long(query, keys, values, rule)
+        return self._folded(query, keys, values, rule)
+
+    def _folded(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        folded = fold(query, keys.shape[1])
+        mask = self._mask(rule.window, query, query.shape[1] // keys.shape[1])
+        out = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=rule.scale)
+        return unfold(out, query.shape[1])
+
+    def _long(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        causal = self._start == 0 and (rule.window is None or self.count <= rule.window)
+        out = scaled_dot_product_attention(
+            query,
+            keys,
+            values,
+            attn_mask=None if causal else self._mask(rule.window, query, 1),
+            is_causal=causal,
+            scale=rule.scale,
+            enable_gqa=query.shape[1] != keys.shape[1],
+        )
+        return out.transpose(1, 2)
+
+    def _spelled_out(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        scale = query.shape[-1] ** -0.5 if rule.scale is None else rule.scale
+        scores = torch.matmul(fold(query, keys.shape[1]), keys.transpose(2, 3)) * scale
+        if rule.softcap is not None:
+            scores = torch.tanh(scores / rule.softcap) * rule.softcap
+        mask = self._mask(rule.window, query, query.shape[1] // keys.shape[1])
+        if mask is not None:
+            scores = scores + mask
+        weights = _softmax(scores, rule.sinks).to(query.dtype)
+        return unfold(torch.matmul(weights, values), query.shape[1])
+
+    def _first_seen(self, window: int | None) -> int:
+        """First key that any of the queries sees."""
+        return 0 if window is None else max(0, self._start - window + 1)
+
+    def _mask(self, window: int | None, query: Tensor, groups: int) -> Tensor | None:
+        """Additive mask [groups·count, keys seen] of query's dtype; None when every query sees every key."""
+        if self.count == 1:
+            return None
+        if (window, groups) not in self._masks:
+            first = self._first_seen(window)
+            mask = tail_mask(self.count, self._start - first, window, query)
+            self._masks[window, groups] = mask.repeat(groups, 1)
+        return self._masks[window, groups]
+
+
+class PackedStep:
+    """The attention step of a pass over several sessions."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._counts = [span.count for span in spans]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
+        """See `attention.Step`."""
+        if len(self._spans) == 1:
+            return self._spans[0].attend(layer, query, key, value, rule)
+        queries, keys, values = (tensor.split_with_sizes(self._counts, 2) for tensor in (query, key, value))
+        shares = zip(self._spans, queries, keys, values, strict=True)
+        return torch.cat([span.attend(layer, q, k, v, rule) for span, q, k, v in shares], dim=1)
+
+
+def fold(query: Tensor, heads: int) -> Tensor:
+    """[1, heads·G, n, width] -> [1, heads, G·n, width]: the query heads that share a key head become its rows."""
+    _, _, count, width = query.shape
+    return query.reshape(1, heads, -1, width) if count else query
+
+
+def unfold(out: Tensor, heads: int) -> Tensor:
+    """[1, key heads, G·n, width] -> [1, n, query heads, width]."""
+    return out.reshape(1, heads, -1, out.shape[-1]).transpose(1, 2)
+
+
+def tail_mask(count: int, before: int, window: int | None, like: Tensor) -> Tensor:
+    """[count, before + count]: 0 where query i sees key j (i + before - window < j <= i + before), else -inf."""
+    closed = like.new_full((count, before + count), float("-inf"))
+    mask = closed.triu(before + 1)
+    return mask if window is None else mask + closed.tril_(before - window)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Softmax in float32 over [1, heads, rows, keys]; a sink takes its share and is dropped."""
+    if sinks is None:
+        return torch.softmax(scores, -1, dtype=torch.float32)
+    _, heads, rows, _ = scores.shape
+    share = sinks.to(scores.dtype).view(1, heads, -1, 1)
+    share = share.repeat_interleave(rows // share.shape[2], dim=2)
+    return torch.softmax(torch.cat([scores, share], -1), -1, dtype=torch.float32)[..., :-1]

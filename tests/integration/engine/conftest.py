@@ -1,0 +1,36 @@
+"""Tiny model folders, each written once for all tests of this border."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec.engine import Engine
+from tests.tiny_models import make_tiny_model
+
+Load = Callable[..., Engine]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a three-layer model of that architecture, its matrices padded beyond the tokenizer."""
+    root, made = tmp_path_factory.mktemp("tiny"), {}
+
+    def folder(architecture: str = "llama") -> Path:
+        if architecture not in made:
+            made[architecture] = make_tiny_model(root / architecture, architecture, seed=1, layers=3, padding=7)
+        return made[architecture]
+
+    return folder
+
+
+@pytest.fixture
+def load(tiny: Callable[[str], Path]) -> Load:
+    """Load an engine over a tiny folder."""
+
+    def engine(architecture: str = "llama", **settings: Any) -> Engine:
+        defaults = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 22, "threads": 1}
+        return Engine.load(tiny(architecture), **(defaults | settings))
+
+    return engine

@@ -1,0 +1,148 @@
+"""What the engine cannot serve exactly it refuses at load time, by name, without asking the network."""
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specdec.engine import Engine, packed_step
+from specdec.engine.kv_pool import Slab
+from specdec.errors import ModelRefused
+from tests.tiny_models import make_tiny_model
+
+pytestmark = pytest.mark.integration
+
+Load = Callable[..., Engine]
+
+
+def load_folder(path: Path, **settings: Any) -> Engine:
+    return Engine.load(path, **({"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 20, "threads": 1} | settings))
+
+
+@pytest.fixture
+def folder(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of a good folder, to be broken."""
+    return Path(shutil.copytree(tiny("llama"), tmp_path / "model"))
+
+
+def configure(folder: Path, **settings: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def test_a_load_opens_no_socket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert load_folder(folder).name == "model"
+    with pytest.raises(ModelRefused, match="does not exist"):
+        load_folder(Path("some-org/some-model"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+        {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}},
+    ],
+)
+def test_rotary_embeddings_that_couple_sessions_are_refused(folder: Path, settings: dict[str, Any]) -> None:
+    configure(folder, **settings)
+    with pytest.raises(ModelRefused, match="rotary embeddings change with the other sessions"):
+        load_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"model_type": "nonesuch"}, "the model cannot be loaded"),
+        ({"num_hidden_layers": 4}, "the weights lack 9 tensors"),
+        ({"hidden_size": 48}, "the model cannot be loaded"),
+        ({"max_position_embeddings": None}, "context length is unknown|cannot be loaded"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_refused(folder: Path, settings: dict[str, Any], told: str) -> None:
+    configure(folder, **settings)
+    with pytest.raises(ModelRefused, match=told) as refusal:
+        load_folder(folder)
+    assert str(folder) in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("file", "told"), [("model.safetensors", "the model cannot"), ("tokenizer.json", "the tokenizer cannot")]
+)
+def test_an_unreadable_file_is_refused(folder: Path, file: str, told: str) -> None:
+    (folder / file).write_bytes(b"garbage!" * 4)
+    with pytest.raises(ModelRefused, match=told):
+        load_folder(folder)
+
+
+def test_a_tokenizer_beyond_the_models_rows_is_refused(folder: Path, tmp_path: Path) -> None:
+    small = make_tiny_model(tmp_path / "small", vocab_size=300)
+    shutil.copy(folder / "tokenizer.json", small)
+    with pytest.raises(ModelRefused, match="ids up to 319, the model has 300 rows"):
+        load_folder(small)
+
+
+@pytest.mark.parametrize(("setting", "told"), [({"dtype": "int4"}, "float32, bfloat16"), ({"device": "tpu9"}, "tpu9")])
+def test_a_dtype_or_device_that_does_not_exist_is_refused(folder: Path, setting: dict[str, str], told: str) -> None:
+    with pytest.raises(ModelRefused, match=told):
+        load_folder(folder, **setting)
+
+
+def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = torch.full_like(tensors["model.norm.weight"], float("nan"))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "told"),
+    [
+        ("falcon", {"num_kv_heads": 2, "new_decoder_architecture": True}, "0 of 2 layers attend"),
+        ("bloom", {}, "0 of 2 layers attend"),
+        ("llama4_text", {}, "layers of kind chunked_attention"),
+        ("qwen3_next", {"num_experts": 4, "num_experts_per_tok": 2}, "layers of kind linear_attention"),
+        ("doge", {}, "a mask or bias of its own|attention mask or bias of its own"),
+    ],
+)
+def test_a_model_that_the_engine_cannot_serve_exactly_is_refused(
+    tmp_path: Path, architecture: str, settings: dict[str, Any], told: str
+) -> None:
+    folder = make_tiny_model(tmp_path / architecture, architecture, **settings)
+    with pytest.raises(ModelRefused, match=told) as refusal:
+        load_folder(folder)
+    assert str(folder) in refusal.value.message
+
+
+def test_the_self_check_finds_a_mask_that_shows_the_future(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = packed_step.tail_mask
+    monkeypatch.setattr(packed_step, "tail_mask", lambda *args: torch.zeros_like(honest(*args)))
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(folder)
+
+
+def test_the_self_check_finds_a_rollback_that_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slab, "truncate", lambda self, length: setattr(self, "length", length - 1))
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(folder)
+
+
+def test_the_self_check_finds_a_window_that_is_ignored(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = packed_step.tail_mask
+    monkeypatch.setattr(packed_step, "tail_mask", lambda count, before, _, like: honest(count, before, None, like))
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(tiny("mistral"))
