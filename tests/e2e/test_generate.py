@@ -1,0 +1,164 @@
+"""The running system answers as its model would, to clients nobody here wrote."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from openai import AsyncOpenAI, OpenAI
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.e2e.conftest import DEMO, ROOT, System
+
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 48}
+
+
+@pytest.fixture
+def client(system: System) -> OpenAI:
+    return OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture
+def model(client: OpenAI) -> str:
+    return client.models.list().data[0].id
+
+
+def held_out_prompts(count: int) -> list[str]:
+    """The openings of functions in held-out files of the standard library."""
+    stdlib = Path(sysconfig.get_paths()["stdlib"])
+    names = (DEMO / "held_out.txt").read_text().split()
+    texts = [text for name in names if (stdlib / name).exists() and "\ndef " in (text := (stdlib / name).read_text())]
+    return [text[: text.index("\ndef ") + 60][-700:] for text in texts][:count]
+
+
+def reference(prompts: list[list[int]]) -> list[list[int]]:
+    """What `transformers` generates greedily, one prompt at a time."""
+    target = AutoModelForCausalLM.from_pretrained(DEMO / "target", dtype=torch.float32)
+    outputs = []
+    for ids in prompts:
+        output = target.generate(torch.tensor([ids]), max_new_tokens=GREEDY["max_tokens"], do_sample=False)
+        outputs.append(output[0, len(ids) :].tolist())
+    return outputs
+
+
+async def test_greedy_tokens_are_those_of_transformers_for_20_held_out_prompts_at_once(
+    system: System, model: str
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "target")
+    prompts = [tokenizer(text)["input_ids"] for text in held_out_prompts(20)]
+    assert len(prompts) == 20
+    async with AsyncOpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0) as client:
+        answers = await asyncio.gather(
+            *(
+                client.completions.create(model=model, prompt=ids, extra_body={"return_token_ids": True}, **GREEDY)
+                for ids in prompts
+            )
+        )
+    assert [answer.choices[0].token_ids for answer in answers] == reference(prompts)
+    accepted = [answer.metrics["speculative_decoding"]["num_accepted_draft_tokens"] for answer in answers]
+    assert sum(accepted) > 0
+
+
+async def test_32_concurrent_completions_all_finish(system: System, model: str) -> None:
+    async with AsyncOpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0) as client:
+        answers = await asyncio.gather(
+            *(
+                client.completions.create(
+                    model=model, prompt=f"def function_{n}(", max_tokens=24, seed=n, extra_body={"ignore_eos": True}
+                )
+                for n in range(32)
+            )
+        )
+    assert [answer.usage.completion_tokens for answer in answers if answer.usage] == [24] * 32
+
+
+def test_a_seed_repeats_itself_and_another_does_not(client: OpenAI, model: str) -> None:
+    texts = [
+        client.completions.create(model=model, prompt="import os\n\ndef ", max_tokens=40, seed=seed).choices[0].text
+        for seed in (7, 7, 8)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_streamed_completion_is_the_unstreamed_one(client: OpenAI, model: str) -> None:
+    whole = client.completions.create(model=model, prompt="class Queue:\n", seed=3, max_tokens=40)
+    stream = client.completions.create(
+        model=model,
+        prompt="class Queue:\n",
+        seed=3,
+        max_tokens=40,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == whole.choices[0].text
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+
+
+def test_a_chat_streams(client: OpenAI, model: str) -> None:
+    stream = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Read a file."}], max_tokens=16, temperature=0, stream=True
+    )
+    chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices[0].finish_reason in {"length", "stop"}
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+@pytest.mark.parametrize("mode", ["off", "rejection", "block", "coupled"])
+def test_every_mode_gives_the_greedy_tokens_and_says_what_it_did(client: OpenAI, model: str, mode: str) -> None:
+    plain, speculative = (
+        client.completions.create(
+            model=model,
+            prompt="import sys\n\n\ndef main(",
+            extra_body={"speculation": speculation, "return_token_ids": True},
+            **GREEDY,
+        )
+        for speculation in ({"mode": "off"}, {"mode": mode, "gamma": 4})
+    )
+    assert speculative.choices[0].token_ids == plain.choices[0].token_ids
+    assert speculative.speculation["mode"] == mode
+    drafted = (speculative.metrics or {}).get("speculative_decoding")
+    assert (drafted is None) is (mode == "off")
+
+
+def test_speculation_statistics_add_up(client: OpenAI, model: str) -> None:
+    answer = client.completions.create(
+        model=model, prompt="def read(", max_tokens=60, extra_body={"speculation": {"gamma": 3}, "ignore_eos": True}
+    )
+    counts = answer.metrics["speculative_decoding"]
+    histogram = counts["acceptance_histogram"]
+    assert len(histogram) == counts["num_spec_tokens"] + 1
+    assert sum(histogram) == counts["num_spec_steps"]
+    assert sum(j * n for j, n in enumerate(histogram)) == counts["num_accepted_draft_tokens"]
+    assert counts["num_draft_tokens"] <= 3 * counts["num_spec_steps"]
+
+
+def test_a_foreign_grpc_client_generates_through_reflection(system: System) -> None:
+    buf = Path(sys.executable).with_name("buf")
+    request = {"text": "def main(", "sampling": {"temperature": 0}, "stop": {"maxTokens": 12}}
+    result = subprocess.run(
+        [
+            buf,
+            "curl",
+            "--protocol",
+            "grpc",
+            "--http2-prior-knowledge",
+            "--data",
+            json.dumps(request),
+            f"http://{system.grpc}/specdec.gateway.v1.GenerationService/Generate",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert len(answer["tokens"]) == answer["usage"]["completionTokens"] == 12
