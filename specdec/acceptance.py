@@ -32,7 +32,7 @@ def block(h: Tensor, eta: Tensor) -> Tensor:
         eta: uniforms in [0, 1) [B, Γ].
     """
     order = torch.arange(1, h.shape[1] + 1, device=h.device)
-    none = torch.zeros_like(h[:, :1], dtype=torch.int64)
+    none = order.new_zeros(len(h), 1)
     return torch.cat([none, (eta < h) * order], dim=1).amax(1)
 
 

@@ -6,6 +6,9 @@ from torch import Tensor
 
 from specdec.params import Origin
 
+MAX_WEIGHT = 65535
+"""Weights of q̂ fit uint16."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseProbs:

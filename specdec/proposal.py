@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from specdec.coupling import choose
-from specdec.draft import SparseProbs
+from specdec.draft import MAX_WEIGHT, SparseProbs
 from specdec.errors import FieldInvalid, InternalError
 from specdec.params import Mode
 from specdec.rng import Lane, uniform
-
-MAX_WEIGHT = 65535
-"""Weights fit uint16."""
 
 Proposal = tuple[list[int], list[SparseProbs]]
 

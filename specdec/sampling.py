@@ -18,6 +18,9 @@ from specdec.params import SamplingParams
 _NUCLEUS_HEAD = 256
 """Tokens looked at before a nucleus is worth sorting the whole vocabulary for."""
 
+_LEAST_REPETITION_PENALTY = 1e-6
+"""Dividing by less could overflow to infinity, which is no distribution."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -98,7 +101,7 @@ def _penalise(row: Tensor, params: SamplingParams, history: History) -> None:
     output = _ids(history.output, row, "tokens")
     if params.repetition_penalty != 1.0:
         seen = torch.cat([_ids(history.prompt, row, "tokens"), output])
-        scores, penalty = row[seen], params.repetition_penalty
+        scores, penalty = row[seen], max(params.repetition_penalty, _LEAST_REPETITION_PENALTY)
         row[seen] = torch.where(scores > 0, scores / penalty, scores * penalty)
     if params.presence_penalty or params.frequency_penalty:
         used, counts = torch.unique(output, return_counts=True)
@@ -117,7 +120,7 @@ def _softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Temperature, filters and softmax; each row's best score is 0, so a tiny temperature cannot overflow."""
     temperatures = [wanted.temperature for wanted in params]
     if any(temperature != 1.0 for temperature in temperatures):
-        scores = scores / _column(temperatures, scores)
+        scores = scores / _column(temperatures, scores).clamp_min_(torch.finfo(scores.dtype).tiny)
     return _filtered(scores, params).softmax(-1)
 
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from specdec.acceptance import block, block_h, block_pi, rejection, residual
 from specdec.coupling import coupled
-from specdec.draft import Draft, SparseProbs, Verdict
+from specdec.draft import MAX_WEIGHT, Draft, SparseProbs, Verdict
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
 from specdec.params import Mode
-from specdec.proposal import MAX_WEIGHT
 from specdec.rng import Lane, uniform
 from specdec.sampling import sample
 
@@ -90,14 +89,7 @@ def _by_ratio(
     """What rejection or block verification commits: kept drafts, then a token from the residual or from p."""
     seeds, positions = keys
     window = _window(p, mass, drafts)
-    u = _accept_noise(mode, window.p_x, drafts, seeds, positions)
-    if mode is Mode.BLOCK:
-        pi = block_pi(window.p_x, window.q_x)
-        tau = block(block_h(pi, window.p_s, window.q_s), u)
-        scale = pi.gather(1, tau[:, None])[:, 0]
-    else:
-        tau = rejection(window.p_x, window.q_x, u)
-        scale = torch.ones_like(tau, dtype=torch.float64)
+    tau, scale = _kept(mode, window, _accept_noise(mode, window.p_x, drafts, seeds, positions))
     batch, last = torch.arange(len(drafts), device=p.device), window.first + tau
     law = residual(p[last].double() / mass[last, None], scale, window.ids[batch, tau], window.q_s[batch, tau])
     kept = tau.tolist()
@@ -106,6 +98,15 @@ def _by_ratio(
     u = torch.where(recovered, uniform(seeds, at, Lane.RESIDUAL), uniform(seeds, at, Lane.BONUS))
     final = sample(law, u.to(p.device)).tolist()
     return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, final, strict=True)]
+
+
+def _kept(mode: Mode, window: _Window, u: Tensor) -> tuple[Tensor, Tensor]:
+    """τ, int64 [B], and the scale of p in the residual [B]."""
+    if mode is not Mode.BLOCK:
+        return rejection(window.p_x, window.q_x, u), torch.ones_like(window.first, dtype=torch.float64)
+    pi = block_pi(window.p_x, window.q_x)
+    tau = block(block_h(pi, window.p_s, window.q_s), u)
+    return tau, pi.gather(1, tau[:, None])[:, 0]
 
 
 def _accept_noise(

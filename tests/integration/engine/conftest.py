@@ -30,7 +30,7 @@ def load(tiny: Callable[[str], Path]) -> Load:
     """Load an engine over a tiny folder."""
 
     def engine(architecture: str = "llama", **settings: Any) -> Engine:
-        defaults = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 22, "threads": 1}
+        defaults: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 22, "threads": 1}
         return Engine.load(tiny(architecture), **(defaults | settings))
 
     return engine

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -132,7 +133,7 @@ def test_a_pass_that_fails_in_the_middle_can_be_tried_again(load: Load, monkeypa
     engine.forward([Chunk("a", TOKENS, 0)])
     chunks = [Chunk("a", [7, 8], 2), Chunk("b", [9], 1)]
 
-    def fail(self: Decoder, *inputs: object) -> None:
+    def fail(self: Decoder, *inputs: Any) -> None:
         logits(self, *inputs)
         raise RuntimeError("out of memory")
 

@@ -89,7 +89,7 @@ def run(engine: Engine, sessions: list[Greedy]) -> None:
     for number in range(1000):
         live = [s for i, s in enumerate(sessions) if len(s.output) < NEW_TOKENS and (number + i) % 4]
         chunks = [session.next_chunk(engine.length(session.name)) for session in live]
-        logits = engine.forward(chunks).split([chunk.logits for chunk in chunks])
+        logits = engine.forward(chunks).split_with_sizes([chunk.logits for chunk in chunks])
         for session, chunk, rows in zip(live, chunks, logits, strict=True):
             session.verify(engine, chunk, rows)
         if all(len(session.output) >= NEW_TOKENS for session in sessions):

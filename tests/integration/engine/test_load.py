@@ -22,7 +22,8 @@ Load = Callable[..., Engine]
 
 
 def load_folder(path: Path, **settings: Any) -> Engine:
-    return Engine.load(path, **({"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 20, "threads": 1} | settings))
+    defaults: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 20, "threads": 1}
+    return Engine.load(path, **(defaults | settings))
 
 
 @pytest.fixture

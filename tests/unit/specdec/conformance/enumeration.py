@@ -61,7 +61,7 @@ class Rejection:
                 [
                     rejection(*columns)
                     for columns in zip(
-                        *(part.split(1, dim=1) for part in (window.p_x, window.q_x, middle)), strict=True
+                        *(torch.split(part, 1, dim=1) for part in (window.p_x, window.q_x, middle)), strict=True
                     )
                 ],
                 dim=1,

@@ -1,6 +1,6 @@
 """By sampling, through the real `propose` and `verify`: the joint law of four tokens is the target's in every mode.
 
-Each test draws 8,000 sessions, seeds 0..7,999, over 81 outcomes and must not reject at p = 1e-3; with these seeds the
+Each test draws 5,000 sessions, seeds 0..4,999, over 81 outcomes and must not reject at p = 1e-3; with these seeds the
 result is always the same. Expected laws come from a restatement of the sampling rules that shares no code with them.
 """
 
@@ -10,7 +10,7 @@ from specdec.params import Mode, SamplingParams
 from tests.unit.specdec.conformance.sampled import PROMPT, Service, g_test
 from tests.unit.specdec.conformance.tables import TableModel, joint
 
-SESSIONS = 8_000
+SESSIONS = 5_000
 LENGTH = 4
 P_VALUE = 1e-3
 

@@ -76,7 +76,8 @@ def test_truncation_only_shortens(length: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), max_size=40))
 def test_whatever_comes_and_goes_the_slabs_stay_within_the_budget(moves: list[tuple[int, int]]) -> None:
-    kv, held = pool(20), {}
+    kv = pool(20)
+    held: dict[str, int] = {}
     for number, capacity in moves:
         name = f"s{number}"
         if name in held:

@@ -1,0 +1,81 @@
+"""A draft is on the other side what it was on this one, to the bit, and arrays that do not fit together are refused."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.draft import Draft, SparseProbs
+from specdec.errors import FieldInvalid
+from specdec.wire.draft import DraftTokens, draft_from_pb, draft_to_pb
+
+supports = st.dictionaries(st.integers(0, 2**31 - 1), st.integers(1, 65535), min_size=1, max_size=5)
+
+
+def _message(draft: Draft) -> DraftTokens:
+    return DraftTokens("s", epoch=3, base_len=7, prefix_hash=2**64 - 1, draft=draft)
+
+
+def _draft(rows: list[dict[int, int]]) -> Draft:
+    probs = tuple(SparseProbs(torch.tensor(list(row)), torch.tensor(list(row.values()))) for row in rows)
+    return Draft(tuple(next(iter(row)) for row in rows), probs)
+
+
+def _sent(message: DraftTokens) -> pb.DraftTokens:
+    return pb.DraftTokens.FromString(draft_to_pb(message).SerializeToString())
+
+
+@given(st.lists(supports, max_size=4))
+def test_tokens_ids_and_weights_survive_the_wire(rows: list[dict[int, int]]) -> None:
+    draft = _draft(rows)
+    received = draft_from_pb(_sent(_message(draft))).draft
+    assert received.tokens == draft.tokens
+    for theirs, ours in zip(received.probs, draft.probs, strict=True):
+        assert theirs.ids.equal(ours.ids)
+        assert theirs.weights.equal(ours.weights)
+
+
+def test_the_fence_survives_the_wire() -> None:
+    received = draft_from_pb(_sent(_message(_draft([{5: 9}]))))
+    assert (received.session_id, received.epoch) == ("s", 3)
+    assert (received.base_len, received.prefix_hash) == (7, 2**64 - 1)
+
+
+def test_a_draft_without_distributions_is_token_ids_alone() -> None:
+    sent = _sent(_message(Draft((4, 5))))
+    assert not sent.support_sizes
+    assert not sent.support_ids
+    assert not sent.support_weights
+    received = draft_from_pb(sent).draft
+    assert (received.tokens, received.probs) == ((4, 5), ())
+
+
+def test_a_token_costs_six_bytes_per_id_of_its_support() -> None:
+    sizes = [len(_sent(_message(_draft([dict.fromkeys(range(k), 7)]))).SerializeToString()) for k in (40, 41)]
+    assert sizes[1] - sizes[0] == 6
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"support_sizes": [1, 1]},
+        {"support_sizes": [1, 1, 1], "support_ids": b"", "support_weights": b""},
+        {"support_sizes": [3]},
+        {"support_ids": b"\x00" * 7},
+        {"support_weights": b"\x00" * 3},
+        {"support_sizes": []},
+        {"tokens": b"\x00" * 4},
+        {"tokens": b"\x00" * 3},
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(broken: dict[str, object]) -> None:
+    whole = {
+        "tokens": bytes(8),
+        "support_sizes": [2, 1],
+        "support_ids": bytes(12),
+        "support_weights": bytes(6),
+    }
+    assert len(draft_from_pb(pb.DraftTokens(**whole)).draft.probs) == 2  # type: ignore[arg-type]
+    with pytest.raises(FieldInvalid):
+        draft_from_pb(pb.DraftTokens(**(whole | broken)))  # type: ignore[arg-type]
