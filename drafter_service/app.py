@@ -1,0 +1,106 @@
+"""The composition root: settings in, a running drafter out."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, closing
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from drafter_service.config import DrafterSettings
+from drafter_service.drafters.base import Drafter
+from drafter_service.drafters.model import ModelDrafter
+from drafter_service.metrics import DrafterMetrics
+from drafter_service.service import SERVICE, DrafterService
+from drafter_service.worker import Limits, Worker
+from specdec.engine import Engine
+from specdec.serving.metrics import serve_metrics
+from specdec.serving.server import GrpcServer, start_grpc
+
+_GRACE_SECONDS = 2.0
+"""Streams are told to end before the server stops, so a short one loses nothing."""
+
+_log = structlog.get_logger()
+
+
+async def serve(settings: DrafterSettings, stop: asyncio.Event) -> None:
+    """Run a drafter until `stop` is set.
+
+    Raises:
+        ConfigError: an address is taken, or the model cannot be served.
+    """
+    async with drafter(settings) as running:
+        await _unless(stop, running.ready())
+        await _unless(stop, running.ended())
+
+
+class Running:
+    """A drafter that listens; it serves once it is ready."""
+
+    def __init__(self, server: GrpcServer, http: str, worker: Worker) -> None:
+        self.address = server.address
+        self.http = http
+        self._server = server
+        self._worker = worker
+
+    async def ready(self) -> None:
+        """Wait until the model is loaded, and say so to who asks.
+
+        Raises:
+            ModelRefused: it cannot be served.
+        """
+        info = await asyncio.shield(asyncio.wrap_future(self._worker.loaded))
+        await self._server.set_serving(True)
+        _log.info("drafter_ready", model=info.model, step_seconds=info.step_seconds)
+
+    async def ended(self) -> None:
+        """Wait until the worker has ended; raises what it died of."""
+        await asyncio.shield(asyncio.wrap_future(self._worker.ended))
+
+
+@asynccontextmanager
+async def drafter(settings: DrafterSettings) -> AsyncIterator[Running]:
+    """A drafter that listens inside the context, and loads its model meanwhile."""
+    metrics = DrafterMetrics(CollectorRegistry())
+    limits = Limits(settings.max_sessions, settings.chunk_tokens, settings.ahead)
+    worker = Worker(partial(load_drafter, settings), limits, metrics)
+    service = DrafterService(worker, metrics, incarnation=uuid.uuid4().hex)
+    with closing(serve_metrics(settings.http, metrics.registry, lambda: worker.alive)) as http:
+        server = await start_grpc(settings.address, service.register, [SERVICE])
+        _log.info("drafter_listening", address=server.address, http=http.address)
+        running = Running(server, http.address, worker)
+        worker.start()
+        try:
+            yield running
+        finally:
+            service.disconnect()
+            await server.stop(_GRACE_SECONDS)
+            worker.stop()
+            if worker.loaded.done():  # a load cannot be interrupted, but need not be waited for
+                await asyncio.wait([asyncio.wrap_future(worker.ended)])
+
+
+def load_drafter(settings: DrafterSettings) -> Drafter:
+    """Load the model; blocks for as long as that takes."""
+    engine = Engine.load(
+        settings.model.path,
+        dtype=settings.model.dtype,
+        device=settings.model.device,
+        kv_bytes=settings.kv_bytes,
+        threads=settings.threads,
+    )
+    return ModelDrafter(settings.model.served_name, engine, settings.support)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Wait for `work`, but no longer than until `stop` is set."""
+    working, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        working.cancel()
+        stopped.cancel()

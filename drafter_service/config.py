@@ -1,0 +1,31 @@
+"""What a drafter can be told."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from specdec.serving.settings import Address, ModelSettings, Settings
+
+
+class DrafterSettings(Settings):
+    """Defaults < YAML file < SPECDEC_DRAFTER_* < flags."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECDEC_DRAFTER_")
+
+    model: ModelSettings
+    """The draft model; its tokenizer must be the target's."""
+    address: Address = "127.0.0.1:50052"
+    """Where the gRPC API listens."""
+    http: Address = "127.0.0.1:0"
+    """Where /metrics, /livez and /readyz listen."""
+    support: int = Field(default=64, ge=1, le=65535)
+    """Most ids that a draft's distribution holds, which is what travels with every token."""
+    ahead: int = Field(default=4, ge=0, le=64)
+    """Tokens drafted past the draft that was asked for, in time that nobody waits in."""
+    max_sessions: int = Field(default=256, ge=1)
+    """Sessions of all verifiers together."""
+    chunk_tokens: int = Field(default=512, ge=1)
+    """Prompt tokens computed in one step beside the sessions that draft."""
+    kv_bytes: int = Field(default=2**29, ge=1)
+    """Budget of all sessions' keys and values."""
+    threads: int = Field(default=1, ge=1)
+    """PyTorch's threads."""

@@ -1,0 +1,145 @@
+"""Drafts from a small language model: one packed pass a step for every session, one token each."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import Protocol
+
+from torch import Tensor
+
+from drafter_service.drafters.base import DrafterInfo, Failed, Proposed, Work
+from specdec.draft import SparseProbs
+from specdec.engine import Chunk
+from specdec.params import Mode, SamplingParams
+from specdec.proposal import propose
+from specdec.sampling import History, probabilities
+
+_TRIAL = "trial"
+_TRIAL_STEPS = 8
+
+
+class Model(Protocol):
+    """What is used of an engine."""
+
+    vocab_size: int
+    context_length: int
+    tokenizer_hash: str
+
+    def admit(self, session: str, capacity: int) -> bool:
+        """Reserve KV."""
+
+    def release(self, session: str) -> None:
+        """Free KV."""
+
+    def length(self, session: str) -> int:
+        """Tokens with KV."""
+
+    def truncate(self, session: str, length: int) -> None:
+        """Keep the first `length` tokens' KV."""
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Append KV; logits [Σ chunk.logits, vocab_size]."""
+
+
+class ModelDrafter:
+    """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
+
+    def __init__(self, name: str, model: Model, support: int) -> None:
+        """Take a loaded model and measure its step.
+
+        Args:
+            name: shown to verifiers.
+            model: an engine; this drafter is its only user from now on.
+            support: most ids that q̂ gives a probability.
+        """
+        self._model = model
+        self._support = support
+        self.info = DrafterInfo(
+            model=name,
+            tokenizer_hash=model.tokenizer_hash,
+            vocab_size=model.vocab_size,
+            context_length=model.context_length,
+            step_seconds=self._measure(),
+        )
+
+    def admit(self, key: str, capacity: int) -> bool:
+        """Reserve KV for `capacity` tokens."""
+        return self._model.admit(key, capacity)
+
+    def release(self, key: str) -> None:
+        """Free the sequence's KV."""
+        self._model.release(key)
+
+    def length(self, key: str) -> int:
+        """Tokens with KV."""
+        return self._model.length(key)
+
+    def truncate(self, key: str, length: int) -> None:
+        """Keep at most the first `length` tokens' KV."""
+        if length < self._model.length(key):
+            self._model.truncate(key, length)
+
+    def step(self, batch: Sequence[Work]) -> list[Proposed | Failed]:
+        """One pass, then one draft for each session that has all its KV with it."""
+        pending = [work.session.since(self._model.length(work.session.key)) for work in batch]
+        complete = [work.count == len(tokens) for work, tokens in zip(batch, pending, strict=True)]
+        chunks = [
+            Chunk(work.session.key, tokens[: work.count], logits=int(last))
+            for work, tokens, last in zip(batch, pending, complete, strict=True)
+        ]
+        logits = self._model.forward(chunks)  # [complete sessions, V]
+        return self._drafts(logits, [work for work, last in zip(batch, complete, strict=True) if last])
+
+    def _drafts(self, logits: Tensor, batch: Sequence[Work]) -> list[Proposed | Failed]:
+        """A draft per row; when a row's own parameters or logits are at fault, only that row fails."""
+        try:
+            return self._propose(logits, batch)
+        except Exception as error:  # noqa: BLE001 - whatever one row does must not reach the others
+            if len(batch) == 1:
+                return [Failed(batch[0].session, error)]
+            return [self._drafts(logits[row : row + 1], [work])[0] for row, work in enumerate(batch)]
+
+    def _propose(self, logits: Tensor, batch: Sequence[Work]) -> list[Proposed | Failed]:
+        sessions = [work.session for work in batch]
+        if not sessions:
+            return []
+        q = probabilities(logits, [session.params for session in sessions], [session.history for session in sessions])
+        drawn: dict[int, Proposed | Failed] = {}
+        for mode, rows in _by_mode(batch).items():
+            some = [sessions[row] for row in rows]
+            tokens, probs = propose(
+                mode,
+                q if len(rows) == len(sessions) else q[rows],
+                seeds=[session.params.seed for session in some],
+                positions=[len(session) for session in some],
+                k=self._support,
+                starts=[session.start for session in some],
+            )
+            supports: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
+            for row, token, support in zip(rows, tokens, supports, strict=True):
+                drawn[row] = Proposed(sessions[row], token, support)
+        return [drawn[row] for row in range(len(sessions))]
+
+    def _measure(self) -> float:
+        """Median seconds of a step for one session; 0 when there is no room to try."""
+        if not self._model.admit(_TRIAL, min(_TRIAL_STEPS, self._model.context_length)):
+            return 0.0
+        try:
+            return median(self._trial() for _ in range(min(_TRIAL_STEPS, self._model.context_length)))
+        finally:
+            self._model.release(_TRIAL)
+
+    def _trial(self) -> float:
+        started = time.perf_counter()
+        q = probabilities(self._model.forward([Chunk(_TRIAL, [0], logits=1)]), [SamplingParams()], [History()])
+        propose(Mode.REJECTION, q, [0], [0], self._support)
+        return time.perf_counter() - started
+
+
+def _by_mode(batch: Sequence[Work]) -> dict[Mode, list[int]]:
+    """The rows of each mode."""
+    rows: dict[Mode, list[int]] = defaultdict(list)
+    for row, work in enumerate(batch):
+        rows[work.session.mode].append(row)
+    return rows

@@ -1,0 +1,88 @@
+"""Messages on their way to one verifier: put in from any thread, taken out on the event loop, bounded in bytes."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    """A message that knows its size."""
+
+    def ByteSize(self) -> int:  # noqa: N802 - protobuf's name
+        """Bytes on the wire."""
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class Outbox(Generic[T]):
+    """Never blocks who puts; `full` asks for no more until the reader has caught up."""
+
+    def __init__(self, limit_bytes: int, on_room: Callable[[], None]) -> None:
+        """Belong to the running event loop.
+
+        Args:
+            limit_bytes: what may wait before the box is full.
+            on_room: called on the loop when a full box has room again.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._limit = limit_bytes
+        self._on_room = on_room
+        self._lock = threading.Lock()
+        self._waiting: deque[T] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+        self._error: Exception | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits than should."""
+        return self._bytes > self._limit
+
+    def put(self, message: T) -> None:
+        """Add a message; from any thread."""
+        with self._lock:
+            self._waiting.append(message)
+            self._bytes += message.ByteSize()
+        self._loop.call_soon_threadsafe(self._notice)
+
+    def close(self, error: Exception | None = None) -> None:
+        """End the iteration after what waits, by raising `error` if there is one; on the loop."""
+        if not self._closed:
+            self._closed, self._error = True, error
+            self._changed.set()
+
+    async def room(self) -> None:
+        """Wait until the box is not full."""
+        await self._room.wait()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._waiting:
+                yield self._pop()
+            if self._closed:
+                break
+        if self._error is not None:
+            raise self._error
+
+    def _notice(self) -> None:
+        self._changed.set()
+        if self.full:
+            self._room.clear()
+
+    def _pop(self) -> T:
+        with self._lock:
+            message = self._waiting.popleft()
+            was_full = self.full
+            self._bytes -= message.ByteSize()
+        if was_full and not self.full:
+            self._room.set()
+            self._on_room()
+        return message

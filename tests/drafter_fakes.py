@@ -1,0 +1,136 @@
+"""What stands in for parts of a drafter: a model that is a function of its whole prefix, a stream that listens."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from drafter_service.messages import Commit, Frame, Nack, Open
+from specdec.draft import SparseProbs
+from specdec.engine import Chunk
+from specdec.params import Mode, SamplingParams
+from specdec.proposal import propose
+from specdec.sampling import History, probabilities
+from specdec.wire.draft import DraftTokens
+
+VOCAB = 11
+CONTEXT = 64
+
+
+def logits_after(prefix: Sequence[int]) -> Tensor:
+    """Float32 [VOCAB]; one wrong token anywhere in the prefix changes all of it."""
+    seed = 17
+    for token in prefix:
+        seed = (seed * 1_000_003 + token + 1) % 2**31
+    return torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+class PrefixModel:
+    """Keeps the tokens it was fed as its KV, and sees nothing else."""
+
+    vocab_size = VOCAB
+    context_length = CONTEXT
+    tokenizer_hash = "c0ffee"
+
+    def __init__(self, tokens: int = 1000) -> None:
+        self.free = tokens
+        self.kv: dict[str, list[int]] = {}
+        self.capacity: dict[str, int] = {}
+        self.passes: list[list[Chunk]] = []
+        self.before_pass: Callable[[], None] = lambda: None
+        self.spoiled: set[str] = set()
+        """Sessions whose logits are not numbers."""
+
+    def admit(self, session: str, capacity: int) -> bool:
+        if session in self.kv:
+            raise ValueError(f"{session} is there already")
+        if capacity > self.free:
+            return False
+        self.free -= capacity
+        self.kv[session], self.capacity[session] = [], capacity
+        return True
+
+    def release(self, session: str) -> None:
+        del self.kv[session]
+        self.free += self.capacity.pop(session)
+
+    def length(self, session: str) -> int:
+        return len(self.kv[session])
+
+    def truncate(self, session: str, length: int) -> None:
+        if not 0 <= length <= len(self.kv[session]):
+            raise ValueError(f"cannot truncate {len(self.kv[session])} tokens to {length}")
+        del self.kv[session][length:]
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        self.before_pass()
+        self.passes.append(list(chunks))
+        rows: list[Tensor] = []
+        for chunk in chunks:
+            kv = self.kv[chunk.session]
+            kv += chunk.tokens
+            if not chunk.tokens or len(kv) > self.capacity[chunk.session]:
+                raise ValueError(f"chunk of {len(chunk.tokens)} tokens, {len(kv)} in all")
+            wrong = torch.nan if chunk.session in self.spoiled else 0.0
+            rows += [logits_after(kv[: len(kv) - back]) + wrong for back in reversed(range(chunk.logits))]
+        return torch.stack(rows) if rows else torch.empty(0, VOCAB)
+
+
+class ListStream:
+    """Remembers what it was given."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+        self.full = False
+        self.frames: list[Frame] = []
+        self._heard = threading.Condition()
+
+    def deliver(self, frame: Frame) -> None:
+        with self._heard:
+            self.frames.append(frame)
+            self._heard.notify_all()
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for frames until it has happened."""
+        with self._heard:
+            assert self._heard.wait_for(happened, timeout=30), self.frames
+
+    @property
+    def drafts(self) -> list[DraftTokens]:
+        return [draft for frame in self.frames for draft in frame.drafts]
+
+    @property
+    def nacks(self) -> list[Nack]:
+        return [nack for frame in self.frames for nack in frame.nacks]
+
+    def tokens(self, session_id: str = "s") -> list[int]:
+        return [token for draft in self.drafts if draft.session_id == session_id for token in draft.draft.tokens]
+
+
+OPEN = Open("s", 1, (1, 2, 3), 2, SamplingParams(seed=5), Mode.REJECTION, gamma=3, max_len=32)
+"""A session as it may begin; `replace` the rest."""
+
+
+def commit(base_len: int, *tokens: int, gamma: int = 3, epoch: int = 1, session_id: str = "s") -> Commit:
+    return Commit(session_id, epoch, base_len, tokens, gamma)
+
+
+def expected_drafts(opened: Open, count: int, support: int = 64) -> list[tuple[int, SparseProbs | None]]:
+    """What a drafter must draw behind `opened`, worked out from the whole prefix each time."""
+    tokens = list(opened.tokens)
+    drawn: list[tuple[int, SparseProbs | None]] = []
+    for _ in range(count):
+        history = History(tokens[: opened.prompt_len], tokens[opened.prompt_len :])
+        q = probabilities(logits_after(tokens)[None], [opened.params], [history])
+        starts = [len(opened.tokens)]
+        (token,), probs = propose(opened.mode, q, [opened.params.seed], [len(tokens)], support, starts)
+        drawn.append((token, probs[0] if probs else None))
+        tokens.append(token)
+    return drawn
+
+
+def continued(opened: Open, *tokens: int) -> Open:
+    """The same session with more of it committed."""
+    return replace(opened, tokens=(*opened.tokens, *tokens))

@@ -1,0 +1,93 @@
+"""The first frames of a stream: who is let in, and who is told why not."""
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+
+from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.engine import Engine
+from specdec.errors import SpecdecError
+from specdec.serving.status import from_rpc_error
+from tests.integration.drafter.conftest import PATIENCE, Serve, Service, Verifier, opening
+
+pytestmark = pytest.mark.integration
+
+
+async def _refusal(verifier: Verifier) -> tuple[grpc.StatusCode, SpecdecError]:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await verifier.read()
+    error = from_rpc_error(refused.value)
+    assert error is not None
+    return refused.value.code(), error
+
+
+async def test_a_verifier_with_the_same_tokenizer_is_told_of_the_drafter(service: Service, engine: Engine) -> None:
+    async with service.stream() as verifier:
+        ack = await verifier.hello()
+    assert (ack.model, ack.tokenizer_hash) == ("tiny", engine.tokenizer_hash)
+    assert ack.step_seconds > 0
+    assert ack.incarnation
+
+
+async def test_each_start_has_an_incarnation_of_its_own(serve: Serve) -> None:
+    seen = set()
+    for _ in range(2):
+        async with serve() as service, service.stream() as verifier:
+            seen.add((await verifier.hello()).incarnation)
+    assert len(seen) == 2
+
+
+async def test_another_tokenizer_is_refused_with_both_fingerprints(service: Service, engine: Engine) -> None:
+    async with service.stream() as verifier:
+        await verifier.send(pb.DraftRequest(hello=pb.Hello(protocol=1, tokenizer_hash="beef")))
+        code, error = await _refusal(verifier)
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert error.reason == "TOKENIZER_MISMATCH"
+    assert "beef" in error.message
+    assert engine.tokenizer_hash in error.message
+    assert await service.metric("specdec_drafter_refused_streams_total") == 1
+
+
+async def test_another_protocol_is_refused(service: Service, engine: Engine) -> None:
+    async with service.stream() as verifier:
+        hello = pb.Hello(protocol=99, tokenizer_hash=engine.tokenizer_hash)
+        await verifier.send(pb.DraftRequest(hello=hello))
+        code, error = await _refusal(verifier)
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "99" in error.message
+
+
+async def test_anything_before_the_hello_is_refused(service: Service) -> None:
+    async with service.stream() as verifier:
+        await verifier.open(opening())
+        code, error = await _refusal(verifier)
+    assert (code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "FIELD_REQUIRED")
+
+
+async def test_a_second_hello_is_refused(service: Service, engine: Engine) -> None:
+    async with service.verifier() as verifier:
+        await verifier.send(pb.DraftRequest(hello=pb.Hello(protocol=1, tokenizer_hash=engine.tokenizer_hash)))
+        code, error = await _refusal(verifier)
+    assert (code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID")
+
+
+async def test_a_verifier_that_has_nothing_to_say_ends_the_stream(service: Service) -> None:
+    async with service.stream() as verifier:
+        await verifier.call.done_writing()
+        async with asyncio.timeout(PATIENCE):
+            assert await verifier.call.read() is grpc.aio.EOF
+
+
+async def test_health_says_serving_once_the_model_is_loaded(service: Service) -> None:
+    assert await service.healthy()
+
+
+async def test_a_drafter_that_ends_tells_its_verifiers_to_go_elsewhere(serve: Serve) -> None:
+    async with serve() as service:
+        stream = service.verifier()
+        verifier = await stream.__aenter__()
+    code, error = await _refusal(verifier)
+    await stream.__aexit__(None, None, None)
+    assert (code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
