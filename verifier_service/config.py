@@ -1,0 +1,52 @@
+"""What a verifier can be told."""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from specdec.params import Mode
+from specdec.serving.settings import Address, ModelSettings, Section, Settings
+
+
+class DraftingSettings(Section):
+    """How long drafts are waited for, and when a drafter that disappoints is tried again. Seconds."""
+
+    timeout: float = Field(default=0.2, gt=0)
+    """Longest wait for the draft of one round."""
+    probe: float = Field(default=1.0, gt=0)
+    """After a wait in vain, rounds take what is there and wait again only this much later."""
+    overload_pause: float = Field(default=2.0, gt=0)
+    """How long a session stays away from a drafter that has no room for it."""
+
+
+class VerifierSettings(Settings):
+    """Defaults < YAML file < SPECDEC_VERIFIER_* < flags."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECDEC_VERIFIER_")
+
+    model: ModelSettings
+    """The target."""
+    address: Address = "127.0.0.1:50053"
+    """Where the gRPC API listens."""
+    http: Address = "127.0.0.1:0"
+    """Where /metrics, /livez and /readyz listen."""
+    drafters: tuple[Address, ...] = ()
+    """Drafters to dial; with none every token is plain."""
+    gamma: int | Literal["auto"] = "auto"
+    """Draft length of requests that do not choose; `auto` follows measured costs and acceptance."""
+    gamma_max: int = Field(default=16, ge=0, le=64)
+    """Largest draft length."""
+    mode: Literal[Mode.OFF, Mode.REJECTION, Mode.BLOCK, Mode.COUPLED] = Mode.REJECTION
+    """Verification rule of requests that do not choose."""
+    drafting: DraftingSettings = DraftingSettings()
+    chunk_tokens: int = Field(default=512, ge=1)
+    """Prompt tokens computed in one pass beside the sessions that decode."""
+    kv_bytes: int = Field(default=2**30, ge=1)
+    """Budget of all sessions' keys and values."""
+    threads: int = Field(default=1, ge=1)
+    """PyTorch's threads."""
+    max_waiting: int = Field(default=1024, ge=1)
+    """Generations that may wait for room before more are refused."""
+    drain_seconds: float = Field(default=20.0, ge=0)
+    """How long running generations may go on once the process is asked to stop."""

@@ -1,0 +1,140 @@
+"""One generation, as the algorithm reads: propose, verify, cut, commit, yield, until it ends."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from specdec.draft import NO_DRAFT, Draft
+from specdec.gamma import GammaController
+from specdec.params import FinishReason
+from specdec.sampling import History
+from verifier_service.drafting import Drafts, Proposal
+from verifier_service.job import Job
+from verifier_service.plan import NO_HISTORY, Row
+from verifier_service.rounds import Cut, Fallback, Round, Timing, cut
+from verifier_service.scheduler import Outcome
+
+
+class Target(Protocol):
+    """The target model as a session sees it."""
+
+    def seat(self, session: str, capacity: int) -> AbstractAsyncContextManager[None]:
+        """Hold KV for `capacity` tokens."""
+
+    async def prefill(self, session: str, tokens: tuple[int, ...]) -> None:
+        """Compute KV."""
+
+    async def verify(self, row: Row) -> Outcome:
+        """Judge a draft."""
+
+
+class Session:
+    """One run of one job; the only mutable state is the committed sequence."""
+
+    def __init__(
+        self, name: str, job: Job, length_limit: int, chunk_tokens: int, parts: tuple[Target, Drafts, GammaController]
+    ) -> None:
+        """Make a session.
+
+        Args:
+            name: of its KV, unlike any other run's.
+            job: what was asked.
+            length_limit: sequence length at which it ends at the latest.
+            chunk_tokens: longest piece of prompt in one pass.
+            parts: the target, the source of drafts, and what chooses γ.
+        """
+        self._name = name
+        self._job = job
+        self._limit = length_limit
+        self._chunk_tokens = chunk_tokens
+        self._target, self._drafts, self._gamma = parts
+        self._tokens = list(job.tokens)
+        self._computed = 0
+        """Tokens with KV."""
+        self._wanted = 0
+        """γ of the next round."""
+
+    async def run(self) -> AsyncGenerator[Round, None]:
+        """Yield rounds; the last one, and only it, has a finish reason."""
+        ended = self._ended_before()
+        if ended is not None:
+            yield Round(len(self._tokens), (), (), (), 0, ended, Fallback.NONE, Timing())
+            return
+        # The last token of a sequence never needs KV, so this is room for every draft as well.
+        async with self._target.seat(self._name, self._limit):
+            try:
+                self._wanted = self._next_gamma()
+                self._drafts.begin(self._wanted)
+                await self._prefill()
+                finish: FinishReason | None = None
+                while finish is None:
+                    done = await self._round()
+                    finish = done.finish
+                    yield done
+            finally:
+                self._drafts.close()
+
+    async def _round(self) -> Round:
+        base_len = len(self._tokens)
+        # The drafter reads the prompt while the target does; the first token does not wait for it.
+        first = base_len == len(self._job.tokens)
+        proposal = await self._drafts.propose(self._wanted, patient=not first)
+        outcome = await self._target.verify(self._row(proposal.draft))
+        verdict = outcome.verdict
+        self._gamma.observe(verdict.drafted, verdict.accepted)
+        if verdict.drafted < len(proposal.draft.tokens):
+            self._drafts.distrust()
+            proposal = Proposal(NO_DRAFT, Fallback.UNAVAILABLE, proposal.waited)
+        kept = cut(verdict, self._job.end_ids, self._limit - base_len)
+        self._commit(kept, judged=verdict.drafted)
+        return Round(
+            base_len,
+            kept.tokens,
+            kept.origins,
+            proposal.draft.tokens,
+            kept.accepted,
+            kept.finish,
+            proposal.fallback,
+            Timing(proposal.waited, outcome.queue, outcome.verify),
+        )
+
+    def _commit(self, kept: Cut, judged: int) -> None:
+        self._tokens += kept.tokens
+        self._computed = len(self._tokens) - 1
+        if kept.finish is None:
+            self._wanted = self._next_gamma()
+            self._drafts.commit(kept.tokens, judged, self._wanted)
+
+    async def _prefill(self) -> None:
+        """Compute all of the prompt but its last piece, which the first verdict's pass takes along."""
+        while len(self._tokens) - self._computed > self._chunk_tokens:
+            piece = tuple(self._tokens[self._computed : self._computed + self._chunk_tokens])
+            await self._target.prefill(self._name, piece)
+            self._computed += len(piece)
+
+    def _next_gamma(self) -> int:
+        """γ never overshoots the room left: a round commits one token more than it accepts."""
+        return min(self._gamma.gamma(), self._limit - len(self._tokens) - 1)
+
+    def _row(self, draft: Draft) -> Row:
+        job = self._job
+        counted = job.params.needs_history
+        history = (
+            History(job.tokens[: job.prompt_len], tuple(self._tokens[job.prompt_len :])) if counted else NO_HISTORY
+        )
+        return Row(
+            self._name,
+            tuple(self._tokens[self._computed :]),
+            len(self._tokens),
+            job.speculation.mode,
+            job.params,
+            draft,
+            history,
+        )
+
+    def _ended_before(self) -> FinishReason | None:
+        """A caller that resumes may not know that the last committed token was the last."""
+        output = self._tokens[self._job.prompt_len :]
+        if output and output[-1] in self._job.end_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self._tokens) >= self._limit else None

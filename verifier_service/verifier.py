@@ -1,0 +1,130 @@
+"""One target pass over a batch of sessions: logits -> p -> verdicts -> KV cut back to what was committed.
+
+Runs on the thread that owns the engine.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Protocol
+
+import structlog
+import torch
+from torch import Tensor
+
+from specdec.draft import NO_DRAFT, Verdict
+from specdec.engine import Chunk
+from specdec.errors import InternalError
+from specdec.params import Mode
+from specdec.sampling import History, probabilities
+from specdec.verification import verify
+from verifier_service.plan import Prefill, Row, Work
+
+_log = structlog.get_logger()
+
+Result = Verdict | InternalError | None
+"""None for a prompt piece."""
+
+
+class TargetEngine(Protocol):
+    """What a pass and its scheduler need of an engine."""
+
+    def can_ever_admit(self, capacity: int) -> bool:
+        """Whether a session of that many tokens fits at all."""
+
+    def admit(self, session: str, capacity: int) -> bool:
+        """Reserve KV; False when there is no room now."""
+
+    def release(self, session: str) -> None:
+        """Free the session's KV."""
+
+    def length(self, session: str) -> int:
+        """Tokens with KV."""
+
+    def truncate(self, session: str, length: int) -> None:
+        """Keep the KV of the first `length` tokens."""
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Append KV for all chunks and return the logits they want."""
+
+
+def verify_batch(engine: TargetEngine, batch: Sequence[Work]) -> list[Result]:
+    """Run a batch; on return each row's KV covers its committed tokens but the last, which is pending.
+
+    When the pass fails, every length is rolled back and each session runs alone: an error stays with the session that
+    caused it. A row that fails with its draft runs without, so a broken draft costs a round its speed and no more.
+    """
+    lengths = [engine.length(work.session) for work in batch]
+    try:
+        return _pass(engine, batch)
+    except Exception as error:  # noqa: BLE001 - whatever a model raises, the thread and the other sessions live on
+        for work, length in zip(batch, lengths, strict=True):
+            engine.truncate(work.session, length)
+        if len(batch) > 1:
+            return [verify_batch(engine, [work])[0] for work in batch]
+        return [_without_draft(engine, batch[0], error)]
+
+
+def _without_draft(engine: TargetEngine, work: Work, error: Exception) -> Result:
+    if isinstance(work, Row) and work.draft.tokens:
+        _log.warning("draft_unusable", session=work.session, error=str(error))
+        return verify_batch(engine, [replace(work, draft=NO_DRAFT)])[0]
+    _log.error("pass_failed", session=work.session, exc_info=error)
+    return InternalError("the model failed on this sequence")
+
+
+def _pass(engine: TargetEngine, batch: Sequence[Work]) -> list[Result]:
+    logits = engine.forward([_chunk(work) for work in batch])
+    rows = [work for work in batch if isinstance(work, Row)]
+    verdicts = iter(_verdicts(rows, logits) if rows else [])
+    results: list[Result] = []
+    for work in batch:
+        verdict = None if isinstance(work, Prefill) else next(verdicts)
+        if isinstance(work, Row) and verdict is not None:
+            engine.truncate(work.session, work.base_len + verdict.accepted)
+        results.append(verdict)
+    return results
+
+
+def _chunk(work: Work) -> Chunk:
+    if isinstance(work, Prefill):
+        return Chunk(work.session, work.tokens, logits=0)
+    return Chunk(work.session, work.pending + work.draft.tokens, logits=len(work.draft.tokens) + 1)
+
+
+def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
+    """One verdict a row; `logits` [Σ(γ+1), V], row after row."""
+    sizes = [len(row.draft.tokens) + 1 for row in rows]
+    params = [row.params for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
+    p = probabilities(logits, params, [history for row in rows for history in _histories(row)])
+    starts = [0, *accumulate(sizes)]
+    verdicts: dict[int, Verdict] = {}
+    for mode, members in _by_mode(rows).items():
+        index = [position for b in members for position in range(starts[b], starts[b + 1])]
+        of_mode = p if len(members) == len(rows) else p[torch.tensor(index, device=p.device)]
+        chosen = [rows[b] for b in members]
+        judged = verify(
+            mode,
+            of_mode,
+            [row.draft for row in chosen],
+            [row.params.seed for row in chosen],
+            [row.base_len for row in chosen],
+        )
+        verdicts.update(zip(members, judged, strict=True))
+    return [verdicts[b] for b in range(len(rows))]
+
+
+def _by_mode(rows: Sequence[Row]) -> dict[Mode, list[int]]:
+    members: dict[Mode, list[int]] = {}
+    for b, row in enumerate(rows):
+        members.setdefault(row.mode, []).append(b)
+    return members
+
+
+def _histories(row: Row) -> Iterator[History]:
+    """What penalties see at each position: the drafts before it count as output, for the bonus all of them."""
+    drafts = row.draft.tokens
+    if not row.params.needs_history:
+        return iter([row.history] * (len(drafts) + 1))
+    prompt, output = row.history.prompt, tuple(row.history.output)
+    return (History(prompt, output + drafts[:seen]) for seen in range(len(drafts) + 1))
