@@ -1,0 +1,169 @@
+"""The one place that joins the gateway's parts, and the life of the process."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import structlog
+import uvicorn
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from gateway import http, service
+from gateway.balancer import VerifierPool
+from gateway.config import DrainSettings, GatewaySettings
+from gateway.decoding import DecodeInterceptor
+from gateway.drain import Drain
+from gateway.generation import Services
+from gateway.health import Health
+from gateway.metrics import GatewayMetrics
+from gateway.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.request import new_id
+from gateway.sessions import SessionStore
+from gateway.tokenizer import ModelTokenizer, Tokenizer
+from gateway.verifier_client import VerifierClient
+from specdec.errors import ConfigError
+from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.settings import split_address
+
+CLOSE_GRACE = 1.0
+"""Seconds that connections have to end once no generation runs."""
+KEEP_ALIVE = 75
+"""Seconds an idle HTTP connection stays open; longer than those of usual proxies, so that they close first."""
+READY_POLL = 0.2
+"""Seconds between looks at readiness for the gRPC health service."""
+
+_log = structlog.get_logger()
+
+
+async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then drain.
+
+    Raises:
+        ConfigError: the tokenizer does not load, or an address cannot be bound.
+    """
+    tokenizer = await asyncio.to_thread(ModelTokenizer.load, settings.model.path)
+    policy = StorePolicy(lease=settings.lease, ttl=settings.session_ttl, patience=settings.store_patience)
+    sessions = RedisSessionStore.at(settings.redis_url, policy)
+    async with running(settings, tokenizer, sessions) as gateway:
+        _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
+        await stop.wait()
+        await gateway.drain()
+
+
+class Gateway:
+    """A running gateway."""
+
+    def __init__(self, http: str, grpc_server: GrpcServer, drain: Drain, settings: DrainSettings) -> None:
+        self.http = http
+        self.grpc = grpc_server.address
+        self._grpc_server = grpc_server
+        self._drain = drain
+        self._settings = settings
+
+    async def drain(self) -> None:
+        """Stop being ready, then take no new work, then wait for what runs."""
+        _log.info("draining", settle=self._settings.settle, limit=self._settings.limit)
+        self._drain.announce()
+        await self._grpc_server.set_serving(False)
+        await asyncio.sleep(self._settings.settle)
+        self._drain.close()
+        finished = await self._drain.wait(self._settings.limit)
+        _log.info("drained", finished=finished)
+
+
+@asynccontextmanager
+async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: SessionStore) -> AsyncIterator[Gateway]:
+    """Both fronts on their addresses, until the context ends.
+
+    Raises:
+        ConfigError: an address cannot be bound.
+    """
+    metrics = GatewayMetrics(CollectorRegistry())
+    verifiers = [VerifierClient(address) for address in settings.verifiers]
+    pool = VerifierPool(verifiers, tokenizer.fingerprint, metrics)
+    drain = Drain(metrics)
+    services = Services(
+        tokenizer=tokenizer,
+        pool=pool,
+        sessions=sessions,
+        drain=drain,
+        metrics=metrics,
+        settings=settings,
+        owner=new_id(),
+    )
+    health = Health(pool, sessions, drain)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(sessions.close)
+        stack.push_async_callback(pool.close)
+        await pool.look()
+        await stack.enter_async_context(_background(pool.watch(settings.poll)))
+        grpc_server = await start_grpc(
+            settings.address, lambda server: service.register(server, services), service.SERVICES, [DecodeInterceptor()]
+        )
+        stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
+        await stack.enter_async_context(_background(_follow(health, drain, grpc_server)))
+        address = await stack.enter_async_context(_http_server(http.build(services, health), settings.http))
+        yield Gateway(address, grpc_server, drain, settings.drain)
+
+
+async def _follow(health: Health, drain: Drain, grpc_server: GrpcServer) -> None:
+    """Keep the gRPC health service in step with readiness, until the end is announced."""
+    while not drain.closing:
+        await grpc_server.set_serving(not await health.missing())
+        await asyncio.sleep(READY_POLL)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process that runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def _http_server(app: ASGIApp, address: str) -> AsyncIterator[str]:
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=round(CLOSE_GRACE),
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"{host}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    async def logged() -> None:
+        try:
+            await work
+        except Exception as error:
+            _log.critical("background_task_failed", exc_info=error)
+            raise
+
+    task = asyncio.create_task(logged())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,129 @@
+"""From the bytes of an HTTP request to a checked model; every refusal names the field, or the place in the bytes."""
+
+import difflib
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
+
+_MISTAKES = ("int_type", "greater_than_equal")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
+    """The body, unless it is too large: then no more of it is read than `limit` bytes.
+
+    Args:
+        chunks: the body as it comes in.
+        declared: the Content-Length header, if there is one.
+        limit: bytes.
+
+    Raises:
+        MessageTooLarge: over the limit.
+    """
+    error = MessageTooLarge(f"the body must be at most {limit} bytes")
+    if declared and declared.isdecimal() and int(declared) > limit:
+        raise error
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limit:
+            raise error
+    return bytes(body)
+
+
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """The JSON object in `raw`.
+
+    Raises:
+        FieldRequired: nothing there.
+        FieldInvalid: not UTF-8, not JSON, cut short, nested too deep, or no object.
+    """
+    if not raw:
+        raise FieldRequired("the body is empty; it must be a JSON object")
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise FieldInvalid(f"the body is not valid UTF-8: byte {error.start} is 0x{raw[error.start]:02x}") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise FieldInvalid(f"the body is not valid JSON: {error.msg} at {where}") from error
+    except (ValueError, RecursionError) as error:
+        raise FieldInvalid("the body is not valid JSON: a number is too long or values are nested too deep") from error
+    if not isinstance(value, dict):
+        raise FieldInvalid("the body must be a JSON object")
+    if _SURROGATE.search(raw):
+        _refuse_surrogates(value, "")
+    return value
+
+
+class Body(BaseModel):
+    """Base of all request bodies: exact types, no unknown fields, no NaN."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    default_only: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are known, and supported only at the value that does nothing."""
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Self:
+        """Check a decoded body.
+
+        Raises:
+            RequestError: named by the first field that is wrong.
+        """
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            raise cls._refusal(error.errors(include_url=False)[0], body) from error
+
+    @classmethod
+    def _refusal(cls, detail: ErrorDetails, body: dict[str, Any]) -> RequestError:
+        param, name = _path(detail["loc"], body), str(detail["loc"][0])
+        if (name in cls.default_only and detail["type"] not in _MISTAKES) or _takes_nothing(detail):
+            return UnsupportedParameter(f"{param} is not supported at this value; leave it out", param)
+        match detail["type"]:
+            case "missing":
+                return FieldRequired(f"{param} is required", param)
+            case "extra_forbidden":
+                close = difflib.get_close_matches(name, cls.model_fields, n=1) if len(detail["loc"]) == 1 else []
+                hint = f"; did you mean {close[0]}?" if close else ""
+                return UnsupportedParameter(f"unknown parameter {param}{hint}", param)
+        message = detail["msg"]
+        return FieldInvalid(f"{param}: {message[:1].lower()}{message[1:]}", param)
+
+
+def _takes_nothing(detail: ErrorDetails) -> bool:
+    return detail["type"] == "none_required" or detail.get("ctx", {}).get("max_length") == 0
+
+
+def _path(location: Sequence[int | str], body: Any) -> str:
+    """The field as the caller wrote it: pydantic's location without the names of union members."""
+    path, value = "", body
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        elif isinstance(value, dict) and (part in value or part == location[-1]):
+            path += f".{part}" if path else part
+            value = value.get(part)
+    return path
+
+
+def _refuse_surrogates(value: Any, path: str) -> None:
+    match value:
+        case str():
+            if not value.isprintable() and any("\ud800" <= char <= "\udfff" for char in value):
+                raise FieldInvalid(f"{path}: half of a surrogate pair is not text", path)
+        case list():
+            for index, item in enumerate(value):
+                _refuse_surrogates(item, f"{path}[{index}]")
+        case dict():
+            for key, item in value.items():
+                _refuse_surrogates(key, path)
+                _refuse_surrogates(item, f"{path}.{key}" if path else key)

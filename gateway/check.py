@@ -1,0 +1,119 @@
+"""What `specdec doctor` asks the gateway: is what its settings name there, and is it what the gateway needs."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from gateway.config import GatewaySettings
+from gateway.redis_client import ServerFacts
+from gateway.redis_sessions import RedisSessionStore
+from gateway.tokenizer import ModelTokenizer
+from gateway.verifier_client import VerifierClient
+from specdec.errors import ConfigError, NoVerifier, SessionStoreDown
+from specdec.serving.settings import split_address
+
+VERIFIER_TIMEOUT = 3.0
+STORE_TIMEOUT = 5.0
+OLDEST_STORE = (6, 2, 20)
+"""Older servers can be made to run code through Lua (CVE-2025-49844)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One finding."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    remedy: str = ""
+
+
+async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bool:
+    """Write one JSON object a line for each thing looked at; False when something must be mended."""
+    tokenizer, fingerprint = _tokenizer(settings)
+    lines = [tokenizer]
+    lines += await asyncio.gather(*(_verifier(address, fingerprint) for address in settings.verifiers))
+    lines += await _session_store(settings.redis_url)
+    lines += [_port("http", settings.http), _port("address", settings.address)]
+    for line in lines:
+        write(json.dumps(asdict(line)) + "\n")
+    return all(line.status != "fail" for line in lines)
+
+
+def _tokenizer(settings: GatewaySettings) -> tuple[Line, str]:
+    try:
+        fingerprint = ModelTokenizer.load(settings.model.path).fingerprint
+    except ConfigError as error:
+        return Line("tokenizer", "fail", error.message, "set model.path to a folder with the model's tokenizer"), ""
+    return Line("tokenizer", "ok", f"{settings.model.path} loads, fingerprint {fingerprint}"), fingerprint
+
+
+async def _verifier(address: str, fingerprint: str) -> Line:
+    name = f"verifier {address}"
+    client = VerifierClient(address)
+    try:
+        info = await client.info(VERIFIER_TIMEOUT)
+    except NoVerifier as error:
+        return Line(name, "warn", error.message, "start it, or set verifiers to where it listens")
+    finally:
+        await client.close()
+    if fingerprint and info.tokenizer_hash != fingerprint:
+        detail = f"its tokenizer is {info.tokenizer_hash}, not this gateway's {fingerprint}"
+        return Line(name, "fail", detail, "give gateway and verifier the same model folder")
+    return Line(name, "ok", f"serves {info.model}, context {info.context_length}, gamma up to {info.gamma_max}")
+
+
+async def _session_store(url: str) -> list[Line]:
+    try:
+        facts = await _store_facts(url)
+    except (ConfigError, SessionStoreDown) as error:
+        return [Line("session store", "fail", error.message, "start Redis or Valkey, or set redis_url to it")]
+    except TimeoutError:
+        return [Line("session store", "fail", "it does not answer", "start Redis or Valkey, or set redis_url to it")]
+    return [_version(facts), _eviction(facts), _persistence(facts)]
+
+
+async def _store_facts(url: str) -> ServerFacts:
+    store = RedisSessionStore.at(url)
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT):
+            return await store.server_facts()
+    finally:
+        await store.close()
+
+
+def _version(facts: ServerFacts) -> Line:
+    found = f"{facts.name} {facts.version}"
+    parts = tuple(int(part) for part in facts.version.split(".")[:3] if part.isdecimal())
+    if facts.name == "redis" and parts < OLDEST_STORE:
+        return Line("session store", "warn", found, "update it to 6.2.20 or newer")
+    return Line("session store", "ok", found)
+
+
+def _eviction(facts: ServerFacts) -> Line:
+    found = f"maxmemory-policy is {facts.maxmemory_policy}"
+    if facts.maxmemory_policy == "noeviction":
+        return Line("session store eviction", "ok", found)
+    remedy = "set maxmemory-policy noeviction: any other may drop sessions that are running"
+    return Line("session store eviction", "warn", found, remedy)
+
+
+def _persistence(facts: ServerFacts) -> Line:
+    if facts.append_only:
+        return Line("session store persistence", "ok", "appendonly is on")
+    remedy = "set appendonly yes: without it, sessions are gone when the server restarts"
+    return Line("session store persistence", "warn", "appendonly is off", remedy)
+
+
+def _port(name: str, address: str) -> Line:
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        detail = f"cannot listen on {address}: {error.strerror}"
+        return Line(name, "warn", detail, f"end what listens there, unless it is this gateway, or set {name}")
+    return Line(name, "ok", f"{address} is free")

@@ -1,0 +1,72 @@
+"""What the gateway can be told."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from specdec.params import Mode
+from specdec.serving.settings import Address, Section, Settings
+
+
+class TokenizerSettings(Section):
+    """The model as callers see it; of its folder only the tokenizer is read."""
+
+    path: Path
+    """A Hugging Face model folder; nothing is downloaded."""
+    name: str = ""
+    """Name callers use; the folder's name when empty."""
+
+    @property
+    def served_name(self) -> str:
+        """The name callers use."""
+        return self.name or self.path.name
+
+
+class FailoverSettings(Section):
+    """How long a generation looks for another verifier once it has lost its own."""
+
+    attempts: int = Field(default=5, ge=0)
+    """Verifiers lost in a row, without a committed round between, after which it gives up."""
+    seconds: float = Field(default=30.0, ge=0)
+    """Time without any ready verifier after which it gives up."""
+
+
+class DrainSettings(Section):
+    """How the process ends."""
+
+    settle: float = Field(default=0.0, ge=0)
+    """Seconds between being not ready and refusing new work, in which load balancers take notice."""
+    limit: float = Field(default=25.0, ge=0)
+    """Seconds that running generations are given to finish."""
+
+
+class GatewaySettings(Settings):
+    """Settings of the gateway."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECDEC_GATEWAY_")
+
+    model: TokenizerSettings
+    http: Address = "127.0.0.1:8000"
+    """The OpenAI-compatible API."""
+    address: Address = "127.0.0.1:50051"
+    """The gRPC API."""
+    verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    mode: Mode = Mode.REJECTION
+    """Verification rule of a request that names none."""
+    max_body_bytes: int = Field(default=4 * 2**20, gt=0)
+    request_timeout: float = Field(default=600.0, gt=0)
+    """Seconds a generation may take when its caller set no deadline."""
+    lease: float = Field(default=10.0, gt=0)
+    """Seconds a session stays ours without a sign of life."""
+    session_ttl: float = Field(default=3600.0, gt=0)
+    """Seconds a session is kept after its last round."""
+    store_patience: float = Field(default=5.0, ge=0)
+    """Seconds a round waits for a session store that does not answer."""
+    poll: float = Field(default=1.0, gt=0)
+    """Seconds between looks at each verifier."""
+    ping: float = Field(default=15.0, gt=0)
+    """Seconds of silence on an event stream after which a comment is sent."""
+    failover: FailoverSettings = FailoverSettings()
+    drain: DrainSettings = DrainSettings()

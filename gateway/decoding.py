@@ -1,0 +1,68 @@
+"""A gRPC message that is not valid protobuf, bad UTF-8 in a string among them, is refused like any other bad input."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from specdec.errors import FieldInvalid
+
+Handler = Any
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecodable:
+    """Stands for the message until there is a handler that can refuse it."""
+
+
+class DecodeInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses with FieldInvalid where grpc itself would answer with an unexplained failure."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming or not handler_call_details.method.startswith("/specdec."):
+            return handler
+        decode = _lenient(handler.request_deserializer)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _stream(handler.unary_stream), decode, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), decode, handler.response_serializer)
+
+
+def _lenient(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def decoded(raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except (DecodeError, UnicodeDecodeError):
+            return _Undecodable()
+
+    return decoded
+
+
+def _checked(request: Any) -> Any:
+    if isinstance(request, _Undecodable):
+        raise FieldInvalid("the message is not valid: its bytes are not protobuf, or a string in it is not UTF-8")
+    return request
+
+
+def _unary(inner: Callable[[Any, Context], Awaitable[Any]]) -> Any:
+    async def checked(request: Any, context: Context) -> Any:
+        return await inner(_checked(request), context)
+
+    return checked
+
+
+def _stream(inner: Callable[[Any, Context], AsyncIterator[Any]]) -> Any:
+    async def checked(request: Any, context: Context) -> AsyncIterator[Any]:
+        async for response in inner(_checked(request), context):
+            yield response
+
+    return checked

@@ -1,0 +1,58 @@
+"""What a generation tells its caller: Started, then Rounds, then Finished."""
+
+from dataclasses import dataclass
+
+from gateway.output import OutputToken
+from gateway.statistics import Summary
+from specdec.params import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The generation is accepted, owned and has a verifier."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    model: str
+    prompt_tokens: tuple[int, ...]
+    seed: int
+    system_fingerprint: str
+    """Outputs of one seed agree under one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedToken:
+    """One draft that is not part of the output."""
+
+    id: int
+    text: str
+    """On its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Tokens were committed; those whose text is final are shown."""
+
+    text: str
+    """The text of `tokens`, joined."""
+    tokens: tuple[OutputToken, ...]
+    rejected: tuple[RejectedToken, ...]
+    drafted: int
+    accepted: int
+    committed: int
+    """Output tokens committed so far, shown or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The generation ended well; an error is raised instead."""
+
+    reason: FinishReason
+    matched_stop: str
+    prompt_tokens: int
+    completion_tokens: int
+    summary: Summary
+
+
+Event = Started | Round | Finished

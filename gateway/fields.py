@@ -1,0 +1,112 @@
+"""Fields of the OpenAI API that take several forms, each read into its one value."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
+
+from gateway.request import MAX_STOPS, Prompt, TextPrompt, TokenPrompt
+from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
+
+
+def _parse_prompt(value: Any) -> Prompt:
+    match value:
+        case str():
+            return TextPrompt(value)
+        case [str() | list() as only]:
+            return _parse_prompt(only)
+        case []:
+            raise FieldRequired("prompt must not be empty", "prompt")
+        case [str() | list(), *_]:
+            raise UnsupportedParameter("prompt: several prompts in one request are not supported", "prompt")
+        case list():
+            return TokenPrompt(_parse_ids(value, "prompt"))
+    raise FieldInvalid("prompt must be a string or a list of token ids", "prompt")
+
+
+def _parse_ids(value: list[Any], param: str) -> tuple[int, ...]:
+    for index, token in enumerate(value):
+        if type(token) is not int:
+            raise FieldInvalid(f"{param}[{index}] must be a token id, an integer", param)
+    return tuple(value)
+
+
+def _parse_stop(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise FieldInvalid("stop must be a string or a list of strings", "stop")
+
+
+def _parse_gamma(value: Any) -> int | None:
+    if value is None or value == "auto":
+        return None
+    if type(value) is int:
+        return value
+    raise FieldInvalid('speculation.gamma must be an integer or "auto"', "speculation.gamma")
+
+
+def _parse_content(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case list() if all(isinstance(part, dict) for part in value):
+            return "".join(_parse_part(part) for part in value)
+    raise FieldInvalid("messages: content must be a string or a list of text parts", "messages")
+
+
+def _parse_part(part: dict[str, Any]) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise UnsupportedParameter(f"messages: content of type {kind!r} is not supported", "messages")
+    raise FieldInvalid("messages: a content part must have a type and a text", "messages")
+
+
+def _off(value: bool) -> bool:
+    """Unlike a literal, tells False from 0, which asks for something."""
+    if value:
+        raise ValueError("must be false")
+    return value
+
+
+_TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+PromptField = Annotated[
+    Prompt,
+    PlainValidator(_parse_prompt),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA]}),
+]
+StopField = Annotated[
+    tuple[str, ...],
+    PlainValidator(_parse_stop),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOPS},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+GammaField = Annotated[
+    int | None,
+    PlainValidator(_parse_gamma),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "auto"}, {"type": "null"}]}),
+]
+_PART_SCHEMA = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+ContentField = Annotated[
+    str,
+    PlainValidator(_parse_content),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART_SCHEMA}]}),
+]
+Nothing = Annotated[list[Any], Field(max_length=0)]
+Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]
+JustOne = Annotated[int, Field(ge=1, le=1)]

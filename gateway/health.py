@@ -1,0 +1,39 @@
+"""Whether a request would be served now, and what is missing if not."""
+
+import asyncio
+
+from gateway.balancer import VerifierPool
+from gateway.drain import Drain
+from gateway.sessions import SessionStore
+from specdec.errors import SpecdecError
+
+STORE_TIMEOUT = 0.5
+"""Seconds the session store has to answer."""
+
+
+class Health:
+    """Looks at everything a generation needs."""
+
+    def __init__(self, pool: VerifierPool, sessions: SessionStore, drain: Drain) -> None:
+        self._pool = pool
+        self._sessions = sessions
+        self._drain = drain
+
+    async def missing(self) -> list[str]:
+        """One line for each thing that stands in the way; empty when ready."""
+        missing = []
+        if self._drain.closing:
+            missing.append("the gateway is shutting down")
+        if not self._pool.ready_addresses:
+            missing += [f"verifier {address} is {state}" for address, state in self._pool.states.items()]
+        if not await self._store_answers():
+            missing.append("the session store does not answer")
+        return missing
+
+    async def _store_answers(self) -> bool:
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT):
+                await self._sessions.ping()
+        except (SpecdecError, TimeoutError):
+            return False
+        return True

@@ -1,0 +1,136 @@
+"""The six session operations as Lua, each one atomic step on the four keys of one session; replies begin with a word.
+
+Scripts do not roll back: each checks everything first, and its first write is the only one the server may refuse.
+KEYS: 1 meta hash, 2 token log (int32 little-endian), 3 output stream, 4 request id -> its turn and base. They share
+one hash tag, so they live in one cluster slot. Meta fields: turn, st (GEN or DONE), n and base (token counts), ep, own
+and lu (epoch, owner, and end of its lease in server ms), fp (model), ten (tenant), par (parameters), tail, dr, ac, fin,
+cx (cancel asked for).
+"""
+
+
+def keys(session_id: str) -> tuple[str, str, str, str]:
+    """The KEYS of a session, in the order the scripts take them."""
+    tag = f"sd:1:{{{session_id}}}"
+    return f"{tag}:m", f"{tag}:t", f"{tag}:o", f"{tag}:r"
+
+
+_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+_LEASE = "local function lease(ms) return string.format('%.0f', now + tonumber(ms)) end\n"
+_TTL = "local function expire(ms) for i = 1, 4 do redis.call('PEXPIRE', KEYS[i], ms) end end\n"
+
+OPEN = (
+    _TTL
+    + r"""
+-- ARGV: request id, expected turn or '', tokens, parameters, model, tenant, ttl ms, most bytes in the log
+-- OK turn n | DUP turn base state | BUSY turn | CONFLICT turn | DENIED | MODEL model | TOOLONG n
+local m = redis.call('HMGET', KEYS[1], 'turn', 'st', 'fp', 'ten')
+local turn = tonumber(m[1] or '0')
+if m[1] then
+  if m[4] ~= ARGV[6] then return {'DENIED'} end  -- before the idempotent reply: request ids are not secrets
+  local seen = redis.call('HGET', KEYS[4], ARGV[1])
+  if seen then
+    local of, base = seen:match('(%d+) (%d+)')
+    return {'DUP', of, base, of == m[1] and m[2] or 'DONE'}
+  end
+  if m[3] ~= ARGV[5] then return {'MODEL', m[3]} end
+  if m[2] == 'GEN' then return {'BUSY', m[1]} end
+end
+if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= turn then return {'CONFLICT', tostring(turn)} end
+local len = redis.call('STRLEN', KEYS[2])
+if len + #ARGV[3] > tonumber(ARGV[8]) then return {'TOOLONG', tostring(len / 4)} end
+redis.call('APPEND', KEYS[2], ARGV[3])
+local n = (len + #ARGV[3]) / 4
+turn = turn + 1
+redis.call('HSET', KEYS[1], 'turn', turn, 'st', 'GEN', 'n', n, 'base', n, 'fp', ARGV[5], 'ten', ARGV[6],
+  'par', ARGV[4], 'dr', 0, 'ac', 0, 'fin', '', 'tail', '', 'cx', '')
+redis.call('HSET', KEYS[4], ARGV[1], turn .. ' ' .. n)
+redis.call('XTRIM', KEYS[3], 'MINID', (turn - 1) .. '-0')
+expire(ARGV[7])
+return {'OK', tostring(turn), tostring(n)}
+"""
+)
+
+ACQUIRE = (
+    _NOW
+    + _LEASE
+    + r"""
+-- ARGV: owner, lease ms, steal ('1' or '0')
+-- OK epoch n base turn state parameters tail drafted accepted | HELD owner ms-left | NOSESSION
+local m = redis.call('HMGET', KEYS[1], 'own', 'lu', 'ep', 'st')
+if not m[4] then return {'NOSESSION'} end
+if m[1] and m[1] ~= '' and m[1] ~= ARGV[1] and tonumber(m[2]) > now and ARGV[3] ~= '1' then
+  return {'HELD', m[1], tostring(tonumber(m[2]) - now)}
+end
+-- Never below the clock: the epoch keeps rising even after a failover that lost the last writes.
+local epoch = string.format('%.0f', math.max(tonumber(m[3] or '0') + 1, t[1] * 1000000 + t[2]))
+redis.call('HSET', KEYS[1], 'own', ARGV[1], 'ep', epoch, 'lu', lease(ARGV[2]))
+local s = redis.call('HMGET', KEYS[1], 'n', 'base', 'turn', 'st', 'par', 'tail', 'dr', 'ac')
+return {'OK', epoch, s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
+"""
+)
+
+COMMIT = (
+    _NOW
+    + _LEASE
+    + _TTL
+    + r"""
+-- ARGV: epoch, base, tokens, text, tail, drafted, accepted, finish or '', lease ms, ttl ms
+-- OK n cancel | DUP n cancel | FENCED epoch | GAP n | MISMATCH n state | CORRUPT n | NOSESSION
+local m = redis.call('HMGET', KEYS[1], 'ep', 'n', 'turn', 'st', 'fin', 'cx')
+if not m[2] then return {'NOSESSION'} end
+if m[1] ~= ARGV[1] then return {'FENCED', m[1] or ''} end
+local n, base, count = tonumber(m[2]), tonumber(ARGV[2]), #ARGV[3] / 4
+if base < n or m[4] ~= 'GEN' then
+  local same
+  if count == 0 then same = m[5] == ARGV[8]
+  else same = redis.call('GETRANGE', KEYS[2], base * 4, (base + count) * 4 - 1) == ARGV[3] end
+  if base + count > n or not same then return {'MISMATCH', m[2], m[4]} end
+  -- A retry must write too: WAIT after a read-only script can report an acknowledgement that never happened.
+  redis.call('HSET', KEYS[1], 'lu', lease(ARGV[9]))
+  return {'DUP', m[2], m[6]}
+end
+if base > n then return {'GAP', m[2]} end
+if redis.call('STRLEN', KEYS[2]) ~= n * 4 then return {'CORRUPT', m[2]} end
+-- XADD first: it alone can be refused (memory, or an id that does not rise). An end without tokens has an odd id.
+local id = m[3] .. '-' .. (2 * (n + count) + (count == 0 and 1 or 0))
+redis.call('XADD', KEYS[3], id, 't', ARGV[3], 'x', ARGV[4], 'f', ARGV[8])
+redis.call('APPEND', KEYS[2], ARGV[3])
+n = n + count
+redis.call('HSET', KEYS[1], 'n', n, 'tail', ARGV[5], 'lu', lease(ARGV[9]))
+redis.call('HINCRBY', KEYS[1], 'dr', ARGV[6])
+redis.call('HINCRBY', KEYS[1], 'ac', ARGV[7])
+if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'st', 'DONE', 'fin', ARGV[8], 'own', '') end
+expire(ARGV[10])
+return {'OK', tostring(n), m[6]}
+"""
+)
+
+RENEW = (
+    _NOW
+    + _LEASE
+    + r"""
+-- ARGV: epoch, lease ms
+-- OK cancel | FENCED
+if redis.call('HGET', KEYS[1], 'ep') ~= ARGV[1] then return {'FENCED'} end
+redis.call('HSET', KEYS[1], 'lu', lease(ARGV[2]))
+return {'OK', redis.call('HGET', KEYS[1], 'cx')}
+"""
+)
+
+CANCEL = r"""
+-- ARGV: tenant, turn. Without an epoch on purpose: any replica may ask, and the owner sees it with its next commit.
+-- OK | NOOP | DENIED
+local m = redis.call('HMGET', KEYS[1], 'ten', 'turn', 'st')
+if m[1] ~= ARGV[1] then return {'DENIED'} end
+if m[2] ~= ARGV[2] or m[3] ~= 'GEN' then return {'NOOP'} end
+redis.call('HSET', KEYS[1], 'cx', '1')
+return {'OK'}
+"""
+
+RELEASE = r"""
+-- ARGV: epoch
+-- OK | FENCED
+if redis.call('HGET', KEYS[1], 'ep') ~= ARGV[1] then return {'FENCED'} end
+redis.call('HSET', KEYS[1], 'own', '', 'lu', '0')
+return {'OK'}
+"""

@@ -1,0 +1,238 @@
+"""The bodies of the OpenAI API that the gateway takes, with vLLM's additions and ours, and the value they come to."""
+
+from typing import ClassVar, Literal
+
+from gateway.body import Body
+from gateway.fields import ContentField, GammaField, JustOne, Nothing, Off, PromptField, StopField
+from gateway.request import ChatPrompt, GenerationRequest, Message, Prompt, TextPrompt, random_seed
+from specdec.errors import FieldInvalid, FieldRequired
+from specdec.params import Mode, SamplingParams
+
+COMPLETION_TOKENS = 16
+"""Output length of /v1/completions when none is asked for, as OpenAI has it."""
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+)
+
+
+class SpeculationBody(Body):
+    """What speculation may do for this request."""
+
+    mode: Literal["off", "rejection", "block", "coupled"] | None = None
+    gamma: GammaField = None
+
+
+class StreamOptions(Body):
+    """How a stream is written."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class GenerationBody(Body):
+    """What both kinds of completion take."""
+
+    default_only: ClassVar[frozenset[str]] = frozenset(
+        {
+            "n",
+            "best_of",
+            "logprobs",
+            "use_beam_search",
+            "include_stop_str_in_output",
+            "skip_special_tokens",
+            "spaces_between_special_tokens",
+            "priority",
+            "echo",
+        }
+    )
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: StopField = ()
+    stop_token_ids: list[int] | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    speculation: SpeculationBody | None = None
+    return_token_ids: bool | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    n: JustOne | None = None
+    best_of: JustOne | None = None
+    logprobs: Off | None = None
+    use_beam_search: Literal[False] | None = None
+    include_stop_str_in_output: Literal[False] | None = None
+    skip_special_tokens: Literal[True] | None = None
+    spaces_between_special_tokens: Literal[True] | None = None
+    priority: Literal[0] | None = None
+    echo: Literal[False] | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk of counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def _request(
+        self, prompt: Prompt, request_id: str, max_tokens: int | None, cap_tokens: int | None
+    ) -> GenerationRequest:
+        if self.stream_options is not None and not self.stream:
+            raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
+        speculation = self.speculation or SpeculationBody()
+        return GenerationRequest(
+            prompt=prompt,
+            sampling=self._sampling(),
+            model=self.model or "",
+            max_tokens=max_tokens,
+            cap_tokens=cap_tokens,
+            stop=self.stop,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            mode=Mode(speculation.mode) if speculation.mode else None,
+            gamma=speculation.gamma,
+            request_id=request_id,
+        )
+
+    def _sampling(self) -> SamplingParams:
+        given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        given.setdefault("seed", random_seed())
+        top_k = 0 if self.top_k in (None, -1) else self.top_k
+        return SamplingParams(top_k=top_k or 0, logit_bias=_bias(self.logit_bias or {}), **given)
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {"suffix", "add_special_tokens"}
+
+    prompt: PromptField
+    suffix: Literal[""] | None = None
+    add_special_tokens: Literal[True] | None = None
+
+    def request(self, request_id: str) -> GenerationRequest:
+        """The value it comes to; raises RequestError."""
+        cap = COMPLETION_TOKENS if self.max_tokens is None else None
+        return self._request(self.prompt, request_id, self.max_tokens, cap)
+
+
+class MessageBody(Body):
+    """One message; what an earlier answer carries beside its content is taken when empty."""
+
+    role: str
+    content: ContentField
+    name: None = None
+    refusal: None = None
+    tool_calls: Nothing | None = None
+    function_call: None = None
+    audio: None = None
+    annotations: Nothing | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
+        "response_format",
+        "modalities",
+        "audio",
+        "prediction",
+        "reasoning_effort",
+        "verbosity",
+        "web_search_options",
+        "add_generation_prompt",
+        "continue_final_message",
+        "add_special_tokens",
+    }
+
+    messages: list[MessageBody]
+    max_completion_tokens: int | None = None
+    top_logprobs: Literal[0] | None = None
+    tools: Nothing | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Nothing | None = None
+    function_call: Literal["none", "auto"] | None = None
+    response_format: dict[Literal["type"], Literal["text"]] | None = None
+    modalities: list[Literal["text"]] | None = None
+    audio: None = None
+    prediction: None = None
+    reasoning_effort: None = None
+    verbosity: None = None
+    web_search_options: None = None
+    add_generation_prompt: Literal[True] | None = None
+    continue_final_message: Literal[False] | None = None
+    add_special_tokens: Literal[False] | None = None
+
+    def request(self, request_id: str) -> GenerationRequest:
+        """The value it comes to; raises RequestError."""
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise FieldInvalid("max_tokens and max_completion_tokens differ; give one", "max_completion_tokens")
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return self._request(_chat(self.messages), request_id, limit, None)
+
+
+class TokenizeBody(Body):
+    """POST /v1/tokenize: a text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[MessageBody] | None = None
+
+    def input(self) -> Prompt:
+        """The one thing to tokenize; raises RequestError."""
+        if (self.prompt is None) == (self.messages is None):
+            raise FieldRequired("exactly one of prompt and messages is required", "prompt")
+        if self.messages is None:
+            return TextPrompt(self.prompt or "")
+        return _chat(self.messages)
+
+
+class DetokenizeBody(Body):
+    """POST /v1/detokenize."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+def _chat(messages: list[MessageBody]) -> ChatPrompt:
+    return ChatPrompt(tuple(Message(_role(message.role), message.content) for message in messages))
+
+
+def _role(role: str) -> str:
+    """OpenAI's newer name for a system message is the same to a model."""
+    return "system" if role == "developer" else role
+
+
+def _bias(given: dict[str, float]) -> dict[int, float]:
+    for token in given:
+        if not token.isascii() or not token.isdecimal() or len(token) > 10:
+            raise FieldInvalid(f"logit_bias: {token!r} is not a token id", "logit_bias")
+    return {int(token): bias for token, bias in given.items()}

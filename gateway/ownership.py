@@ -1,0 +1,78 @@
+"""A session that is ours while we generate: taken, kept alive, written to, given back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from gateway.metrics import GatewayMetrics
+from gateway.sessions import Commit, SessionStore
+from specdec.errors import Fenced, SessionStoreDown, SpecdecError
+
+RELEASE_TIMEOUT = 1.0
+"""Seconds a generation that ends early spends on giving its session back."""
+
+
+class OwnedSession:
+    """The one writer of an opened session."""
+
+    def __init__(self, sessions: SessionStore, session_id: str, owner: str, metrics: GatewayMetrics) -> None:
+        self._sessions = sessions
+        self._owner = owner
+        self._metrics = metrics
+        self.id = session_id
+        self.epoch = 0
+        self.done = False
+
+    async def acquire(self) -> int:
+        """Take it, or take it again under a new epoch; what the old epoch still has under way is void.
+
+        Raises:
+            SessionStoreDown: the store does not answer.
+        """
+        with self._metrics.store_seconds.labels("acquire").time():
+            lease = await self._sessions.acquire(self.id, self._owner)
+        self.epoch = lease.epoch
+        return self.epoch
+
+    async def commit(self, commit: Commit) -> bool:
+        """Write one round.
+
+        Returns:
+            Whether someone asked for the generation to end.
+
+        Raises:
+            Fenced: it is not ours any more.
+            SessionStoreDown: the store does not answer.
+        """
+        with self._metrics.store_seconds.labels("commit").time():
+            committed = await self._sessions.commit(commit)
+        self.done = bool(commit.finish)
+        return committed.cancelled
+
+    @asynccontextmanager
+    async def kept(self, lease: float) -> AsyncIterator[None]:
+        """Inside, the lease of `lease` seconds is renewed; at the end, a session that is not done is given back."""
+        heartbeat = asyncio.create_task(self._renew(lease / 3))
+        try:
+            yield
+        finally:
+            heartbeat.cancel()
+            if self.epoch and not self.done:
+                await self._release()
+
+    async def _renew(self, every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            if not self.epoch:
+                continue
+            try:
+                await self._sessions.renew(self.id, self.epoch)
+            except SessionStoreDown:
+                continue
+            except Fenced:  # the next commit says so to those who must know
+                return
+
+    async def _release(self) -> None:
+        with suppress(SpecdecError, TimeoutError):
+            async with asyncio.timeout(RELEASE_TIMEOUT):
+                await self._sessions.release(self.id, self.epoch)

@@ -1,0 +1,100 @@
+"""A request once the model's facts are known: everything resolved, nothing left to refuse."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from gateway.request import GenerationRequest, check_ids
+from gateway.verifier import VerifierInfo
+from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge, ModelNotFound
+from specdec.params import Mode, SamplingParams, Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the verifier is asked for."""
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int
+    """Output length at which the generation ends."""
+    stop_token_ids: tuple[int, ...]
+    """The model's own end ids among them, unless they are to be ignored."""
+    speculation: Speculation
+    stop: tuple[str, ...]
+
+    def parameters(self) -> bytes:
+        """All but the prompt, as JSON: with the committed tokens, enough to go on elsewhere."""
+        sampling = {
+            field.name: getattr(self.sampling, field.name)
+            for field in fields(self.sampling)
+            if field.name != "logit_bias"
+        }
+        return json.dumps(
+            {
+                "sampling": sampling | {"logit_bias": dict(self.sampling.logit_bias)},
+                "max_tokens": self.max_tokens,
+                "stop_token_ids": self.stop_token_ids,
+                "stop": self.stop,
+                "mode": self.speculation.mode,
+                "gamma": self.speculation.gamma,
+            }
+        ).encode()
+
+
+def check_model(asked: str, served: str) -> None:
+    """Raise ModelNotFound unless `asked` is empty or the model served."""
+    if asked not in ("", served):
+        raise ModelNotFound(f"model {asked!r} is not served here; {served!r} is", "model")
+
+
+def make_plan(request: GenerationRequest, prompt: Sequence[int], info: VerifierInfo, mode: Mode) -> Plan:
+    """Check the request against the model and fill in what the caller left out.
+
+    Args:
+        prompt: the request's prompt in token ids.
+        mode: the rule for a request that names none.
+
+    Raises:
+        TokenOutOfRange: an id is not in the vocabulary.
+        ContextLengthExceeded: prompt, or prompt and max_tokens, do not fit.
+        GammaTooLarge: over the model's limit.
+        FieldRequired: the prompt came to no token at all.
+    """
+    if not prompt:
+        raise FieldRequired("prompt has no tokens", "prompt")
+    check_ids(prompt, "prompt", info.vocab_size)
+    check_ids(request.stop_token_ids, "stop_token_ids", info.vocab_size)
+    check_ids(tuple(request.sampling.logit_bias), "logit_bias", info.vocab_size)
+    _check_gamma(request.gamma, info.gamma_max)
+    ends = () if request.ignore_eos else info.end_token_ids
+    stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
+    return Plan(
+        prompt=tuple(prompt),
+        sampling=replace(request.sampling, end_token_ids=stop_token_ids),
+        max_tokens=_max_tokens(request, len(prompt), info.context_length),
+        stop_token_ids=stop_token_ids,
+        speculation=Speculation(request.mode or mode, request.gamma),
+        stop=request.stop,
+    )
+
+
+def _check_gamma(gamma: int | None, limit: int) -> None:
+    if gamma is not None and gamma > limit:
+        raise GammaTooLarge(f"gamma must be at most {limit}, got {gamma}", "speculation.gamma")
+
+
+def _max_tokens(request: GenerationRequest, prompt: int, context: int) -> int:
+    room = context - prompt
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt} tokens; the model's context is {context} tokens, prompt and output together",
+            "prompt",
+        )
+    if request.max_tokens is not None and request.max_tokens > room:
+        raise ContextLengthExceeded(
+            f"max_tokens is {request.max_tokens}, but beside a prompt of {prompt} tokens "
+            f"the model's context of {context} has room for {room}",
+            "max_tokens",
+        )
+    return min(room, request.max_tokens or request.cap_tokens or room)

@@ -1,0 +1,142 @@
+"""What a caller asks for: one frozen value, whichever door it came through, and every limit that needs no model."""
+
+import math
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specdec.errors import FieldInvalid, FieldRequired, TokenOutOfRange
+from specdec.params import Mode, SamplingParams
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+ROLES = ("system", "user", "assistant")
+
+_MAX_ID = 2**31 - 1
+_SEED_BITS = 53
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Raw text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, used as given."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation, put through the model's chat template."""
+
+    messages: tuple[Message, ...]
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+def new_id() -> str:
+    """A name for a generation that nobody else has."""
+    return uuid.uuid4().hex
+
+
+def random_seed() -> int:
+    """A seed for a caller who gave none; small enough to survive a JSON number."""
+    return secrets.randbits(_SEED_BITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One generation; a value that exists is valid as far as can be told without the model.
+
+    Raises:
+        FieldRequired: no prompt.
+        FieldInvalid: a field is out of range.
+        TokenOutOfRange: a token id is negative or has more than 31 bits.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams
+    model: str = ""
+    """Empty for the only one."""
+    max_tokens: int | None = None
+    """None takes the room left in the context."""
+    cap_tokens: int | None = None
+    """Like `max_tokens`, but gives way when the context has less room."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    mode: Mode | None = None
+    """None takes the server's."""
+    gamma: int | None = None
+    """Draft length; None lets the verifier choose."""
+    request_id: str = field(default_factory=new_id)
+
+    def __post_init__(self) -> None:
+        _check_prompt(self.prompt)
+        _check_stops(self.stop)
+        check_ids(self.stop_token_ids, "stop_token_ids")
+        check_ids(tuple(self.sampling.logit_bias), "logit_bias")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise FieldInvalid(f"max_tokens must be at least 1, got {self.max_tokens}", "max_tokens")
+        limit = self.max_tokens if self.max_tokens is not None else self.cap_tokens
+        if self.sampling.min_tokens > (math.inf if limit is None else limit):
+            raise FieldInvalid(
+                f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
+            )
+        if self.gamma is not None and self.gamma < 0:
+            raise FieldInvalid(f"gamma must be at least 0, got {self.gamma}", "speculation.gamma")
+
+
+def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:
+    """Raise TokenOutOfRange unless every id is in [0, limit)."""
+    for index, token in enumerate(ids):
+        if not 0 <= token < limit:
+            raise TokenOutOfRange(f"{param}[{index}]: token id {token} is not in [0, {limit})", param)
+
+
+def _check_prompt(prompt: Prompt) -> None:
+    match prompt:
+        case TextPrompt(text):
+            if not text:
+                raise FieldRequired("prompt must not be empty", "prompt")
+        case TokenPrompt(tokens):
+            if not tokens:
+                raise FieldRequired("prompt must not be empty", "prompt")
+            check_ids(tokens, "prompt")
+        case ChatPrompt(messages):
+            _check_messages(messages)
+
+
+def _check_messages(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise FieldRequired("messages must not be empty", "messages")
+    for index, message in enumerate(messages):
+        if message.role not in ROLES:
+            raise FieldInvalid(
+                f"messages[{index}].role must be one of {', '.join(ROLES)}, got {message.role!r}",
+                f"messages[{index}].role",
+            )
+
+
+def _check_stops(stops: Sequence[str]) -> None:
+    if len(stops) > MAX_STOPS:
+        raise FieldInvalid(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}", "stop")
+    if not all(stops):
+        raise FieldInvalid("stop must not hold an empty string", "stop")
+    if any(len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise FieldInvalid(f"a stop string has at most {MAX_STOP_CHARS} characters", "stop")

@@ -1,0 +1,79 @@
+"""What speculation did for one generation, under the names vLLM uses."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from specdec.params import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Sums over the rounds of a generation."""
+
+    mode: Mode
+    gamma: int | None
+    """As asked for; None when the verifier chose."""
+    num_spec_steps: int
+    """Rounds that had a draft."""
+    num_plain_steps: int
+    """Rounds that had none."""
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    acceptance_histogram: tuple[int, ...]
+    """Entry j counts the rounds with a draft that accepted exactly j; one entry more than the longest draft."""
+    fallbacks: Mapping[str, int]
+    """Why a round that might have speculated did not: reason to number of rounds."""
+
+    @property
+    def num_spec_tokens(self) -> int:
+        """Longest draft."""
+        return len(self.acceptance_histogram) - 1
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted / drafted; 0 without drafts."""
+        return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a round with a draft commits: 1 + accepted / rounds; 0 without drafts."""
+        return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 0.0
+
+
+class Statistics:
+    """Collects the rounds of one generation."""
+
+    def __init__(self, mode: Mode, gamma: int | None) -> None:
+        self._mode = mode
+        self._gamma = gamma
+        self._accepted: Counter[int] = Counter()
+        self._longest = 0
+        self._drafted = 0
+        self._plain = 0
+        self._fallbacks: Counter[str] = Counter()
+
+    def add(self, drafted: int, accepted: int, fallback: str = "") -> None:
+        """One round: `accepted` counts the drafts that are part of the output."""
+        if drafted:
+            self._accepted[accepted] += 1
+            self._drafted += drafted
+            self._longest = max(self._longest, drafted)
+            return
+        self._plain += 1
+        if fallback:
+            self._fallbacks[fallback] += 1
+
+    def summary(self) -> Summary:
+        """The sums so far."""
+        return Summary(
+            mode=self._mode,
+            gamma=self._gamma,
+            num_spec_steps=self._accepted.total(),
+            num_plain_steps=self._plain,
+            num_draft_tokens=self._drafted,
+            num_accepted_draft_tokens=sum(count * rounds for count, rounds in self._accepted.items()),
+            acceptance_histogram=tuple(self._accepted[count] for count in range(self._longest + 1)),
+            fallbacks=MappingProxyType(dict(self._fallbacks)),
+        )

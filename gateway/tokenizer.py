@@ -1,0 +1,91 @@
+"""The model's own tokenizer: text and chats to ids, ids to text; the only place that knows the folder."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
+from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
+from specdec.vocabulary import fingerprint
+
+_THREADS = 2
+
+
+class Tokenizer(Protocol):
+    """What the gateway asks of a tokenizer."""
+
+    @property
+    def fingerprint(self) -> str:
+        """As `specdec.vocabulary.fingerprint` makes it."""
+
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The ids of a prompt; ids come back as they are."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+
+
+class ModelTokenizer:
+    """A Hugging Face tokenizer; encoding runs on threads, for a long prompt takes longer than a round."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
+        self.fingerprint = fingerprint(tokenizer.get_vocab())
+
+    @classmethod
+    def load(cls, path: Path) -> "ModelTokenizer":
+        """Load from a local model folder.
+
+        Raises:
+            ConfigError: there is no tokenizer that can be loaded.
+        """
+        from transformers import AutoTokenizer
+
+        if not path.is_dir():
+            raise ConfigError(f"model.path {path}: no such folder")
+        try:
+            return cls(AutoTokenizer.from_pretrained(path, local_files_only=True))
+        except Exception as error:  # a broken folder can fail in any way
+            raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
+
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The ids of a prompt.
+
+        Raises:
+            UnsupportedParameter: a chat, and the model has no chat template.
+            FieldInvalid: the chat template refuses the messages.
+        """
+        match prompt:
+            case TokenPrompt(tokens):
+                return tokens
+            case TextPrompt(text):
+                return await self._on_thread(partial(self._encode, text, True))
+            case ChatPrompt(messages):
+                return await self._on_thread(partial(self._encode_chat, messages))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+        text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    async def _on_thread(self, work: "partial[tuple[int, ...]]") -> tuple[int, ...]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
+
+    def _encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        from jinja2 import TemplateError
+
+        if self._tokenizer.chat_template is None:
+            raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
+        return self._encode(text, False)

@@ -1,0 +1,107 @@
+"""RPC 1, gateway to verifier: a call out, a stream of rounds back."""
+
+from collections.abc import AsyncGenerator
+
+import grpc.aio
+
+from gateway.verifier import Call, DrafterState, VerifiedRound, VerifierInfo
+from protos.verifier.v1 import verifier_pb2 as pb
+from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
+from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.serving.channel import open_channel
+from specdec.serving.status import from_rpc_error
+from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb, sampling_to_pb
+from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+
+
+class VerifierClient:
+    """One verifier over gRPC (see gateway.verifier.Verifier)."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = open_channel(address)
+        self._stub = VerifierServiceStub(self._channel)
+
+    async def info(self, timeout: float) -> VerifierInfo:
+        """Ask for its facts.
+
+        Raises:
+            NoVerifier: it does not answer within `timeout` seconds.
+        """
+        try:
+            answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
+        except grpc.RpcError as error:
+            raise NoVerifier(f"verifier {self.address} does not answer") from error
+        return VerifierInfo(
+            model=answer.model,
+            tokenizer_hash=answer.tokenizer_hash,
+            vocab_size=answer.vocab_size,
+            context_length=answer.context_length,
+            end_token_ids=tuple(answer.end_token_ids),
+            gamma_max=answer.gamma_max,
+            system_fingerprint=answer.system_fingerprint,
+            drafters=tuple(DrafterState(drafter.address, drafter.state, drafter.model) for drafter in answer.drafters),
+        )
+
+    async def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:
+        """Its rounds; closing the iterator cancels the generation there.
+
+        Raises:
+            NoVerifier: it was lost.
+            DeadlineExceeded: `timeout` seconds went by.
+            SpecdecError: it refused.
+        """
+        rpc = self._stub.Generate(_request(call), timeout=timeout)
+        try:
+            async for message in rpc:
+                yield _round(message)
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+        finally:
+            rpc.cancel()
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._channel.close()
+
+    def _translated(self, error: grpc.RpcError) -> SpecdecError:
+        known = from_rpc_error(error)
+        if known is not None:
+            return known
+        code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
+        match code:
+            case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+                return NoVerifier(f"verifier {self.address} was lost")
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return DeadlineExceeded("the deadline passed")
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return QueueFull(f"verifier {self.address} takes no more work")
+        return InternalError(f"verifier {self.address} failed with {code.name}")
+
+
+def _request(call: Call) -> pb.GenerateRequest:
+    return pb.GenerateRequest(
+        session_id=call.session_id,
+        epoch=call.epoch,
+        tokens=tokens_to_bytes(call.tokens),
+        prompt_len=call.prompt_len,
+        sampling=sampling_to_pb(call.sampling),
+        max_tokens=call.max_tokens,
+        stop_token_ids=call.stop_token_ids,
+        speculation=pb.Speculation(mode=mode_to_pb(call.speculation.mode), gamma=call.speculation.gamma),
+    )
+
+
+def _round(message: pb.GenerateResponse) -> VerifiedRound:
+    return VerifiedRound(
+        base_len=message.base_len,
+        tokens=tuple(tokens_from_bytes(message.tokens)),
+        origins=tuple(origin_from_pb(origin) for origin in message.origins),
+        draft=tuple(tokens_from_bytes(message.draft_tokens)),
+        accepted=message.accepted,
+        finish=finish_from_pb(message.finish_reason),
+        fallback_reason=message.fallback_reason,
+        draft_seconds=message.timing.draft,
+        queue_seconds=message.timing.queue,
+        verify_seconds=message.timing.verify,
+    )

@@ -1,0 +1,253 @@
+"""Stand-ins for what the gateway works with: a store in memory, a tokenizer of bytes, a verifier with a script."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gateway.redis_client import ServerFacts
+from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from gateway.sessions import Commit, Committed, Lease, Opened, SessionState
+from gateway.verifier import Call, VerifiedRound, VerifierInfo
+from specdec.errors import Fenced, NoVerifier, SessionDiverged, SessionStoreDown, SpecdecError
+from specdec.params import FinishReason, Mode, Origin
+
+_Item = TypeVar("_Item")
+
+EOS = 256
+CONTEXT = 256
+TOKENIZER_HASH = "bytes"
+
+
+class ByteTokenizer:
+    """Every byte is a token; 256 is the end."""
+
+    fingerprint = TOKENIZER_HASH
+
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        match prompt:
+            case TokenPrompt(tokens):
+                return tokens
+            case TextPrompt(text):
+                return tuple(text.encode())
+            case ChatPrompt(messages):
+                return tuple("".join(f"{m.role}: {m.content}\n" for m in messages).encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < EOS).decode(errors="replace")
+
+
+@dataclass
+class MemorySession:
+    """One session as the store has it."""
+
+    tokens: list[int]
+    base: int
+    epoch: int = 0
+    owner: str = ""
+    finish: str = ""
+    texts: list[str] = field(default_factory=list)
+    tail: str = ""
+    drafted: int = 0
+    accepted: int = 0
+    cancelled: bool = False
+
+
+class MemorySessionStore:
+    """A SessionStore without a server; `down` makes it fail, `journal` says what was done, in order."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, MemorySession] = {}
+        self.journal: list[str] = []
+        self.down = False
+
+    @property
+    def only(self) -> MemorySession:
+        (session,) = self.sessions.values()
+        return session
+
+    async def open(
+        self,
+        session_id: str,
+        request_id: str,
+        tokens: Sequence[int],
+        params_blob: bytes,
+        model_fingerprint: str,
+        tenant: str,
+        expect_turn: int | None = None,
+    ) -> Opened:
+        self._up("open")
+        self.sessions[session_id] = MemorySession(list(tokens), len(tokens))
+        return Opened(turn=1, base=len(tokens))
+
+    async def acquire(self, session_id: str, owner: str, steal: bool = False) -> Lease:
+        self._up("acquire")
+        session = self.sessions[session_id]
+        session.epoch, session.owner = session.epoch + 1, owner
+        return Lease(
+            epoch=session.epoch,
+            n=len(session.tokens),
+            base=session.base,
+            turn=1,
+            state=SessionState.GENERATING,
+            params=b"",
+            tail=session.tail,
+            drafted=session.drafted,
+            accepted=session.accepted,
+        )
+
+    async def commit(self, commit: Commit) -> Committed:
+        self._up("commit")
+        session = self.sessions[commit.session_id]
+        if commit.epoch != session.epoch:
+            raise Fenced("another owner has the session")
+        if commit.base != len(session.tokens) or session.finish:
+            raise SessionDiverged("the round does not continue the log")
+        session.tokens += commit.tokens
+        session.texts.append(commit.text)
+        session.tail, session.finish = commit.tail, commit.finish
+        session.drafted += commit.drafted
+        session.accepted += commit.accepted
+        return Committed(len(session.tokens), session.cancelled)
+
+    async def renew(self, session_id: str, epoch: int) -> bool:
+        self._up("renew")
+        return self.sessions[session_id].cancelled
+
+    async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
+        self.sessions[session_id].cancelled = True
+        return True
+
+    async def release(self, session_id: str, epoch: int) -> bool:
+        self._up("release")
+        self.sessions[session_id].owner = ""
+        return True
+
+    async def tokens(self, session_id: str) -> list[int]:
+        return list(self.sessions[session_id].tokens)
+
+    async def ping(self) -> None:
+        if self.down:
+            raise SessionStoreDown("the session store does not answer")
+
+    async def server_facts(self) -> ServerFacts:
+        return ServerFacts("memory", "1.0.0", "noeviction", True)
+
+    async def close(self) -> None:
+        return
+
+    def _up(self, what: str) -> None:
+        if self.down:
+            raise SessionStoreDown("the session store does not answer")
+        self.journal.append(what)
+
+
+@dataclass
+class Script:
+    """What a verifier says: `text`, then the end, in rounds of `gamma` + 1 tokens whose last is not drafted."""
+
+    text: str = "Hello, world."
+    gamma: int = 3
+    fallback: str = ""
+    """Why there are no drafts; empty when there are."""
+    pause: float = 0.0
+    """Seconds before each round."""
+
+
+def output(script: Script) -> list[int]:
+    """All the tokens a script comes to."""
+    return [*script.text.encode(), EOS]
+
+
+def rounds(script: Script, call: Call) -> list[VerifiedRound]:
+    """The rounds of the rest of a generation."""
+    committed = len(call.tokens) - call.prompt_len
+    left = output(script)[committed : call.max_tokens]
+    drafting = call.speculation.mode is not Mode.OFF and not script.fallback
+    gamma = script.gamma if drafting else 0
+    found = []
+    for start in range(0, len(left), gamma + 1):
+        tokens = tuple(left[start : start + gamma + 1])
+        ends = start + len(tokens) == len(left)
+        found.append(_round(script, call, start, tokens, gamma, ends))
+    return found
+
+
+def _round(script: Script, call: Call, start: int, tokens: tuple[int, ...], gamma: int, ends: bool) -> VerifiedRound:
+    stopped = ends and tokens[-1] == EOS
+    accepted = min(len(tokens), gamma) if len(tokens) <= gamma else gamma
+    draft = (*tokens[:accepted], *([65] * (gamma - accepted)))
+    last = (Origin.BONUS,) if gamma else (Origin.PLAIN,)
+    origins = (Origin.ACCEPTED,) * accepted + last * (len(tokens) - accepted)
+    return VerifiedRound(
+        base_len=len(call.tokens) + start,
+        tokens=tokens,
+        origins=origins,
+        draft=draft,
+        accepted=accepted,
+        finish=(FinishReason.STOP if stopped else FinishReason.LENGTH) if ends else None,
+        fallback_reason=script.fallback if not gamma and call.speculation.mode is not Mode.OFF else "",
+    )
+
+
+def facts(**changes: object) -> VerifierInfo:
+    """What a scripted verifier says of its model."""
+    values: dict[str, object] = {
+        "model": "bytes",
+        "tokenizer_hash": TOKENIZER_HASH,
+        "vocab_size": EOS + 1,
+        "context_length": CONTEXT,
+        "end_token_ids": (EOS,),
+        "gamma_max": 8,
+        "system_fingerprint": "fp_test",
+    }
+    return VerifierInfo(**(values | changes))  # type: ignore[arg-type]
+
+
+class ScriptedVerifier:
+    """A verifier in this process."""
+
+    def __init__(self, address: str = "a:1", script: Script | None = None, info: VerifierInfo | None = None) -> None:
+        self.address = address
+        self.script = script or Script()
+        self.facts = info or facts()
+        self.calls: list[Call] = []
+        self.cancelled = 0
+        self.reachable = True
+        self.failures: list[tuple[int, SpecdecError]] = []
+        """For each call to come: after how many rounds it fails, and how."""
+
+    async def info(self, timeout: float) -> VerifierInfo:
+        if not self.reachable:
+            raise NoVerifier(f"verifier {self.address} does not answer")
+        return self.facts
+
+    async def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:
+        self.calls.append(call)
+        left, error = self.failures.pop(0) if self.failures else (-1, None)
+        try:
+            for verified in rounds(self.script, call):
+                if left == 0 and error is not None:
+                    raise error
+                left -= 1
+                await asyncio.sleep(self.script.pause)
+                yield verified
+        except (GeneratorExit, asyncio.CancelledError):
+            self.cancelled += 1
+            raise
+
+    async def close(self) -> None:
+        return
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Return when `condition()` holds; fail when it does not come true."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in code that knows no events of ours
+            await asyncio.sleep(0.005)
+
+
+async def drained(items: AsyncIterable[_Item], seen: Callable[[_Item], object]) -> None:
+    """Call `seen` with every item."""
+    async for item in items:
+        seen(item)

@@ -1,0 +1,183 @@
+"""The gRPC front gives what HTTP gives, and refuses what HTTP refuses."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.json_format import ParseDict
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
+from protos.common.v1 import common_pb2
+from protos.gateway.v1 import gateway_pb2 as pb
+from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from tests.gateway_fakes import EOS, Script, output, until
+from tests.integration.gateway.conftest import Stage
+
+TEXT = Script().text
+
+
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> Any:
+    return pb_grpc.GenerationServiceStub(channel)
+
+
+async def test_generate_returns_the_whole(stub: Any) -> None:
+    answer = await stub.Generate(
+        pb.GenerateRequest(text="Say it", sampling=pb.SamplingOptions(seed=3), stop=pb.StopOptions(max_tokens=50))
+    )
+    assert (answer.text, answer.seed, answer.model) == (TEXT, 3, "bytes")
+    assert [token.id for token in answer.tokens] == output(Script())
+    assert answer.finish_reason == common_pb2.FINISH_REASON_STOP
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (6, 14)
+    assert list(answer.speculation.acceptance_histogram) == [0, 0, 1, 3]
+    assert answer.speculation.mean_acceptance_length == 1 + 11 / 4
+
+
+async def test_a_stream_is_started_rounds_finished(stub: Any) -> None:
+    request = pb.GenerateRequest(tokens=pb.TokenPrompt(token_ids=list(b"Say it")))
+    events = [event async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=request))]
+    assert [event.WhichOneof("event") for event in events] == ["started", *["round"] * 4, "finished"]
+    assert bytes(events[0].started.prompt_token_ids) == b"Say it"
+    assert "".join(event.round.text for event in events) == TEXT
+    assert events[1].round.tokens[0].origin == common_pb2.TOKEN_ORIGIN_ACCEPTED
+    assert (events[4].round.drafted, events[4].round.accepted) == (3, 2)
+    assert [token.text for token in events[4].round.rejected] == ["A"]
+    assert events[-1].finished.speculation.num_spec_steps == 4
+
+
+async def test_greedy_and_zero_values_are_not_taken_for_absent(here: Stage, stub: Any) -> None:
+    options = pb.SamplingOptions(temperature=0, seed=0, top_k=0)
+    await stub.Generate(pb.GenerateRequest(text="Say it", sampling=options, stop=pb.StopOptions(max_tokens=9)))
+    (call,) = here.verifier.calls
+    assert (call.sampling.temperature, call.sampling.seed, call.max_tokens) == (0.0, 0, 9)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "reason", "field"),
+    [
+        ({}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_REQUIRED", "prompt"),
+        ({"text": ""}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_REQUIRED", "prompt"),
+        ({"tokens": {}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_REQUIRED", "prompt"),
+        ({"chat": {}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_REQUIRED", "messages"),
+        (
+            {"chat": {"messages": [{"role": "x", "content": "y"}]}},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "FIELD_INVALID",
+            "messages[0].role",
+        ),
+        ({"text": "x" * 300}, grpc.StatusCode.INVALID_ARGUMENT, "CONTEXT_LENGTH_EXCEEDED", "prompt"),
+        ({"tokens": {"token_ids": [EOS + 1]}}, grpc.StatusCode.INVALID_ARGUMENT, "TOKEN_OUT_OF_RANGE", "prompt"),
+        ({"sampling": {"temperature": "NaN"}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "temperature"),
+        ({"sampling": {"temperature": -1}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "temperature"),
+        ({"sampling": {"top_p": 0}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "top_p"),
+        ({"sampling": {"seed": -1}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "seed"),
+        ({"stop": {"max_tokens": 0}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "max_tokens"),
+        ({"stop": {"stop": [""]}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "stop"),
+        ({"speculation": {"gamma": 9}}, grpc.StatusCode.INVALID_ARGUMENT, "GAMMA_TOO_LARGE", "speculation.gamma"),
+        ({"speculation": {"mode": 99}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "speculation.mode"),
+        ({"model": "other"}, grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", "model"),
+    ],
+)
+async def test_bad_input_is_refused_by_field_and_the_next_call_works(
+    stub: Any, request_: dict[str, Any], code: grpc.StatusCode, reason: str, field: str
+) -> None:
+    prompt = {} if not request_ or {"text", "tokens", "chat"} & set(request_) else {"text": "Say it"}
+    message = ParseDict(prompt | request_, pb.GenerateRequest())
+    for call in (stub.Generate(message), aiter(stub.StreamGenerate(pb.StreamGenerateRequest(request=message)))):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await (anext(call) if hasattr(call, "__anext__") else call)
+        assert refused.value.code() is code
+        assert details(refused.value) == (reason, "specdec", field)
+    assert (await stub.Generate(pb.GenerateRequest(text="Say it"))).text == TEXT
+
+
+def details(error: grpc.aio.AioRpcError) -> tuple[str, str, str]:
+    """Reason, domain and violated field of a rich status."""
+    status = rpc_status.from_call(error)
+    info, violations = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(violations)
+    return info.reason, info.domain, violations.field_violations[0].field
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pb.GenerateRequest(text="aa").SerializeToString().replace(b"aa", b"\xff\xfe"),
+        pb.GenerateRequest(text="Say it").SerializeToString()[:-2],
+    ],
+)
+async def test_bytes_that_are_no_message_are_the_callers_mistake(
+    channel: grpc.aio.Channel, stub: Any, raw: bytes
+) -> None:
+    call = channel.unary_unary(
+        "/specdec.gateway.v1.GenerationService/Generate",
+        request_serializer=lambda request: request,
+        response_deserializer=pb.GenerateResponse.FromString,
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call(raw)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await stub.Generate(pb.GenerateRequest(text="Say it"))).text == TEXT
+
+
+async def test_a_message_that_is_too_large_is_refused_and_the_next_call_works(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Generate(pb.GenerateRequest(text="x" * 17 * 2**20))
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (await stub.Generate(pb.GenerateRequest(text="Say it"))).text == TEXT
+
+
+async def test_a_cancelled_call_cancels_the_verifier(here: Stage, stub: Any) -> None:
+    here.verifier.script = Script(text="x" * 200, pause=0.05)
+    call = stub.StreamGenerate(pb.StreamGenerateRequest(request=pb.GenerateRequest(text="Say it")))
+    while (await call.read()).WhichOneof("event") != "round":
+        pass
+    call.cancel()
+    await until(lambda: here.verifier.cancelled == 1)
+    await until(lambda: here.store.only.owner == "")
+
+
+async def test_the_deadline_is_carried_to_the_verifier(here: Stage, stub: Any) -> None:
+    here.verifier.script = Script(text="x" * 200, pause=0.05)
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await stub.Generate(pb.GenerateRequest(text="Say it"), timeout=0.3)
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until(lambda: here.verifier.cancelled == 1)
+
+
+async def test_tokens_and_models_can_be_looked_at(stub: Any, channel: grpc.aio.Channel) -> None:
+    tokens = await stub.Tokenize(pb.TokenizeRequest(text="hi"))
+    assert (list(tokens.token_ids), tokens.context_length) == ([104, 105], 256)
+    assert (await stub.Detokenize(pb.DetokenizeRequest(token_ids=[104, 105]))).text == "hi"
+    models: Any = pb_grpc.ModelServiceStub(channel)
+    assert [model.id for model in (await models.ListModels(pb.ListModelsRequest())).models] == ["bytes"]
+    assert (await models.GetModel(pb.GetModelRequest(model="bytes"))).model.gamma_max == 8
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await models.GetModel(pb.GetModelRequest(model="other"))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_health_follows_readiness(here: Stage, channel: grpc.aio.Channel) -> None:
+    health: Any = health_pb2_grpc.HealthStub(channel)
+
+    async def serving(service: str) -> bool:
+        reply = await health.Check(health_pb2.HealthCheckRequest(service=service))
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def becomes(expected: bool) -> None:
+        async with asyncio.timeout(20):
+            while await serving("specdec.gateway.v1.GenerationService") is not expected:  # noqa: ASYNC110 - health is asked
+                await asyncio.sleep(0.01)
+
+    await becomes(True)
+    here.store.down = True
+    await becomes(False)
+    here.store.down = False
+    await becomes(True)
+    await here.gateway.drain()
+    await becomes(False)

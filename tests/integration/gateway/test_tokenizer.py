@@ -1,0 +1,72 @@
+"""Tokenizers as transformers loads them, through the gateway's eyes."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from gateway.detokenizer import Detokenizer
+from gateway.request import ChatPrompt, Message, TextPrompt, TokenPrompt
+from gateway.tokenizer import ModelTokenizer
+from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
+from specdec.vocabulary import fingerprint
+
+DEMO = Path(__file__).parents[3] / "models" / "demo" / "target"
+TEXT = "def naïve(x):\n    return '😀 déjà vu 漢字'\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ModelTokenizer:
+    return ModelTokenizer.load(DEMO)
+
+
+async def test_text_is_encoded_as_transformers_does(tokenizer: ModelTokenizer) -> None:
+    expected = AutoTokenizer.from_pretrained(DEMO).encode(TEXT)
+    assert await tokenizer.encode(TextPrompt(TEXT)) == tuple(expected)
+    assert await tokenizer.encode(TokenPrompt((1, 2))) == (1, 2)
+
+
+async def test_a_chat_goes_through_the_models_template(tokenizer: ModelTokenizer) -> None:
+    ids = await tokenizer.encode(ChatPrompt((Message("user", "Read a file."), Message("assistant", "x = 1"))))
+    assert tokenizer.decode(ids) == "# Read a file.\nx = 1\n"
+
+
+async def test_the_pieces_of_a_text_are_the_text(tokenizer: ModelTokenizer) -> None:
+    ids = await tokenizer.encode(TextPrompt(TEXT))
+    detokenizer = Detokenizer(tokenizer.decode)
+    pieces = [detokenizer.push(token) for token in ids]
+    assert "".join(pieces) == TEXT
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert "" in pieces
+
+
+def test_the_fingerprint_is_the_vocabularys(tokenizer: ModelTokenizer) -> None:
+    assert tokenizer.fingerprint == fingerprint(AutoTokenizer.from_pretrained(DEMO).get_vocab())
+
+
+def test_special_tokens_have_no_text(tokenizer: ModelTokenizer) -> None:
+    assert tokenizer.decode([0]) == ""
+
+
+async def test_a_model_without_a_chat_template_takes_no_chats() -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.chat_template = None
+    with pytest.raises(UnsupportedParameter) as refused:
+        await ModelTokenizer(inner).encode(ChatPrompt((Message("user", "hi"),)))
+    assert refused.value.param == "messages"
+
+
+async def test_what_the_template_refuses_is_the_callers_mistake() -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.chat_template = "{{ raise_exception('no system messages') }}"
+    with pytest.raises(FieldInvalid, match="no system messages"):
+        await ModelTokenizer(inner).encode(ChatPrompt((Message("system", "hi"),)))
+
+
+def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        ModelTokenizer.load(tmp_path / "nothing")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError) as refused:
+        ModelTokenizer.load(tmp_path)
+    assert "\n" not in refused.value.message

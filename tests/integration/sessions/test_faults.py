@@ -1,0 +1,156 @@
+"""What a lost reply, a cancelled caller and a killed server leave behind: never a lost token, never one twice."""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.sessions import Commit
+from specdec.errors import Fenced, SessionBusy, SessionStoreDown
+from tests.integration.sessions.server import Server
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def sid(store: RedisSessionStore) -> str:
+    made = uuid.uuid4().hex
+    await store.open(made, "r1", [1, 2, 3], b"{}", "fp", "t")
+    return made
+
+
+class LossyProxy:
+    """Stands before a server and drops the connection in place of the first reply after `lose` is set."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.lose = False
+        self.lost = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_unix_connection(self._path)
+        requests = asyncio.create_task(self._copy(reader, up_writer))
+        self._tasks.add(requests)
+        try:
+            while data := await up_reader.read(65536):
+                if self.lose:
+                    self.lose, self.lost = False, self.lost + 1
+                    break
+                writer.write(data)
+                await writer.drain()
+        finally:
+            requests.cancel()
+            up_writer.close()
+            writer.close()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[tuple[LossyProxy, str]]:
+    password, path = server.url.removeprefix("unix://:").split("@")
+    made = LossyProxy(path)
+    listener = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    host, port = listener.sockets[0].getsockname()
+    yield made, f"redis://:{password}@{host}:{port}"
+    listener.close()
+
+
+async def test_a_commit_whose_reply_was_lost_is_committed_once(
+    store: RedisSessionStore, proxy: tuple[LossyProxy, str], sid: str
+) -> None:
+    lossy, url = proxy
+    through = RedisSessionStore.at(url)
+    lease = await through.acquire(sid, "a")
+    await through.commit(Commit(sid, lease.epoch, 3, [10], "x", "", 4, 1))
+    lossy.lose = True
+    committed = await through.commit(Commit(sid, lease.epoch, 4, [11, 12], "x", "", 4, 1))
+    await through.close()
+    assert lossy.lost == 1
+    assert committed.n == 6
+    assert await store.tokens(sid) == [1, 2, 3, 10, 11, 12]
+    assert (await store.acquire(sid, "a")).drafted == 8
+
+
+async def test_a_cancelled_caller_does_not_cancel_the_write(store: RedisSessionStore, sid: str) -> None:
+    lease = await store.acquire(sid, "a")
+    caller = asyncio.create_task(store.commit(Commit(sid, lease.epoch, 3, [10, 11])))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await store.close()
+    assert await store.tokens(sid) == [1, 2, 3, 10, 11]
+
+
+async def test_of_two_owners_only_the_newer_one_writes_and_no_token_is_lost(server: Server, sid: str) -> None:
+    gateways = [RedisSessionStore.at(server.url) for _ in range(2)]
+    counter = itertools.count(100)
+    kept: list[int] = []
+
+    async def own(name: str, store: RedisSessionStore) -> None:
+        for _ in range(10):
+            lease = await store.acquire(sid, name, steal=True)
+            base = lease.n
+            for _ in range(5):
+                token = next(counter)
+                try:
+                    base = (await store.commit(Commit(sid, lease.epoch, base, [token]))).n
+                except Fenced:
+                    break
+                kept.append(token)
+
+    await asyncio.gather(own("a", gateways[0]), own("b", gateways[1]))
+    assert sorted(kept) == sorted((await gateways[0].tokens(sid))[3:])
+    assert len(kept) < next(counter) - 100, "nobody was fenced: the owners never met"
+    for gateway in gateways:
+        await gateway.close()
+
+
+async def test_without_stealing_one_owner_keeps_the_other_out(store: RedisSessionStore, sid: str) -> None:
+    results = await asyncio.gather(store.acquire(sid, "a"), store.acquire(sid, "b"), return_exceptions=True)
+    assert sum(isinstance(result, SessionBusy) for result in results) == 1
+
+
+async def test_a_killed_server_comes_back_with_every_committed_token(
+    store: RedisSessionStore, server: Server, sid: str
+) -> None:
+    lease = await store.acquire(sid, "a")
+    for index in range(50):
+        await store.commit(Commit(sid, lease.epoch, 3 + index, [index]))
+    server.kill()
+    try:
+        with pytest.raises(SessionStoreDown):
+            await store.ping()
+        with pytest.raises(SessionStoreDown):
+            await store.commit(Commit(sid, lease.epoch, 53, [99]))
+    finally:
+        server.start()
+    assert await store.tokens(sid) == [1, 2, 3, *range(50)]
+    assert (await store.commit(Commit(sid, lease.epoch, 53, [99]))).n == 54
+
+
+async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: str) -> None:
+    patient = RedisSessionStore.at(server.url, StorePolicy(patience=30))
+    lease = await patient.acquire(sid, "a")
+    server.kill()
+    waiting = asyncio.create_task(patient.commit(Commit(sid, lease.epoch, 3, [10])))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    server.spawn()
+    assert (await waiting).n == 4
+    await patient.close()
+
+
+async def test_a_store_that_never_was_is_down() -> None:
+    nowhere = RedisSessionStore.at("unix:///nowhere/valkey.sock", StorePolicy(patience=0.1))
+    with pytest.raises(SessionStoreDown):
+        await nowhere.ping()
+    await nowhere.close()
