@@ -10,15 +10,17 @@ class Server:
 
     def __init__(self, plain: float, speculative: float, tokens: tuple[int, int] = (1, 1), drafted: int = 10) -> None:
         self.asked: list[Request] = []
+        self.fallbacks: dict[str, int] = {}
         self._seconds = {True: 100 / plain, False: 100 / speculative}
         self._tokens = dict(zip((True, False), tokens, strict=True))
         self._drafted = drafted
 
     def __call__(self, request: Request) -> Outcome:
         self.asked.append(request)
-        off = request.mode is Mode.OFF
+        off = request.mode is Mode.OFF or request.gamma == 0
         drafted = 0 if off else self._drafted
-        finished = Finished(FinishReason.LENGTH, 1, 100, drafted, drafted // 2, 50, {})
+        fallbacks = {} if off else self.fallbacks
+        finished = Finished(FinishReason.LENGTH, 1, 100, drafted, drafted // 2, 50, fallbacks)
         tokens = (Token(self._tokens[off], "x", Origin.PLAIN),)
         return Outcome(Started("g", "demo", request.seed or 0), tokens, finished, 0.1, self._seconds[off])
 
@@ -50,9 +52,17 @@ def test_slower_is_said_too() -> None:
     assert "slower here: 0.50" in verdict(found)
 
 
-def test_without_drafts_no_speed_up_is_claimed() -> None:
-    found = measure(Server(10, 20, drafted=0), Request("p"), runs=1)
-    assert "Nothing was drafted" in verdict(found)
+def test_without_drafts_no_speed_up_is_claimed_and_the_reason_is_said() -> None:
+    server = Server(10, 20, drafted=0)
+    assert "expects no gain" in verdict(measure(server, Request("p"), runs=1))
+    server.fallbacks = {"drafter_unavailable": 50}
+    assert "Nothing was drafted (drafter_unavailable)" in verdict(measure(server, Request("p"), runs=1))
+
+
+def test_the_coupled_mode_is_held_against_itself_without_drafts() -> None:
+    server = Server(10, 20)
+    measure(server, Request("p", mode=Mode.COUPLED), runs=1)
+    assert {(request.mode, request.gamma) for request in server.asked} == {(Mode.COUPLED, 0), (Mode.COUPLED, None)}
 
 
 def test_differing_tokens_are_expected_only_where_they_are() -> None:

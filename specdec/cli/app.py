@@ -1,0 +1,172 @@
+"""The `specdec` command: options in, exit status out, every mistake one line on stderr."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from specdec.cli import compare as comparing
+from specdec.cli import doctor as doctoring
+from specdec.cli import options, valkey
+from specdec.cli import run as running
+from specdec.cli import serve as serving
+from specdec.cli.doctor_defaults import examine_defaults
+from specdec.cli.events import Request
+from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
+from specdec.cli.plan import Role
+from specdec.cli.settings import UpSettings
+from specdec.cli.signals import StopRequested, stop_on_signals
+from specdec.cli.up import Up
+from specdec.errors import SpecdecError
+
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    epilog=EPILOG,
+    help="Speculative decoding as a service: start it, use it, look into it.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; also SPECDEC_DEBUG=1.")] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(epilog=EPILOG)
+def up(
+    config: options.Config = None,
+    http: options.Http = None,
+    grpc: options.Grpc = None,
+    drafter_address: options.DrafterAddress = None,
+    verifier_address: options.VerifierAddress = None,
+    target: options.Target = None,
+    drafter: options.Drafter = None,
+    model_name: options.ModelName = None,
+    drafters: options.Drafters = None,
+    verifiers: options.Verifiers = None,
+    gateways: options.Gateways = None,
+    redis_url: options.RedisUrl = None,
+    state: options.State = None,
+    sample: options.Sample = None,
+    gamma: options.Gamma = None,
+    mode: options.ModeOption = None,
+    dtype: options.Dtype = None,
+    log_dir: options.LogDir = None,
+) -> None:
+    """Start everything on this machine and serve until Ctrl-C.
+
+    Each option is also SPECDEC_UP_NAME in the environment and a name in the --config file; options win.
+    """
+    flags = {name: value for name, value in locals().items() if name != "config" and value is not None}
+    settings = UpSettings.load(config, flags)
+    with stop_on_signals() as stop:
+        Up(Console(), settings, stop).run(valkey.given_url(settings.redis_url, os.environ))
+
+
+@app.command(epilog=EPILOG)
+def serve(
+    role: Annotated[Role, typer.Argument(help="Which service.")],
+    config: Annotated[Path, typer.Option(help="The service's YAML file.")],
+) -> None:
+    """Run one service in the foreground."""
+    serving.serve(role, config)
+
+
+@app.command(epilog=EPILOG)
+def run(
+    prompt: options.Prompt,
+    show_draft: Annotated[bool, typer.Option("--show-draft", help="Show rejected drafts, struck through.")] = False,
+    max_tokens: options.MaxTokens = options.DEFAULT_TOKENS,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = None,
+    gamma: options.Gamma = None,
+    mode: options.ModeOption = None,
+    no_speculation: options.NoSpeculation = False,
+    address: options.Address = options.DEFAULT_ADDRESS,
+    as_json: options.Json = False,
+) -> None:
+    """Stream one generation, each token looking like where it came from."""
+    chosen = options.mode_of(mode, no_speculation)
+    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, chosen)
+    running.run(Console(), address, request, show_draft, as_json)
+
+
+@app.command(epilog=EPILOG)
+def compare(
+    prompt: options.Prompt,
+    max_tokens: options.MaxTokens = options.DEFAULT_TOKENS,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = None,
+    gamma: options.Gamma = None,
+    mode: options.ModeOption = None,
+    runs: Annotated[int, typer.Option(min=1, help="How often each way; medians are shown.")] = 3,
+    address: options.Address = options.DEFAULT_ADDRESS,
+    as_json: options.Json = False,
+) -> None:
+    """Run the same prompt with and without speculation, and say which was faster."""
+    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, options.speculating(mode))
+    comparing.compare(Console(), address, request, runs, as_json)
+
+
+@app.command(epilog=EPILOG)
+def doctor(
+    config_dir: options.ConfigDir = None,
+    drafter_config: options.ServiceConfigs = None,
+    verifier_config: options.ServiceConfigs = None,
+    gateway_config: options.ServiceConfigs = None,
+    as_json: options.Json = False,
+) -> None:
+    """Look configurations over and say what to mend; without any, what `specdec up` would use.
+
+    The three options for files may be given several times.
+    """
+    files: dict[Role, Sequence[Path]] = {
+        "drafter": drafter_config or (),
+        "verifier": verifier_config or (),
+        "gateway": gateway_config or (),
+    }
+    subjects = doctoring.subjects(config_dir, files, os.environ)
+    checks = doctoring.examine(subjects) if subjects else examine_defaults(UpSettings.load())
+    doctoring.show(Console(), checks, as_json)
+    if doctoring.failed(checks):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def main() -> None:
+    """The entry point."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments or bool(os.environ.get("SPECDEC_DEBUG"))
+    sys.exit(status_of([argument for argument in arguments if argument != "--debug"], debug))
+
+
+def status_of(arguments: Sequence[str], debug: bool = False) -> int:
+    """Run one command line; the exit status it ends with."""
+    try:
+        return int(app(list(arguments), prog_name="specdec", standalone_mode=False) or ExitCode.OK)
+    except StopRequested:
+        return _refuse("stopped before everything was healthy", ExitCode.FAILED)
+    except typer.TyperException as error:
+        return _refuse(f"{error.format_message()} (see --help)", ExitCode.USAGE)
+    except SpecdecError as error:
+        if debug:
+            traceback.print_exc()
+        return _refuse(error.message, exit_code(error))
+    except Exception as error:  # noqa: BLE001  # the last line of defence: a bug is one line too, unless asked for more
+        if debug:
+            traceback.print_exc()
+        return _refuse(f"{type(error).__name__}: {error} (a bug; --debug shows where)", ExitCode.FAILED)
+
+
+def _refuse(message: str, code: ExitCode) -> int:
+    sys.stderr.write(f"error: {message}\n")
+    return code

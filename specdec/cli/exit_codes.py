@@ -1,0 +1,40 @@
+"""What the exit status of `specdec` means, and which failure gives which."""
+
+from enum import IntEnum
+
+from specdec.errors import ConfigError, RequestError, SpecdecError
+
+
+class ExitCode(IntEnum):
+    """The exit status of every command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+
+
+class Unreachable(SpecdecError):
+    """Nothing answers at an address."""
+
+    reason = "UNREACHABLE"
+
+
+class StartFailed(SpecdecError):
+    """A process did not become healthy."""
+
+    reason = "START_FAILED"
+
+
+EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing answers at the address."
+
+
+def exit_code(error: SpecdecError) -> ExitCode:
+    """The status a failure ends the process with."""
+    match error:
+        case Unreachable():
+            return ExitCode.UNREACHABLE
+        case ConfigError() | RequestError():
+            return ExitCode.USAGE
+        case _:
+            return ExitCode.FAILED

@@ -1,0 +1,73 @@
+"""The options of the commands, each said once."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from specdec.errors import ConfigError
+from specdec.params import Mode
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+DEFAULT_TOKENS = 128
+
+
+def _option(help_text: str, *names: str, otherwise: str = "", **extra: Any) -> Any:
+    """An option that is None unless given; `otherwise` says what holds then."""
+    return typer.Option(*names, help=help_text, show_default=otherwise or False, **extra)
+
+
+Prompt = Annotated[str, typer.Argument(help="Text to go on from.")]
+Address = Annotated[str, typer.Option(help="The gateway's gRPC API, host:port.", envvar="SPECDEC_ADDRESS")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Longest output.")]
+Temperature = Annotated[float | None, _option("0 is greedy.", otherwise="the server's")]
+TopP = Annotated[float | None, _option("Nucleus mass in (0, 1].", otherwise="the server's")]
+Seed = Annotated[int | None, _option("Makes a run repeatable.", otherwise="random", min=0)]
+Gamma = Annotated[int | None, _option("Draft length.", otherwise="automatic", min=0)]
+ModeOption = Annotated[Mode | None, _option("How drafts are verified.", otherwise="the server's")]
+NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding, as --mode off.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of text.")]
+
+Config = Annotated[Path | None, _option("YAML file.")]
+Http = Annotated[str | None, _option("First gateway's OpenAI API.", otherwise="127.0.0.1:8000", metavar="HOST:PORT")]
+Grpc = Annotated[str | None, _option("First gateway's gRPC API.", otherwise=DEFAULT_ADDRESS, metavar="HOST:PORT")]
+DrafterAddress = Annotated[str | None, _option("First drafter.", otherwise="127.0.0.1:50052", metavar="HOST:PORT")]
+VerifierAddress = Annotated[str | None, _option("First verifier.", otherwise="127.0.0.1:50053", metavar="HOST:PORT")]
+Target = Annotated[Path | None, _option("Large model's folder.", otherwise="models/demo/target")]
+Drafter = Annotated[Path | None, _option("Small model's folder.", otherwise="models/demo/drafter")]
+ModelName = Annotated[str | None, _option("What callers call the model.", otherwise="from the folder")]
+Drafters = Annotated[int | None, _option("How many; 0 is plain decoding.", otherwise="1")]
+Verifiers = Annotated[int | None, _option("How many.", otherwise="1")]
+Gateways = Annotated[int | None, _option("How many.", otherwise="1")]
+RedisUrl = Annotated[
+    str | None, _option("A session store that runs already.", otherwise="REDIS_URL, or one of its own")
+]
+State = Annotated[Path | None, _option("Write what runs into this file, as JSON.", metavar="FILE")]
+Sample = Annotated[bool | None, _option("Stream one completion first.", "--sample/--no-sample", otherwise="sample")]
+Dtype = Annotated[Literal["float32", "bfloat16"] | None, _option("Of both models.", otherwise="float32")]
+LogDir = Annotated[Path | None, _option("Where logs go and stay.", otherwise="a folder that goes at the end")]
+
+ConfigDir = Annotated[Path | None, _option("Folder with drafter*.yaml, verifier*.yaml, gateway*.yaml.")]
+ServiceConfigs = Annotated[list[Path] | None, _option("YAML file of one process.")]
+
+
+def mode_of(mode: Mode | None, no_speculation: bool) -> Mode | None:
+    """The mode that two options ask for.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    if no_speculation and mode not in {None, Mode.OFF}:
+        raise ConfigError(f"--no-speculation and --mode {mode} contradict each other")
+    return Mode.OFF if no_speculation else mode
+
+
+def speculating(mode: Mode | None) -> Mode | None:
+    """A mode to hold against plain decoding.
+
+    Raises:
+        ConfigError: it is plain decoding.
+    """
+    if mode is Mode.OFF:
+        raise ConfigError("--mode off leaves nothing to compare")
+    return mode

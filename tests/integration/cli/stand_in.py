@@ -1,0 +1,59 @@
+"""A service of a few lines in place of the real ones: healthy at once, or broken in the way its configuration says.
+
+Run as `python stand_in.py ROLE CONFIG`.
+"""
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import grpc
+import yaml
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
+
+
+class Ready(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
+    def GetVerifierInfo(
+        self, request: verifier_pb2.GetVerifierInfoRequest, context: grpc.ServicerContext
+    ) -> verifier_pb2.GetVerifierInfoResponse:
+        drafters = [
+            verifier_pb2.DrafterState(address=address, state="refused: another tokenizer")
+            for address in config["drafters"]
+        ]
+        return verifier_pb2.GetVerifierInfoResponse(drafters=drafters)
+
+
+def serve_grpc(role: str, address: str) -> grpc.Server:
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    servicer = health.HealthServicer()
+    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    if role == "verifier":
+        verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Verifier(), server)
+    server.add_insecure_port(address)
+    server.start()
+    return server
+
+
+if __name__ == "__main__":
+    config: dict[str, Any] = yaml.safe_load(Path(sys.argv[2]).read_text())
+    if config["model"]["path"].endswith("broken"):
+        sys.exit("this model cannot be loaded")
+    running = serve_grpc(sys.argv[1], config["address"])
+    host, port = config["http"].split(":")
+    threading.Thread(target=HTTPServer((host, int(port)), Ready).serve_forever, daemon=True).start()
+    running.wait_for_termination()

@@ -1,0 +1,72 @@
+"""Addresses: the asked-for one exactly, the rest counted up around what is taken."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from specdec.cli import ports
+from specdec.cli.ports import Wanted
+from specdec.errors import ConfigError
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def free_run(length: int) -> int:
+    """A port with free ones after it."""
+    for base in range(20000, 30000, length):
+        try:
+            found = ports.allot([Wanted("--x", f"127.0.0.1:{base}", length)])[0]
+        except ConfigError:
+            continue
+        if found == [f"127.0.0.1:{base + step}" for step in range(length)]:
+            return base
+    raise AssertionError("no free run of ports")
+
+
+def test_ports_count_up_from_the_base() -> None:
+    base = free_run(3)
+    assert ports.allot([Wanted("--http", f"127.0.0.1:{base}", 3)]) == [
+        [f"127.0.0.1:{base}", f"127.0.0.1:{base + 1}", f"127.0.0.1:{base + 2}"]
+    ]
+
+
+def test_a_taken_first_port_names_itself_and_its_option(taken: int) -> None:
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{taken} is taken.*--grpc"):
+        ports.allot([Wanted("--grpc", f"127.0.0.1:{taken}", 1)])
+
+
+def test_a_taken_later_port_is_replaced_by_a_free_one() -> None:
+    base = free_run(2)
+    with socket.create_server(("127.0.0.1", base + 1)):
+        (found,) = ports.allot([Wanted("--http", f"127.0.0.1:{base}", 2)])
+    assert found[0] == f"127.0.0.1:{base}"
+    assert found[1] not in {f"127.0.0.1:{base}", f"127.0.0.1:{base + 1}"}
+
+
+def test_counting_up_does_not_take_the_first_port_of_the_next_kind() -> None:
+    base = free_run(3)
+    first, second = ports.allot([Wanted("--a", f"127.0.0.1:{base}", 2), Wanted("--b", f"127.0.0.1:{base + 1}", 2)])
+    assert second[0] == f"127.0.0.1:{base + 1}"
+    assert len({*first, *second}) == 4
+
+
+def test_port_zero_takes_free_ones() -> None:
+    (found,) = ports.allot([Wanted("--a", "127.0.0.1:0", 4)])
+    assert len(set(found)) == 4
+    assert not any(address.endswith(":0") for address in found)
+
+
+def test_none_wanted_is_none_checked(taken: int) -> None:
+    assert ports.allot([Wanted("--a", f"127.0.0.1:{taken}", 0)]) == [[]]
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not an address of this machine"):
+        ports.allot([Wanted("--a", "192.0.2.1:0", 1)])
