@@ -60,6 +60,10 @@ proto: proto-tools ## Generate the code of the protos.
 	PATH=$(CURDIR)/.venv-proto/bin:$$PATH .venv-proto/bin/python -m grpc_tools.protoc -I. \
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. protos/*/v1/*.proto
 
+.PHONY: docs
+docs: install-dev ## Write the pages that are made from the code.
+	$(BIN)/python docs/configuration.py
+
 train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.
 	$(BIN)/python -m models.train $(ARGS)
 

@@ -52,10 +52,13 @@ class GatewaySettings(Settings):
     address: Address = "127.0.0.1:50051"
     """The gRPC API."""
     verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
+    """Verifiers to dial."""
     redis_url: str = "redis://127.0.0.1:6379/0"
+    """The session store: `redis://`, `rediss://` or `unix://`, with user and password where it asks for them."""
     mode: Mode = Mode.REJECTION
     """Verification rule of a request that names none."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
+    """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)
     """Seconds a generation may take when its caller set no deadline."""
     lease: float = Field(default=10.0, gt=0)

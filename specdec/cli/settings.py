@@ -33,8 +33,11 @@ class UpSettings(Settings):
     model_name: str = ""
     """What callers call the model; the folder's name when empty."""
     drafters: int = Field(default=1, ge=0, le=64)
+    """How many drafters; with none, every token is plain."""
     verifiers: int = Field(default=1, ge=1, le=64)
+    """How many verifiers."""
     gateways: int = Field(default=1, ge=1, le=64)
+    """How many gateways."""
     redis_url: str = ""
     """A session store that runs already; empty for REDIS_URL, or else one of our own."""
     state: Path | None = None
@@ -46,6 +49,7 @@ class UpSettings(Settings):
     mode: Mode | None = None
     """Verification rule; None is the services' default."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of both models."""
     log_dir: Path | None = None
     """Where the processes' logs go; a folder of our own, gone at the end, when None."""
     start_timeout: float = Field(default=180.0, gt=0)

@@ -33,13 +33,14 @@ def split_address(address: str) -> tuple[str, int]:
 class Section(BaseModel):
     """A group of settings with one owner."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class LogSettings(Section):
     """What is logged and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe events that are written."""
     form: Literal["json", "console"] = "json"
     """`json` is one object a line, `console` is for people."""
 
@@ -66,7 +67,11 @@ class Settings(BaseSettings):
     """Base of every service's settings; a subclass sets `env_prefix`."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_nested_delimiter="__", nested_model_default_partial_update=True
+        frozen=True,
+        extra="forbid",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+        use_attribute_docstrings=True,
     )
 
     log: LogSettings = LogSettings()
