@@ -5,6 +5,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from drafter_service.config import DrafterSettings
 from specdec.errors import ConfigError
 from specdec.serving.logs import configure
 from specdec.serving.server import EXIT_CONFIG, run_service
@@ -22,26 +23,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _serve(config: Path | None) -> int:
-    from drafter_service.app import serve
-    from drafter_service.config import DrafterSettings
-
     async def run(stop: asyncio.Event) -> None:
         settings = DrafterSettings.load(config)
         configure("drafter", settings.log)
+        from drafter_service.app import serve
+
         await serve(settings, stop)
 
     return run_service(run)
 
 
 def _check(config: Path | None) -> int:
-    from drafter_service.check import check
-    from drafter_service.config import DrafterSettings
-
     try:
         settings = DrafterSettings.load(config)
     except ConfigError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return EXIT_CONFIG
+    from drafter_service.check import check
+
     return 0 if check(settings, sys.stdout.write) else EXIT_FAILED
 
 

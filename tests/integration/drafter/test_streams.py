@@ -6,7 +6,8 @@ import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import Engine
-from tests.integration.drafter.conftest import PATIENCE, PROMPT, Serve, Service, opening, received, reference
+from specdec.params import SamplingParams
+from tests.integration.drafter.conftest import PATIENCE, PROMPT, Serve, Service, Verifier, opening, received, reference
 
 pytestmark = pytest.mark.integration
 
@@ -77,25 +78,26 @@ async def test_bytes_sent_are_counted(service: Service) -> None:
         assert await service.metric("specdec_drafter_frames_sent_total") >= len(verifier.frames)
 
 
-async def test_a_verifier_that_does_not_read_is_not_drafted_for_without_limit(service: Service, engine: Engine) -> None:
-    """It is sent to until the connection and the outbox are full; the other verifier is served all the while."""
-    async with service.verifier() as deaf, service.verifier() as hears:
-        flood = asyncio.create_task(_ask_on_and_on(deaf.call))
-        counted = -1.0
-        while (sent := await service.metric("specdec_drafter_bytes_sent_total")) != counted:
-            counted = sent
-            await asyncio.sleep(0.5)
-        assert not flood.done()
-        flood.cancel()
-        assert counted < 4 * 2**20
-        await hears.open(opening())
-        assert received(await hears.drafts("s", 4)) == reference(engine, 4)
-    await service.until("specdec_drafter_streams", 0)
-    await service.until("specdec_drafter_sessions", 0)
+async def test_a_verifier_that_does_not_read_is_not_drafted_for_without_limit(serve: Serve, engine: Engine) -> None:
+    """It is sent to until the connection and the outbox are full; another verifier is served all the while."""
+    async with serve(support=engine.vocab_size) as service:
+        async with service.verifier() as deaf, service.verifier() as hears:
+            flood = asyncio.create_task(_ask_on_and_on(deaf))
+            counted = -1.0
+            async with asyncio.timeout(4 * PATIENCE):
+                while (sent := await service.metric("specdec_drafter_tokens_total")) != counted:
+                    counted = sent
+                    await asyncio.sleep(0.5)
+            assert not flood.done()
+            flood.cancel()
+            await hears.open(opening())
+            assert len(await hears.drafts("s", 4)) == 4
+        await service.until("specdec_drafter_streams", 0)
+        await service.until("specdec_drafter_sessions", 0)
 
 
-async def _ask_on_and_on(call: object) -> None:
-    """Open the same session again and again, each time for drafts, and never read one."""
-    write = getattr(call, "write")  # noqa: B009
+async def _ask_on_and_on(verifier: Verifier) -> None:
+    """Open the same sessions again and again, each time for drafts, and never read one."""
+    flat = SamplingParams(temperature=2.0)
     while True:
-        await write(pb.DraftRequest(opens=[opening(f"s{n}", gamma=16) for n in range(16)]))
+        await verifier.open(*(opening(f"s{n}", params=flat, gamma=16) for n in range(16)))

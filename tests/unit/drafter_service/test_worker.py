@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from drafter_service.drafters.base import Drafter
 from drafter_service.drafters.model import ModelDrafter
-from drafter_service.messages import Close, End, Malformed, Reason
+from drafter_service.messages import Close, End, Frame, Malformed, Reason
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.worker import Limits, Worker
 from specdec.errors import ModelRefused
@@ -209,6 +209,41 @@ def test_a_stream_that_ends_frees_everything_and_hears_no_more(bench: Bench) -> 
     other.until(lambda: len(other.drafts) == 3)
     assert bench.model.free == free - OPEN.max_len
     assert len(bench.stream.frames) == heard
+
+
+def test_a_stream_that_ended_is_not_even_refused(bench: Bench) -> None:
+    other = ListStream(2)
+
+    def before_pass() -> None:  # on the worker's thread, so that it takes both in one turn
+        bench.worker.post(other, [Malformed("bad", 1, "what")])
+        bench.worker.end_stream(other)
+
+    bench.model.before_pass = before_pass
+    bench.worker.post(bench.stream, [OPEN])
+    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.worker.settled().result(timeout=30)
+    assert not other.frames
+
+
+def test_a_refusal_does_not_wait_for_the_next_step(bench: Bench) -> None:
+    refused_before_pass: list[bool] = []
+    bench.model.before_pass = lambda: refused_before_pass.append(bool(bench.stream.nacks))
+    bench.worker.post(bench.stream, [OPEN, Malformed("bad", 1, "what")])
+    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    assert refused_before_pass == [True, True, True]
+
+
+def test_a_worker_that_dies_says_of_what() -> None:
+    class Gone(ListStream):
+        def deliver(self, frame: Frame) -> None:
+            raise ConnectionError("gone")
+
+    bench = Bench()
+    bench.start()
+    bench.worker.post(Gone(), [OPEN])
+    with pytest.raises(ConnectionError, match="gone"):
+        bench.worker.ended.result(timeout=30)
+    assert not bench.worker.alive
 
 
 def test_load_and_metrics_say_what_happened(bench: Bench) -> None:
