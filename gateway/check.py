@@ -1,11 +1,7 @@
 """What `specdec doctor` asks the gateway: is what its settings name there, and is it what the gateway needs."""
 
 import asyncio
-import json
-import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Literal
 
 from gateway.config import GatewaySettings
 from gateway.redis_client import ServerFacts
@@ -13,22 +9,12 @@ from gateway.redis_sessions import RedisSessionStore
 from gateway.tokenizer import ModelTokenizer
 from gateway.verifier_client import VerifierClient
 from specdec.errors import ConfigError, NoVerifier, SessionStoreDown
-from specdec.serving.settings import split_address
+from specdec.serving.checks import Line, port_line, write_lines
 
 VERIFIER_TIMEOUT = 3.0
 STORE_TIMEOUT = 5.0
 OLDEST_STORE = (6, 2, 20)
 """Older servers can be made to run code through Lua (CVE-2025-49844)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One finding."""
-
-    name: str
-    status: Literal["ok", "warn", "fail"]
-    detail: str
-    remedy: str = ""
 
 
 async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bool:
@@ -37,10 +23,8 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     lines = [tokenizer]
     lines += await asyncio.gather(*(_verifier(address, fingerprint) for address in settings.verifiers))
     lines += await _session_store(settings.redis_url)
-    lines += [_port("http", settings.http), _port("address", settings.address)]
-    for line in lines:
-        write(json.dumps(asdict(line)) + "\n")
-    return all(line.status != "fail" for line in lines)
+    lines += [port_line("http", settings.http), port_line("address", settings.address)]
+    return write_lines(lines, write)
 
 
 def _tokenizer(settings: GatewaySettings) -> tuple[Line, str]:
@@ -106,14 +90,3 @@ def _persistence(facts: ServerFacts) -> Line:
         return Line("session store persistence", "ok", "appendonly is on")
     remedy = "set appendonly yes: without it, sessions are gone when the server restarts"
     return Line("session store persistence", "warn", "appendonly is off", remedy)
-
-
-def _port(name: str, address: str) -> Line:
-    host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        detail = f"cannot listen on {address}: {error.strerror}"
-        return Line(name, "warn", detail, f"end what listens there, unless it is this gateway, or set {name}")
-    return Line(name, "ok", f"{address} is free")

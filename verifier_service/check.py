@@ -1,17 +1,13 @@
 """What `specdec doctor` asks the verifier: does its model load, do its drafters answer, are its ports free."""
 
 import asyncio
-import json
-import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
 from specdec.engine import Engine
 from specdec.errors import ConfigError, TokenizerMismatch
-from specdec.serving.settings import split_address
+from specdec.serving.checks import Line, port_line, write_lines
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
 from verifier_service.drafter_client import DrafterClient, Identity, LinkBroken, Times
@@ -21,16 +17,6 @@ from verifier_service.metrics import Metrics
 _DRAFTER_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One finding."""
-
-    name: str
-    status: Literal["ok", "warn", "fail"]
-    detail: str
-    remedy: str = ""
-
-
 async def check(settings: VerifierSettings, write: Callable[[str], object]) -> bool:
     """Write one JSON object a line for each thing looked at; False when something must be mended."""
     lines, engine = _model(settings)
@@ -38,10 +24,8 @@ async def check(settings: VerifierSettings, write: Callable[[str], object]) -> b
         lines += await asyncio.gather(*(_drafter(address, engine.tokenizer_hash) for address in settings.drafters))
     if not settings.drafters:
         lines.append(Line("drafters", "warn", "none: every token is plain", "set drafters to where they listen"))
-    lines += [_port("http", settings.http), _port("address", settings.address)]
-    for line in lines:
-        write(json.dumps(asdict(line)) + "\n")
-    return all(line.status != "fail" for line in lines)
+    lines += [port_line("http", settings.http), port_line("address", settings.address)]
+    return write_lines(lines, write)
 
 
 def _model(settings: VerifierSettings) -> tuple[list[Line], Engine | None]:
@@ -67,14 +51,3 @@ async def _drafter(address: str, tokenizer_hash: str) -> Line:
         return Line(name, "fail", error.message, "give it a model with the target's tokenizer")
     except LinkBroken as error:
         return Line(name, "warn", str(error), "start it, or set drafters to where it listens")
-
-
-def _port(name: str, address: str) -> Line:
-    host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        detail = f"cannot listen on {address}: {error.strerror}"
-        return Line(name, "warn", detail, f"end what listens there, unless it is this verifier, or set {name}")
-    return Line(name, "ok", f"{address} is free")
