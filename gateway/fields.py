@@ -5,17 +5,17 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from gateway.request import MAX_STOPS, Prompt, TextPrompt, TokenPrompt
-from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
+from specdec.errors import FieldInvalid, UnsupportedParameter
 
 
 def _parse_prompt(value: Any) -> Prompt:
     match value:
         case str():
             return TextPrompt(value)
-        case [str() | list() as only]:
-            return _parse_prompt(only)
-        case []:
-            raise FieldRequired("prompt must not be empty", "prompt")
+        case [str(text)]:
+            return TextPrompt(text)
+        case [list(ids)]:
+            return TokenPrompt(_parse_ids(ids, "prompt"))
         case [str() | list(), *_]:
             raise UnsupportedParameter("prompt: several prompts in one request are not supported", "prompt")
         case list():
@@ -67,18 +67,36 @@ def _parse_part(part: dict[str, Any]) -> str:
 
 
 def _off(value: bool) -> bool:
-    """Unlike a literal, tells False from 0, which asks for something."""
+    """Unlike a literal, tells False from 0, which can ask for something."""
     if value:
         raise ValueError("must be false")
     return value
 
 
+def _on(value: bool) -> bool:
+    if not value:
+        raise ValueError("must be true")
+    return value
+
+
+def _only(kinds: list[dict[str, Any]]) -> dict[str, Any]:
+    """A list of one, which means the same as the one."""
+    return {"type": "array", "items": {"anyOf": kinds}, "minItems": 1, "maxItems": 1}
+
+
 _TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-PromptField = Annotated[
-    Prompt,
-    PlainValidator(_parse_prompt),
-    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA]}),
-]
+_ONE: list[dict[str, Any]] = [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA]
+PromptField = Annotated[Prompt, PlainValidator(_parse_prompt), WithJsonSchema({"anyOf": [*_ONE, _only(_ONE)]})]
+# What the description says of a number; the value itself is checked where it is made.
+Temperature = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0, "maximum": 2})]
+TopP = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
+MinP = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+TopK = Annotated[int, WithJsonSchema({"type": "integer", "minimum": -1})]
+Penalty = Annotated[float, WithJsonSchema({"type": "number", "minimum": -2, "maximum": 2})]
+Repetition = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 2})]
+AtLeastOne = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})]
+Natural = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
+Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant"]})]
 StopField = Annotated[
     tuple[str, ...],
     PlainValidator(_parse_stop),
@@ -109,4 +127,6 @@ ContentField = Annotated[
 ]
 Nothing = Annotated[list[Any], Field(max_length=0)]
 Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]
+On = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
 JustOne = Annotated[int, Field(ge=1, le=1)]
+JustZero = Annotated[int, Field(ge=0, le=0)]

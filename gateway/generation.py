@@ -74,7 +74,7 @@ class Generator:
             session_id = new_id()
             verifier, info = services.pool.choose(session_id)
             plan = make_plan(request, prompt, info, services.settings.mode)
-            _log.info("generation_began", generation=session_id, request=request.request_id, verifier=verifier.address)
+            _log.debug("generation_began", generation=session_id, request=request.request_id, verifier=verifier.address)
             run = _Run(services, session_id, plan, info, deadline)
             async with aclosing(run.events(verifier)) as events:
                 async for event in events:

@@ -17,7 +17,8 @@ from gateway.body import Body, parse_json, read_body
 from gateway.events import Event, Finished, Started
 from gateway.generation import Generator, Services
 from gateway.health import Health
-from gateway.openai import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gateway.messages import DetokenizeBody, TokenizeBody
+from gateway.openai import ChatBody, CompletionBody
 from gateway.output import OutputToken
 from gateway.plan import check_model
 from gateway.problems import CLIENT_GONE, Edge, on_error, on_http_error
@@ -32,13 +33,14 @@ _BodyType = TypeVar("_BodyType", bound=Body)
 
 def build(services: Services, health: Health) -> FastAPI:
     """The ASGI application."""
-    app = FastAPI(title="specdec gateway", version="1", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = openapi.DescribedApp(
+        title="specdec gateway", version="1", docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.add_exception_handler(SpecdecError, on_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     _Probes(services, health).mount(app)
-    openapi.complete(app)
     return app
 
 

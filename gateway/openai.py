@@ -2,10 +2,30 @@
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from gateway.body import Body
-from gateway.fields import ContentField, GammaField, JustOne, Nothing, Off, PromptField, StopField
-from gateway.request import ChatPrompt, GenerationRequest, Message, Prompt, TextPrompt, random_seed
-from specdec.errors import FieldInvalid, FieldRequired
+from gateway.fields import (
+    AtLeastOne,
+    GammaField,
+    JustOne,
+    JustZero,
+    MinP,
+    Natural,
+    Nothing,
+    Off,
+    On,
+    Penalty,
+    PromptField,
+    Repetition,
+    StopField,
+    Temperature,
+    TopK,
+    TopP,
+)
+from gateway.messages import MessageBody, chat_prompt
+from gateway.request import GenerationRequest, Prompt, random_seed
+from specdec.errors import FieldInvalid
 from specdec.params import Mode, SamplingParams
 
 COMPLETION_TOKENS = 16
@@ -34,7 +54,7 @@ class StreamOptions(Body):
     """How a stream is written."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Off | None = None
 
 
 class GenerationBody(Body):
@@ -55,19 +75,19 @@ class GenerationBody(Body):
     )
 
     model: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    max_tokens: AtLeastOne | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    seed: Natural | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
     logit_bias: dict[str, float] | None = None
     stop: StopField = ()
-    stop_token_ids: list[int] | None = None
-    min_tokens: int | None = None
+    stop_token_ids: list[Natural] | None = None
+    min_tokens: Natural | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -83,12 +103,12 @@ class GenerationBody(Body):
     n: JustOne | None = None
     best_of: JustOne | None = None
     logprobs: Off | None = None
-    use_beam_search: Literal[False] | None = None
-    include_stop_str_in_output: Literal[False] | None = None
-    skip_special_tokens: Literal[True] | None = None
-    spaces_between_special_tokens: Literal[True] | None = None
-    priority: Literal[0] | None = None
-    echo: Literal[False] | None = None
+    use_beam_search: Off | None = None
+    include_stop_str_in_output: Off | None = None
+    skip_special_tokens: On | None = None
+    spaces_between_special_tokens: On | None = None
+    priority: JustZero | None = None
+    echo: Off | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -129,25 +149,12 @@ class CompletionBody(GenerationBody):
 
     prompt: PromptField
     suffix: Literal[""] | None = None
-    add_special_tokens: Literal[True] | None = None
+    add_special_tokens: On | None = None
 
     def request(self, request_id: str) -> GenerationRequest:
         """The value it comes to; raises RequestError."""
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
         return self._request(self.prompt, request_id, self.max_tokens, cap)
-
-
-class MessageBody(Body):
-    """One message; what an earlier answer carries beside its content is taken when empty."""
-
-    role: str
-    content: ContentField
-    name: None = None
-    refusal: None = None
-    tool_calls: Nothing | None = None
-    function_call: None = None
-    audio: None = None
-    annotations: Nothing | None = None
 
 
 class ChatBody(GenerationBody):
@@ -172,9 +179,9 @@ class ChatBody(GenerationBody):
         "add_special_tokens",
     }
 
-    messages: list[MessageBody]
-    max_completion_tokens: int | None = None
-    top_logprobs: Literal[0] | None = None
+    messages: list[MessageBody] = Field(json_schema_extra={"minItems": 1})
+    max_completion_tokens: AtLeastOne | None = None
+    top_logprobs: JustZero | None = None
     tools: Nothing | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
@@ -187,48 +194,16 @@ class ChatBody(GenerationBody):
     reasoning_effort: None = None
     verbosity: None = None
     web_search_options: None = None
-    add_generation_prompt: Literal[True] | None = None
-    continue_final_message: Literal[False] | None = None
-    add_special_tokens: Literal[False] | None = None
+    add_generation_prompt: On | None = None
+    continue_final_message: Off | None = None
+    add_special_tokens: Off | None = None
 
     def request(self, request_id: str) -> GenerationRequest:
         """The value it comes to; raises RequestError."""
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise FieldInvalid("max_tokens and max_completion_tokens differ; give one", "max_completion_tokens")
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return self._request(_chat(self.messages), request_id, limit, None)
-
-
-class TokenizeBody(Body):
-    """POST /v1/tokenize: a text, or a conversation."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[MessageBody] | None = None
-
-    def input(self) -> Prompt:
-        """The one thing to tokenize; raises RequestError."""
-        if (self.prompt is None) == (self.messages is None):
-            raise FieldRequired("exactly one of prompt and messages is required", "prompt")
-        if self.messages is None:
-            return TextPrompt(self.prompt or "")
-        return _chat(self.messages)
-
-
-class DetokenizeBody(Body):
-    """POST /v1/detokenize."""
-
-    model: str | None = None
-    tokens: list[int]
-
-
-def _chat(messages: list[MessageBody]) -> ChatPrompt:
-    return ChatPrompt(tuple(Message(_role(message.role), message.content) for message in messages))
-
-
-def _role(role: str) -> str:
-    """OpenAI's newer name for a system message is the same to a model."""
-    return "system" if role == "developer" else role
+        return self._request(chat_prompt(self.messages), request_id, limit, None)
 
 
 def _bias(given: dict[str, float]) -> dict[int, float]:

@@ -1,8 +1,7 @@
 """/openapi.json: bodies are read by hand, so their schemas are put in by hand, from the same models that check them."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -10,7 +9,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from gateway.body import Body
-from gateway.openai import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gateway.messages import DetokenizeBody, TokenizeBody
+from gateway.openai import ChatBody, CompletionBody
 from gateway.replies import ChatCompletionChunk, ErrorBody
 
 _REF = "#/components/schemas/{model}"
@@ -44,7 +44,7 @@ def post(
     events: bool = False,
 ) -> None:
     """Add a route that reads its body itself; with `events` it can answer with a stream, too."""
-    content: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}} if events else {}
+    content: dict[str, Any] = {"text/event-stream": {}} if events else {}
     app.add_api_route(
         path,
         endpoint,
@@ -60,17 +60,20 @@ def post(
     )
 
 
-def complete(app: FastAPI) -> None:
-    """Have the application describe its bodies, too."""
-    app.openapi = partial(_describe, app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
+class DescribedApp(FastAPI):
+    """An application whose description has the bodies, too."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description, made once."""
+        if self.openapi_schema is None:
+            schema = get_openapi(title=self.title, version=self.version, routes=self.routes)
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas())
+            self.openapi_schema = schema
+        return self.openapi_schema
 
 
-def _describe(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        _, more = models_json_schema(
-            [*((body, "validation") for body in _BODIES), (ChatCompletionChunk, "serialization")], ref_template=_REF
-        )
-        schema.setdefault("components", {}).setdefault("schemas", {}).update(more["$defs"])
-        app.openapi_schema = schema
-    return app.openapi_schema
+def _schemas() -> dict[str, Any]:
+    models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]]
+    models = [*((body, "validation") for body in _BODIES), (ChatCompletionChunk, "serialization")]
+    _, definitions = models_json_schema(models, ref_template=_REF)
+    return dict(definitions["$defs"])

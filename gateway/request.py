@@ -87,7 +87,7 @@ class GenerationRequest:
     request_id: str = field(default_factory=new_id)
 
     def __post_init__(self) -> None:
-        _check_prompt(self.prompt)
+        check_prompt(self.prompt)
         _check_stops(self.stop)
         check_ids(self.stop_token_ids, "stop_token_ids")
         check_ids(tuple(self.sampling.logit_bias), "logit_bias")
@@ -109,7 +109,8 @@ def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:
             raise TokenOutOfRange(f"{param}[{index}]: token id {token} is not in [0, {limit})", param)
 
 
-def _check_prompt(prompt: Prompt) -> None:
+def check_prompt(prompt: Prompt) -> None:
+    """Raise FieldRequired, FieldInvalid or TokenOutOfRange unless there is something to go on from."""
     match prompt:
         case TextPrompt(text):
             if not text:

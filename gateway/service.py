@@ -18,6 +18,7 @@ from gateway.request import (
     TextPrompt,
     TokenPrompt,
     check_ids,
+    check_prompt,
     new_id,
     random_seed,
 )
@@ -78,6 +79,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         if which is None:
             raise FieldRequired("one of text and chat is required", "input")
         prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
+        check_prompt(prompt)
         tokens = await self._services.tokenizer.encode(prompt)
         return pb.TokenizeResponse(token_ids=tokens, context_length=self._services.pool.facts.context_length)
 

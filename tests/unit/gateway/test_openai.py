@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.body import parse_json
-from gateway.openai import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gateway.messages import DetokenizeBody, TokenizeBody
+from gateway.openai import ChatBody, CompletionBody
 from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
 from specdec.errors import (
     FieldInvalid,
@@ -157,6 +158,8 @@ def test_values_that_do_nothing_are_taken_in_chats(fields: dict[str, Any]) -> No
         ({"prompt": {}}, FieldInvalid, "prompt"),
         ({"prompt": [1, "a"]}, FieldInvalid, "prompt"),
         ({"prompt": [1, True]}, FieldInvalid, "prompt"),
+        ({"prompt": [["a"]]}, FieldInvalid, "prompt"),
+        ({"prompt": [[[1]]]}, FieldInvalid, "prompt"),
         ({"prompt": ["a", "b"]}, UnsupportedParameter, "prompt"),
         ({"prompt": [-1]}, TokenOutOfRange, "prompt"),
         ({"temperature": -0.1}, FieldInvalid, "temperature"),
@@ -201,6 +204,7 @@ def test_values_that_do_nothing_are_taken_in_chats(fields: dict[str, Any]) -> No
         ({"n": 2}, UnsupportedParameter, "n"),
         ({"best_of": 2}, UnsupportedParameter, "best_of"),
         ({"echo": True}, UnsupportedParameter, "echo"),
+        ({"skip_special_tokens": False}, UnsupportedParameter, "skip_special_tokens"),
         ({"logprobs": 0}, UnsupportedParameter, "logprobs"),
         ({"suffix": "x"}, UnsupportedParameter, "suffix"),
         ({"priority": 3}, UnsupportedParameter, "priority"),
@@ -265,11 +269,13 @@ def test_a_misspelt_field_is_told_from_the_right_one() -> None:
 
 
 def test_one_thing_is_tokenized() -> None:
-    assert TokenizeBody.parse({"prompt": ""}).input() == TextPrompt("")
+    assert TokenizeBody.parse({"prompt": "hi"}).input() == TextPrompt("hi")
     assert TokenizeBody.parse({"messages": CHAT["messages"]}).input() == ChatPrompt((Message("user", "hi"),))
-    for body in ({}, {"prompt": "a", "messages": []}):
+    for body in ({}, {"prompt": "a", "messages": []}, {"prompt": ""}, {"messages": []}):
         with pytest.raises(FieldRequired):
             TokenizeBody.parse(body).input()
+    with pytest.raises(FieldInvalid):
+        TokenizeBody.parse({"messages": [{"role": "wizard", "content": "x"}]}).input()
     with pytest.raises(FieldInvalid):
         DetokenizeBody.parse({"tokens": [1.5]})
 
