@@ -131,6 +131,7 @@ class GenerationBody(Body):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             mode=Mode(speculation.mode) if speculation.mode else None,
+            seeded=self.seed is not None,
             gamma=speculation.gamma,
             request_id=request_id,
         )

@@ -74,9 +74,16 @@ def make_plan(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
         sampling=replace(request.sampling, end_token_ids=stop_token_ids),
         max_tokens=_max_tokens(request, len(prompt), info.context_length),
         stop_token_ids=stop_token_ids,
-        speculation=Speculation(request.mode or mode, request.gamma),
+        speculation=Speculation(_mode(request, mode), request.gamma),
         stop=request.stop,
     )
+
+
+def _mode(request: GenerationRequest, default: Mode) -> Mode:
+    """The rule: under coupled mode, and plain, the tokens depend on seed and target alone, not on when drafts came."""
+    if request.mode is None and request.seeded and default is not Mode.OFF:
+        return Mode.COUPLED
+    return request.mode or default
 
 
 def _check_gamma(gamma: int | None, limit: int) -> None:

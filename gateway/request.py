@@ -81,7 +81,9 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     mode: Mode | None = None
-    """None takes the server's."""
+    """None takes the server's, or for a seeded request coupled mode."""
+    seeded: bool = False
+    """Whether the caller chose the seed, and so wants the same tokens again."""
     gamma: int | None = None
     """Draft length; None lets the verifier choose."""
     request_id: str = field(default_factory=new_id)

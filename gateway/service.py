@@ -129,6 +129,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         stop_token_ids=tuple(ends.stop_token_ids),
         ignore_eos=ends.ignore_eos,
         mode=mode,
+        seeded=message.sampling.HasField("seed"),
         gamma=speculation.gamma if speculation.HasField("gamma") else None,
         request_id=message.request_id or new_id(),
     )

@@ -76,9 +76,10 @@ class Session:
 
     async def _round(self) -> Round:
         base_len = len(self._tokens)
-        # The drafter reads the prompt while the target does; the first token does not wait for it.
+        # The drafter reads the prompt while the target does; the first token waits for it only when γ is a promise.
         first = base_len == len(self._job.tokens)
-        proposal = await self._drafts.propose(self._wanted, patient=not first)
+        patient = not first or self._job.speculation.gamma is not None
+        proposal = await self._drafts.propose(self._wanted, patient=patient)
         outcome = await self._target.verify(self._row(proposal.draft))
         verdict = outcome.verdict
         self._gamma.observe(verdict.drafted, verdict.accepted)
