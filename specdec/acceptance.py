@@ -9,17 +9,21 @@ import torch
 from torch import Tensor
 
 
-def rejection(p_x: Tensor, q_x: Tensor, u: Tensor) -> Tensor:
+def rejection(p_x: Tensor, q_x: Tensor, u: Tensor, lenience: Tensor | None = None) -> Tensor:
     """τ, int64 [B]: drafts kept by token rejection (Leviathan et al., arXiv 2211.17192, Algorithm 1).
 
     Draft x is kept iff u·q(x) < p(x): with probability min(1, p/q), never when p(x) = 0, and without a division.
+    Lenience ℓ keeps it iff u·ℓ·q(x) < p(x) (ibid., §A.5): no longer exact, but with the same residual no token gets
+    more than p(x)/ℓ.
 
     Args:
         p_x: target probability of each draft token [B, Γ].
         q_x: draft probability of each draft token [B, Γ].
         u: uniforms in [0, 1) [B, Γ].
+        lenience: ℓ in (0, 1] of each draft [B]; None is 1, exact.
     """
-    return (u * q_x < p_x).cumprod(1).sum(1)
+    bar = u * q_x if lenience is None else u * q_x * lenience[:, None]
+    return (bar < p_x).cumprod(1).sum(1)
 
 
 def block(h: Tensor, eta: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What a verifier can be told."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -33,11 +33,11 @@ class VerifierSettings(Settings):
     """Where /metrics, /livez and /readyz listen."""
     drafters: tuple[Address, ...] = ()
     """Drafters to dial; with none every token is plain."""
-    gamma: int | Literal["auto"] = "auto"
+    gamma: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Draft length of requests that do not choose; `auto` follows measured costs and acceptance."""
     gamma_max: int = Field(default=16, ge=0, le=64)
     """Largest draft length."""
-    mode: Literal[Mode.OFF, Mode.REJECTION, Mode.BLOCK, Mode.COUPLED] = Mode.REJECTION
+    mode: Mode = Mode.REJECTION
     """Verification rule of requests that do not choose."""
     drafting: DraftingSettings = DraftingSettings()
     chunk_tokens: int = Field(default=512, ge=1)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from specdec.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
+from verifier_service.explore import Exploring
 
 _KEEP = 0.98
 """What each observation leaves of the weight of those before."""
@@ -117,7 +118,7 @@ class Costs:
         return self.passes.beta()
 
     def accepted(self, drafted: int, accepted: int) -> None:
-        """Learn from any session's round: new sessions expect the acceptance of those before."""
+        """Learn from any session's round; for people, each controller has an estimate of its own."""
         if drafted:
             self._acceptance = self._acceptance.observed(drafted, accepted)
 
@@ -130,4 +131,4 @@ class Costs:
         """A session's γ: fixed, or chosen by these costs when None."""
         if gamma is not None:
             return FixedGamma(gamma)
-        return OptimalGamma(self.c, 0.0, self.beta, self._gamma_max, AcceptanceEstimate(prior=self._acceptance.alpha))
+        return Exploring(OptimalGamma(self.c, 0.0, self.beta, self._gamma_max), self._gamma_max)

@@ -118,13 +118,15 @@ class DrafterClient:
 
     async def _exchange(self, call: Call) -> None:
         self._unanswered = 0
+        parts = [asyncio.create_task(part) for part in (self._receive(call), self._send(call), self._watch())]
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._receive(call))
-                tasks.create_task(self._send(call))
-                tasks.create_task(self._watch())
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+        for part in done:
+            part.result()
 
     async def _receive(self, call: Call) -> None:
         while True:

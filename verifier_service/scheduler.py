@@ -71,6 +71,7 @@ class _Done:
     results: Sequence[Result]
     started: float
     seconds: float
+    kv_usage: float
 
 
 class Scheduler:
@@ -182,9 +183,10 @@ class Scheduler:
             admitted += 1
         started = time.perf_counter()
         results = verify_batch(self._engine, [ticket.work for ticket in turn.batch]) if turn.batch else []
-        return _Done(admitted, results, started, time.perf_counter() - started)
+        return _Done(admitted, results, started, time.perf_counter() - started, self._engine.kv_usage)
 
     def _deliver(self, turn: _Turn, done: _Done) -> None:
+        self._metrics.kv_usage.set(done.kv_usage)
         for admission in turn.entering[: done.admitted]:
             self._entering.remove(admission)
             if not admission.done.cancelled():

@@ -29,6 +29,10 @@ Result = Verdict | InternalError | None
 class TargetEngine(Protocol):
     """What a pass and its scheduler need of an engine."""
 
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV budget that is reserved."""
+
     def can_ever_admit(self, capacity: int) -> bool:
         """Whether a session of that many tokens fits at all."""
 

@@ -54,6 +54,11 @@ class Engine:
         decoder, facts = load_decoder(path, dtype, device)
         return cls(decoder, facts, prove(path, decoder), kv_bytes)
 
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV budget that sessions have reserved."""
+        return self._pool.usage
+
     def can_ever_admit(self, capacity: int) -> bool:
         """Whether a session of `capacity` tokens fits an empty engine and the model's context."""
         return 0 < capacity <= min(self._pool.capacity, self.context_length)
@@ -74,6 +79,19 @@ class Engine:
         """Keep the first `length` tokens' KV; what was behind is never read again."""
         self._pool[session].truncate(length)
 
+    def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
+        """Of the tokens behind `base_len`, keep the KV of an accepted path; it comes to lie as if it had been a chain.
+
+        Args:
+            session: whose last chunk may have been a tree.
+            base_len: length before that chunk.
+            path: indices of kept tokens in that chunk, from a child of the context down.
+
+        Raises:
+            InternalError: an unknown session, or `path` is no path of its last chunk.
+        """
+        self._pool[session].keep(base_len, path)
+
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """Run all chunks in one pass and append their KV; on any error no length changes.
 
@@ -82,6 +100,7 @@ class Engine:
             distribution after its i-th kept token. The model's padding columns are cut off.
 
         Raises:
-            InternalError: an unknown session, one over its capacity, or a malformed chunk.
+            InternalError: an unknown session, one over its capacity or with a tree to keep a path of, or a malformed
+                chunk.
         """
         return forward(self._decoder, self._pool, chunks)

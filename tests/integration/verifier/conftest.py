@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +44,21 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     folder = make_tiny_model(tmp_path_factory.mktemp("target"), "llama", seed=3)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
-    def greedy(prompt: Sequence[int], count: int) -> list[int]:
+    @cache
+    def remembered(prompt: tuple[int, ...], count: int) -> list[int]:
         ids = torch.tensor([prompt])
         made = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, eos_token_id=None, pad_token_id=0
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=count,
+            eos_token_id=None,
+            pad_token_id=0,
         )
         return list(made[0, len(prompt) :].tolist())
 
     engine = Engine.load(folder, dtype="float32", device="cpu", kv_bytes=2**20, threads=1)
-    return Target(folder, engine.tokenizer_hash, greedy)
+    return Target(folder, engine.tokenizer_hash, lambda prompt, count: remembered(tuple(prompt), count))
 
 
 @dataclass
@@ -91,7 +99,7 @@ class Client:
     async def rounds(self, *arguments: Any, **options: Any) -> list[pb.GenerateResponse]:
         """The whole generation, checked for gaps."""
         rounds = [response async for response in self.call(*arguments, **options)]
-        for earlier, later in zip(rounds, rounds[1:], strict=False):
+        for earlier, later in pairwise(rounds):
             assert later.base_len == earlier.base_len + len(earlier.tokens) // 4
         return rounds
 
@@ -135,7 +143,7 @@ class House:
         """A verifier that knows `drafters`, once it has met them."""
         addresses = [each if isinstance(each, str) else each.address for each in drafters]
         base = {"address": "127.0.0.1:0", "http": "127.0.0.1:0", "drafters": addresses, "kv_bytes": 2**22}
-        drafting = {"drafting": {"timeout": 0.1, "probe": 0.3, "overload_pause": 0.3}}
+        drafting = {"drafting": {"timeout": 5.0}}
         overrides = {"model": {"path": self.target.folder, "device": "cpu"}, **base, **drafting, **settings}
         server = await self.stack.enter_async_context(verifier(VerifierSettings.load(None, overrides)))
         client = await self.stack.enter_async_context(connected(server.address))
@@ -164,5 +172,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.integration)
-
-

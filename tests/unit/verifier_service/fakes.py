@@ -1,0 +1,176 @@
+"""An engine whose logits are a table, a target without a queue, a source of drafts that a test writes."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import torch
+from prometheus_client import CollectorRegistry
+from torch import Tensor
+
+from specdec.draft import NO_DRAFT, Draft, SparseProbs, Verdict
+from specdec.engine import Chunk
+from specdec.params import Mode, SamplingParams, Speculation
+from specdec.prefix import PrefixHash
+from specdec.wire.draft import DraftTokens
+from verifier_service.drafting import Proposal
+from verifier_service.job import Job
+from verifier_service.metrics import Metrics
+from verifier_service.plan import Row
+from verifier_service.rounds import Fallback
+from verifier_service.scheduler import Outcome
+
+VOCABULARY = 16
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def following(token: int) -> int:
+    """What the table engine says after a token."""
+    return (token * 3 + 1) % VOCABULARY
+
+
+def continuation(token: int, count: int) -> tuple[int, ...]:
+    """The next `count` tokens after one."""
+    tokens: list[int] = []
+    for _ in range(count):
+        token = following(token)
+        tokens.append(token)
+    return tuple(tokens)
+
+
+def point_mass(*tokens: int) -> Draft:
+    """A draft of certain tokens."""
+    one = torch.ones(1, dtype=torch.int64)
+    return Draft(tokens, tuple(SparseProbs(torch.tensor([token]), one) for token in tokens))
+
+
+def chunk_after(prefix: Sequence[int], *tokens: int, base_len: int | None = None) -> DraftTokens:
+    """Drafts that continue the first `base_len` tokens of `prefix`, all by default."""
+    base = len(prefix) if base_len is None else base_len
+    return DraftTokens("s", 1, base, PrefixHash(prefix[:base]).value, point_mass(*tokens))
+
+
+def make_job(**changes: object) -> Job:
+    """A small job."""
+    values: dict[str, object] = {
+        "session_id": "s",
+        "epoch": 1,
+        "tokens": (1, 2, 3),
+        "prompt_len": 3,
+        "params": GREEDY,
+        "max_tokens": 8,
+        "end_ids": frozenset(),
+        "speculation": Speculation(Mode.REJECTION, 3),
+    }
+    return Job(**(values | changes))  # type: ignore[arg-type]
+
+
+def make_metrics() -> Metrics:
+    """Metrics of a registry of their own."""
+    return Metrics(CollectorRegistry())
+
+
+class TableEngine:
+    """Says `following(token)` with certainty; fails for sessions a test poisons."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room = room
+        self.capacities: dict[str, int] = {}
+        self.lengths: dict[str, int] = {}
+        self.batches: list[list[Chunk]] = []
+        self.poisoned: set[str] = set()
+        self.nan: set[str] = set()
+
+    @property
+    def kv_usage(self) -> float:
+        return sum(self.capacities.values()) / self.room
+
+    def can_ever_admit(self, capacity: int) -> bool:
+        return capacity <= self.room
+
+    def admit(self, session: str, capacity: int) -> bool:
+        if sum(self.capacities.values()) + capacity > self.room:
+            return False
+        self.capacities[session] = capacity
+        self.lengths[session] = 0
+        return True
+
+    def release(self, session: str) -> None:
+        del self.capacities[session], self.lengths[session]
+
+    def length(self, session: str) -> int:
+        return self.lengths[session]
+
+    def truncate(self, session: str, length: int) -> None:
+        assert length <= self.lengths[session]
+        self.lengths[session] = length
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        self.batches.append(list(chunks))
+        if self.poisoned & {chunk.session for chunk in chunks}:
+            raise RuntimeError("poisoned")
+        rows: list[Tensor] = []
+        for chunk in chunks:
+            self.lengths[chunk.session] += len(chunk.tokens)
+            for token in chunk.tokens[len(chunk.tokens) - chunk.logits :]:
+                row = torch.zeros(VOCABULARY)
+                row[following(token)] = 30.0
+                rows.append(row * torch.nan if chunk.session in self.nan else row)
+        return torch.stack(rows) if rows else torch.zeros(0, VOCABULARY)
+
+
+class DirectTarget:
+    """Verifies at once, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.prefills: list[tuple[int, ...]] = []
+        self.capacity = 0
+        self.seated = False
+        self.refuses_drafts = False
+
+    @asynccontextmanager
+    async def seat(self, session: str, capacity: int) -> AsyncIterator[None]:
+        self.capacity, self.seated = capacity, True
+        try:
+            yield
+        finally:
+            self.seated = False
+
+    async def prefill(self, session: str, tokens: tuple[int, ...]) -> None:
+        self.prefills.append(tokens)
+
+    async def verify(self, row: Row) -> Outcome:
+        self.rows.append(row)
+        drafts = () if self.refuses_drafts else row.draft.tokens
+        truth = continuation(row.pending[-1], len(drafts) + 1)
+        accepted = next((i for i, token in enumerate(drafts) if token != truth[i]), len(drafts))
+        return Outcome(Verdict(truth[: accepted + 1], accepted, len(drafts)), queue=0.1, verify=0.2)
+
+
+class WrittenDrafts:
+    """Hands out the drafts a test wrote, one a round; then none, for a reason."""
+
+    def __init__(self, *drafts: Draft, reason: Fallback = Fallback.NONE) -> None:
+        self.drafts = list(drafts)
+        self.reason = reason
+        self.asked: list[tuple[int, bool]] = []
+        self.commits: list[tuple[tuple[int, ...], int, int]] = []
+        self.distrusted = 0
+        self.closed = 0
+
+    def begin(self, gamma: int) -> None:
+        self.begun = gamma
+
+    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
+        self.asked.append((gamma, patient))
+        draft = self.drafts.pop(0).cut(gamma) if self.drafts else NO_DRAFT
+        return Proposal(draft, Fallback.NONE if draft.tokens or not gamma else self.reason, 0.3)
+
+    def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
+        self.commits.append((tuple(tokens), judged, gamma))
+
+    def distrust(self) -> None:
+        self.distrusted += 1
+
+    def close(self) -> None:
+        self.closed += 1

@@ -1,0 +1,137 @@
+"""Work goes to the one thread in batches; seats are first come, first served."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
+from specdec.params import Mode
+from tests.unit.verifier_service.fakes import GREEDY, TableEngine, following, make_metrics
+from verifier_service.costs import PassCost
+from verifier_service.plan import Row
+from verifier_service.scheduler import Scheduler
+
+
+@asynccontextmanager
+async def scheduling(engine: TableEngine, max_waiting: int = 8) -> AsyncIterator[Scheduler]:
+    with ThreadPoolExecutor(1) as thread:
+        scheduler = Scheduler(engine, thread, 16, max_waiting, PassCost(), make_metrics())
+        running = asyncio.create_task(scheduler.run())
+        try:
+            yield scheduler
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+def row(session: str) -> Row:
+    return Row(session, (3,), 1, Mode.OFF, GREEDY)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop and the thread work."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+async def test_rows_submitted_in_one_turn_share_a_pass() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, AsyncExitStack() as seats:
+        for name in "abc":
+            await seats.enter_async_context(scheduler.seat(name, 10))
+        outcomes = await asyncio.gather(*(scheduler.verify(row(name)) for name in "abc"))
+    assert [outcome.verdict.tokens for outcome in outcomes] == [(following(3),)] * 3
+    assert [len(batch) for batch in engine.batches] == [3]
+
+
+async def test_seats_are_given_in_order_and_when_there_is_room() -> None:
+    engine = TableEngine(room=10)
+    entered: list[str] = []
+
+    async def sit(name: str, capacity: int, leave: asyncio.Event) -> None:
+        async with scheduler.seat(name, capacity):
+            entered.append(name)
+            await leave.wait()
+
+    async with scheduling(engine) as scheduler:
+        leave = {name: asyncio.Event() for name in "abc"}
+        tasks = [asyncio.create_task(sit(*seat)) for seat in (("a", 6, leave["a"]), ("b", 6, leave["b"]))]
+        await turns()
+        # It would fit beside the first, but the second was here before.
+        tasks.append(asyncio.create_task(sit("c", 2, leave["c"])))
+        await turns()
+        assert entered == ["a"]
+        leave["a"].set()
+        await turns()
+        assert entered == ["a", "b", "c"]
+        leave["b"].set()
+        leave["c"].set()
+        await asyncio.gather(*tasks)
+        await turns()
+        assert engine.capacities == {}
+
+
+async def test_a_session_that_stops_waiting_does_not_block_the_others() -> None:
+    engine = TableEngine(room=10)
+    async with scheduling(engine) as scheduler, scheduler.seat("a", 6):
+        waiting = asyncio.create_task(scheduler.seat("b", 10).__aenter__())
+        await turns()
+        waiting.cancel()
+        async with asyncio.timeout(5), scheduler.seat("c", 4):
+            assert set(engine.capacities) == {"a", "c"}
+
+
+async def test_a_seat_that_can_never_be_had_is_refused_at_once() -> None:
+    async with scheduling(TableEngine(room=10)) as scheduler:
+        with pytest.raises(ContextLengthExceeded):
+            async with scheduler.seat("a", 11):
+                pass
+
+
+async def test_too_many_waiting_are_refused() -> None:
+    async with scheduling(TableEngine(room=10), max_waiting=1) as scheduler, scheduler.seat("a", 10):
+        waiting = asyncio.create_task(scheduler.seat("b", 10).__aenter__())
+        await turns()
+        with pytest.raises(QueueFull):
+            async with scheduler.seat("c", 1):
+                pass
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def test_a_failed_pass_fails_its_row_and_the_thread_lives_on() -> None:
+    engine = TableEngine()
+    engine.poisoned.add("bad")
+    async with scheduling(engine) as scheduler, scheduler.seat("bad", 10), scheduler.seat("good", 10):
+        bad, good = await asyncio.gather(
+            scheduler.verify(row("bad")), scheduler.verify(row("good")), return_exceptions=True
+        )
+        assert isinstance(bad, InternalError)
+        assert not isinstance(good, BaseException)
+        await scheduler.prefill("good", (1, 2))
+        assert engine.length("good") == 3
+
+
+async def test_a_cancelled_row_is_not_run() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, scheduler.seat("a", 10):
+        task = asyncio.create_task(scheduler.verify(row("a")))
+        await asyncio.sleep(0)
+        task.cancel()
+        await turns()
+        assert engine.batches == []
+
+
+async def test_an_engine_that_cannot_give_a_seat_fails_that_seat_and_lives_on() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, scheduler.seat("a", 10):
+        engine.capacities["broken"] = "none"  # type: ignore[assignment]
+        with pytest.raises(InternalError):
+            async with scheduler.seat("b", 10):
+                pass
+        del engine.capacities["broken"]
+        async with scheduler.seat("c", 10):
+            assert (await scheduler.verify(row("c"))).verdict.drafted == 0

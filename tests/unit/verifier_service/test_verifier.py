@@ -1,0 +1,107 @@
+"""One pass: logits, distributions, verdicts, and KV cut back; errors stay with whom they belong to."""
+
+import pytest
+
+from specdec.draft import Draft, Verdict
+from specdec.errors import InternalError
+from specdec.params import Mode, SamplingParams
+from specdec.sampling import History
+from tests.unit.verifier_service.fakes import GREEDY, TableEngine, continuation, following, point_mass
+from verifier_service.plan import Prefill, Row
+from verifier_service.verifier import verify_batch
+
+
+def engine_with(*sessions: str, length: int = 4) -> TableEngine:
+    engine = TableEngine()
+    for session in sessions:
+        engine.admit(session, 50)
+        engine.lengths[session] = length
+    return engine
+
+
+def row(session: str = "s", *drafts: int, mode: Mode = Mode.REJECTION) -> Row:
+    return Row(session, (3,), 5, mode, GREEDY, point_mass(*drafts))
+
+
+def verdict(result: object) -> Verdict:
+    assert isinstance(result, Verdict)
+    return result
+
+
+def test_an_empty_draft_gets_one_plain_token() -> None:
+    engine = engine_with("s")
+    (result,) = verify_batch(engine, [row()])
+    assert result == Verdict((following(3),), 0, 0)
+    assert engine.length("s") == 5
+
+
+@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])
+def test_rejected_drafts_leave_no_kv(mode: Mode) -> None:
+    engine, truth = engine_with("s"), continuation(3, 3)
+    (result,) = verify_batch(engine, [row("s", truth[0], truth[1], 15, mode=mode)])
+    assert result == Verdict(truth, accepted=2, drafted=3)
+    assert engine.length("s") == 7
+
+
+def test_rows_of_every_mode_and_length_share_a_pass() -> None:
+    engine, truth = engine_with("a", "b", "c", "p"), continuation(3, 5)
+    batch = [
+        row("a", *truth[:2]),
+        row("b", mode=Mode.OFF),
+        Prefill("p", (1, 2)),
+        row("c", *truth[:4], mode=Mode.COUPLED),
+    ]
+    first, second, prefilled, third = verify_batch(engine, batch)
+    assert len(engine.batches) == 1
+    assert [verdict(each).tokens for each in (first, second, third)] == [truth[:3], truth[:1], truth[:5]]
+    assert prefilled is None
+    assert engine.lengths == {"a": 7, "b": 5, "c": 9, "p": 6}
+
+
+def test_the_last_piece_of_a_prompt_goes_with_the_first_drafts() -> None:
+    engine, truth = engine_with("s", length=0), continuation(3, 3)
+    (result,) = verify_batch(engine, [Row("s", (9, 9, 3), 3, Mode.REJECTION, GREEDY, point_mass(*truth[:2]))])
+    assert verdict(result).tokens == truth
+    assert engine.batches[0][0].logits == 3
+    assert engine.length("s") == 5
+
+
+def test_penalties_see_the_drafts_before_each_position() -> None:
+    # Every token of the truth is followed by itself once more only if nothing counts it as output.
+    engine = engine_with("s")
+    never_again = SamplingParams(temperature=0.0, logit_bias={following(3): -100.0})
+    counted = SamplingParams(temperature=0.0, min_tokens=2, end_token_ids=(following(following(3)),))
+    (banned,) = verify_batch(engine, [Row("s", (3,), 5, Mode.REJECTION, never_again)])
+    assert verdict(banned).tokens != (following(3),)
+    engine.truncate("s", 4)
+    draft = point_mass(*continuation(3, 2))
+    history = History(prompt=(1, 2, 3, 4, 3), output=())
+    (masked,) = verify_batch(engine, [Row("s", (3,), 5, Mode.REJECTION, counted, draft, history)])
+    # One draft before it is not two tokens of output: the end id is masked there.
+    assert verdict(masked).accepted == 1
+
+
+def test_a_session_that_breaks_the_model_fails_alone() -> None:
+    engine = engine_with("good", "bad")
+    engine.poisoned.add("bad")
+    good, bad = verify_batch(engine, [row("good", *continuation(3, 2)), row("bad")])
+    assert verdict(good).accepted == 2
+    assert isinstance(bad, InternalError)
+    assert engine.lengths == {"good": 7, "bad": 4}
+
+
+def test_lengths_are_rolled_back_when_logits_are_no_distribution() -> None:
+    engine = engine_with("s")
+    engine.nan.add("s")
+    (result,) = verify_batch(engine, [row("s", 1, 2)])
+    assert isinstance(result, InternalError)
+    assert engine.length("s") == 4
+
+
+def test_a_draft_that_makes_no_sense_costs_its_row_the_draft_and_nothing_else() -> None:
+    engine = engine_with("good", "bad")
+    broken = Row("bad", (3,), 5, Mode.REJECTION, GREEDY, Draft((1, 2), ()))
+    good, bad = verify_batch(engine, [row("good", *continuation(3, 2)), broken])
+    assert verdict(good).accepted == 2
+    assert bad == Verdict((following(3),), 0, 0)
+    assert engine.lengths == {"good": 7, "bad": 5}
