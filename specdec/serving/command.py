@@ -1,0 +1,63 @@
+"""The command line that every service has: `python -m SERVICE [serve|check] --config FILE`."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from specdec.errors import ConfigError
+from specdec.serving.logs import configure
+from specdec.serving.server import EXIT_CONFIG, run_service
+from specdec.serving.settings import Settings
+
+S = TypeVar("S", bound=Settings)
+
+EXIT_FAILED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[S]):
+    """One service's command; what is heavy is imported by `serve` and `check` themselves."""
+
+    name: str
+    """As the logs call it."""
+    description: str
+    settings: type[S]
+    serve: Callable[[S, asyncio.Event], Awaitable[None]]
+    """Serve until the event is set."""
+    check: Callable[[S, Callable[[str], object]], Awaitable[bool]]
+    """Write the lines of `specdec doctor`; False when something must be mended."""
+
+    def run(self, arguments: Sequence[str] | None = None) -> int:
+        """Parse and run; returns the exit status: 0, 1 for a failed check, 2 for a wrong setting."""
+        given = self._parser().parse_args(arguments)
+        return self._check(given.config) if given.command == "check" else self._serve(given.config)
+
+    def _parser(self) -> argparse.ArgumentParser:
+        prefix = self.settings.model_config["env_prefix"]
+        parser = argparse.ArgumentParser(prog=self.name, description=self.description)
+        parser.add_argument("command", nargs="?", choices=("serve", "check"), default="serve")
+        parser.add_argument("--config", type=Path, help=f"a YAML file; {prefix}* in the environment wins over it")
+        return parser
+
+    def _serve(self, config: Path | None) -> int:
+        async def main(stop: asyncio.Event) -> None:
+            settings = self.settings.load(config)
+            configure(self.name, settings.log)
+            await self.serve(settings, stop)
+
+        return run_service(main)
+
+    def _check(self, config: Path | None) -> int:
+        try:
+            settings = self.settings.load(config)
+        except ConfigError as error:
+            sys.stderr.write(f"error: {error.message}\n")
+            return EXIT_CONFIG
+        return 0 if asyncio.run(self._checked(settings)) else EXIT_FAILED
+
+    async def _checked(self, settings: S) -> bool:
+        return await self.check(settings, sys.stdout.write)
