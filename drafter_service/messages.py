@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specdec.params import Mode, SamplingParams
 from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close, Commit, Open
 
 
 class Reason(StrEnum):
@@ -27,42 +27,6 @@ class Refused(Exception):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Begins a session, or begins it again, from a known prefix."""
-
-    session_id: str
-    epoch: int
-    tokens: tuple[int, ...]
-    """Prompt and committed output."""
-    prompt_len: int
-    params: SamplingParams
-    mode: Mode
-    gamma: int
-    max_len: int
-    """Length the sequence may reach."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What the target committed, and how many drafts are wanted behind it."""
-
-    session_id: str
-    epoch: int
-    base_len: int
-    """Committed length before `tokens`."""
-    tokens: tuple[int, ...]
-    gamma: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Ends a session."""
-
-    session_id: str
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,15 @@ import grpc.aio
 import structlog
 
 from drafter_service.drafters.base import DrafterInfo
-from drafter_service.messages import Close, Commit, Frame, Load, Malformed, Message, Nack, Open, Reason
+from drafter_service.messages import Frame, Load, Malformed, Message, Nack, Reason
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.outbox import Outbox
 from drafter_service.worker import Worker
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc as pb_grpc
 from specdec.errors import Draining, FieldInvalid, FieldRequired, RequestError, SpecdecError, TokenizerMismatch
-from specdec.params import Mode
 from specdec.wire.draft import PROTOCOL, draft_to_pb
-from specdec.wire.params import mode_from_pb, sampling_from_pb
-from specdec.wire.tokens import tokens_from_bytes
+from specdec.wire.session import close_from_pb, commit_from_pb, open_from_pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
 
@@ -225,25 +223,13 @@ def _check_hello(hello: pb.Hello, info: DrafterInfo) -> None:
 
 
 def _message_from_pb(wire: _Wire) -> Message:
-    if isinstance(wire, pb.Open):
-        return _open_from_pb(wire)
-    if isinstance(wire, pb.Commit):
-        tokens = tuple(tokens_from_bytes(wire.tokens))
-        return Commit(wire.session_id, wire.epoch, wire.base_len, tokens, wire.gamma)
-    return Close(wire.session_id, wire.epoch)
-
-
-def _open_from_pb(wire: pb.Open) -> Open:
-    return Open(
-        session_id=wire.session_id,
-        epoch=wire.epoch,
-        tokens=tuple(tokens_from_bytes(wire.tokens)),
-        prompt_len=wire.prompt_len,
-        params=sampling_from_pb(wire.sampling),
-        mode=mode_from_pb(wire.mode, default=Mode.OFF),
-        gamma=wire.gamma,
-        max_len=wire.max_len,
-    )
+    match wire:
+        case pb.Open():
+            return open_from_pb(wire)
+        case pb.Commit():
+            return commit_from_pb(wire)
+        case _:
+            return close_from_pb(wire)
 
 
 def _nack_to_pb(nack: Nack) -> pb.Nack:

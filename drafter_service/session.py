@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from drafter_service.messages import Commit, Open, Reason, Refused
+from drafter_service.messages import Reason, Refused
 from specdec.params import Mode
 from specdec.prefix import PrefixHash
 from specdec.sampling import History
+from specdec.wire.session import Commit, Open
 
 
 class Session:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from drafter_service.drafters.base import Drafter
-from drafter_service.messages import Close, Commit, Frame, Malformed, Message, Open, Reason, Refused
+from drafter_service.messages import Frame, Malformed, Message, Reason, Refused
 from drafter_service.session import Session
+from specdec.wire.session import Close, Commit, Open
 
 
 class Stream(Protocol):

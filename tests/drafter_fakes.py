@@ -7,13 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drafter_service.messages import Commit, Frame, Nack, Open
+from drafter_service.messages import Frame, Nack
 from specdec.draft import SparseProbs
 from specdec.engine import Chunk
 from specdec.params import Mode, SamplingParams
 from specdec.proposal import propose
 from specdec.sampling import History, probabilities
 from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Commit, Open
 
 VOCAB = 11
 CONTEXT = 64

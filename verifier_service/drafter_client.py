@@ -13,14 +13,11 @@ from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.errors import SpecdecError, TokenizerMismatch
 from specdec.serving.channel import open_channel
-from specdec.wire.draft import draft_from_pb
-from specdec.wire.params import mode_to_pb, sampling_to_pb
-from specdec.wire.tokens import tokens_to_bytes
+from specdec.wire.draft import PROTOCOL, draft_from_pb
+from specdec.wire.session import close_to_pb, commit_to_pb, open_to_pb
 from verifier_service.link import DrafterLink, LinkState
-from verifier_service.messages import Commit, Open, Refusal
+from verifier_service.messages import Refusal
 from verifier_service.outbox import Frame
-
-PROTOCOL = 1
 
 _REFUSALS = {
     pb.Nack.REASON_UNKNOWN: Refusal.UNKNOWN,
@@ -179,33 +176,10 @@ def _explain(error: Exception) -> str:
 
 def _frame_to_pb(frame: Frame) -> pb.DraftRequest:
     request = pb.DraftRequest(
-        opens=[_open_to_pb(message) for message in frame.opens],
-        commits=[_commit_to_pb(message) for message in frame.commits],
-        closes=[pb.Close(session_id=message.session_id, epoch=message.epoch) for message in frame.closes],
+        opens=[open_to_pb(message) for message in frame.opens],
+        commits=[commit_to_pb(message) for message in frame.commits],
+        closes=[close_to_pb(message) for message in frame.closes],
     )
     if frame.ping is not None:
         request.ping.nonce = frame.ping
     return request
-
-
-def _open_to_pb(message: Open) -> pb.Open:
-    return pb.Open(
-        session_id=message.session_id,
-        epoch=message.epoch,
-        tokens=tokens_to_bytes(message.tokens),
-        prompt_len=message.prompt_len,
-        sampling=sampling_to_pb(message.params),
-        mode=mode_to_pb(message.mode),
-        gamma=message.gamma,
-        max_len=message.max_len,
-    )
-
-
-def _commit_to_pb(message: Commit) -> pb.Commit:
-    return pb.Commit(
-        session_id=message.session_id,
-        epoch=message.epoch,
-        base_len=message.base_len,
-        tokens=tokens_to_bytes(message.tokens),
-        gamma=message.gamma,
-    )

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from specdec.draft import NO_DRAFT, Draft
 from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close, Commit, Open
 from verifier_service.breaker import Breaker
 from verifier_service.chain import Chain
 from verifier_service.config import DraftingSettings
@@ -16,7 +17,7 @@ from verifier_service.costs import DraftCost
 from verifier_service.drafter_pool import DrafterPool
 from verifier_service.job import Job
 from verifier_service.link import DrafterLink
-from verifier_service.messages import Close, Commit, Open, Refusal
+from verifier_service.messages import Refusal
 from verifier_service.rounds import Fallback
 
 _CHAIN_LIMIT = 128

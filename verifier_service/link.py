@@ -6,8 +6,9 @@ from enum import StrEnum
 import structlog
 
 from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close, Commit, Open
 from verifier_service.breaker import Breaker
-from verifier_service.messages import Close, Commit, Listener, Open, Refusal
+from verifier_service.messages import Listener, Refusal
 from verifier_service.metrics import Metrics
 from verifier_service.outbox import Outbox
 

@@ -1,47 +1,9 @@
-"""What travels between verifier and drafter, as values; protobuf stays in the client."""
+"""What a session hears of its drafter."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from specdec.params import Mode, SamplingParams
 from specdec.wire.draft import DraftTokens
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Begins a session at a drafter from a known prefix, and asks for its first draft."""
-
-    session_id: str
-    epoch: int
-    tokens: tuple[int, ...]
-    """Prompt and committed output."""
-    prompt_len: int
-    params: SamplingParams
-    mode: Mode
-    gamma: int
-    max_len: int
-    """Length the sequence may reach."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What the target committed; asks for the next draft."""
-
-    session_id: str
-    epoch: int
-    base_len: int
-    """Committed length before `tokens`."""
-    tokens: tuple[int, ...]
-    gamma: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Ends a session."""
-
-    session_id: str
-    epoch: int
 
 
 class Refusal(StrEnum):

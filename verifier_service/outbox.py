@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, replace
 
-from verifier_service.messages import Close, Commit, Open
+from specdec.wire.session import Close, Commit, Open
 
 
 @dataclass(frozen=True, slots=True)

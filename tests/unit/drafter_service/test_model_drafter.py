@@ -7,11 +7,11 @@ import pytest
 
 from drafter_service.drafters.base import Failed, Proposed, Work
 from drafter_service.drafters.model import ModelDrafter
-from drafter_service.messages import Open
 from drafter_service.session import Session
 from specdec.draft import SparseProbs
 from specdec.errors import InternalError, TokenOutOfRange
 from specdec.params import Mode, SamplingParams
+from specdec.wire.session import Open
 from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts
 
 PENALISED = SamplingParams(seed=8, presence_penalty=1.5, repetition_penalty=1.3, min_tokens=3, end_token_ids=(4,))

@@ -2,7 +2,7 @@
 
 import torch
 
-from drafter_service.messages import Close, Commit, End, Frame, Malformed, Nack, Open, Reason
+from drafter_service.messages import End, Frame, Malformed, Nack, Reason
 from drafter_service.service import frame_to_pb, messages_from_pb
 from protos.common.v1 import common_pb2
 from protos.drafter.v1 import drafter_pb2 as pb
@@ -10,6 +10,7 @@ from specdec.draft import Draft, SparseProbs
 from specdec.params import Mode, SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.params import mode_to_pb, sampling_to_pb
+from specdec.wire.session import Close, Commit, Open
 from specdec.wire.tokens import tokens_to_bytes
 
 PARAMS = SamplingParams(temperature=0.5, seed=9)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafter_service.messages import Open, Reason, Refused
+from drafter_service.messages import Reason, Refused
 from drafter_service.session import Session
 from specdec.params import Mode, SamplingParams
 from specdec.prefix import PrefixHash
+from specdec.wire.session import Open
 from tests.drafter_fakes import OPEN, commit
 
 CONTEXT = 64

@@ -7,10 +7,11 @@ import pytest
 
 from drafter_service.drafters.base import Work
 from drafter_service.drafters.model import ModelDrafter
-from drafter_service.messages import Close, Malformed, Message, Reason, Refused
+from drafter_service.messages import Malformed, Message, Reason, Refused
 from drafter_service.session import Session
 from drafter_service.sessions import Sessions
 from specdec.params import SamplingParams
+from specdec.wire.session import Close
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
 
 

@@ -8,13 +8,14 @@ from prometheus_client import CollectorRegistry
 
 from drafter_service.drafters.base import Drafter
 from drafter_service.drafters.model import ModelDrafter
-from drafter_service.messages import Close, End, Frame, Malformed, Reason
+from drafter_service.messages import End, Frame, Malformed, Reason
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.worker import Limits, Worker
 from specdec.errors import ModelRefused
 from specdec.params import Mode
 from specdec.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued, expected_drafts
 
 LIMITS = Limits(max_sessions=8, chunk_tokens=16, ahead=0)

@@ -8,13 +8,14 @@ import pytest
 from specdec.draft import Draft
 from specdec.params import Mode, Speculation
 from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close, Commit, Open
 from tests.unit.verifier_service.fakes import chunk_after, make_job, make_metrics
 from verifier_service.config import DraftingSettings
 from verifier_service.costs import DraftCost
 from verifier_service.drafter_pool import DrafterPool
 from verifier_service.drafting import Proposal, RemoteDrafts
 from verifier_service.link import DrafterLink
-from verifier_service.messages import Close, Commit, Open, Refusal
+from verifier_service.messages import Refusal
 from verifier_service.outbox import Frame
 from verifier_service.rounds import Fallback
 

@@ -4,10 +4,11 @@ from prometheus_client import CollectorRegistry
 
 from specdec.params import Mode
 from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close, Open
 from tests.unit.verifier_service.fakes import GREEDY, chunk_after
 from verifier_service.drafter_pool import DrafterPool
 from verifier_service.link import DrafterLink, LinkState
-from verifier_service.messages import Close, Open, Refusal
+from verifier_service.messages import Refusal
 from verifier_service.metrics import Metrics
 
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from specdec.params import Mode
+from specdec.wire.session import Close, Commit, Open
 from tests.unit.verifier_service.fakes import GREEDY
-from verifier_service.messages import Close, Commit, Open
 from verifier_service.outbox import Frame, Outbox
 
 
