@@ -13,7 +13,7 @@ import yaml
 
 from specdec.cli import health, valkey
 from specdec.cli.exit_codes import StartFailed, Unreachable
-from specdec.cli.plan import Service
+from specdec.cli.plan import Role, Service
 from specdec.cli.processes import Child, Children, Command
 from specdec.cli.serve import command_of
 from specdec.cli.signals import Stop
@@ -49,17 +49,28 @@ def start_store(children: Children, folders: Folders, embedded: valkey.Embedded)
     return children.start(command, os.environ)
 
 
-def start_service(children: Children, folders: Folders, service: Service) -> Running:
-    """Write a service's configuration, readable by its owner alone, and start it."""
+def write_config(folders: Folders, service: Service) -> Path:
+    """Write a service's configuration, readable by its owner alone."""
     config = folders.runtime / f"{service.name}.yaml"
     config.touch(0o600)
     config.write_text(yaml.safe_dump(service.config, sort_keys=False), encoding="utf-8")
+    return config
+
+
+def command_line(role: Role, config: Path) -> str:
+    """What a person types to start a service of ours."""
+    return shlex.join(["specdec", "serve", role, "--config", str(config)])
+
+
+def start_service(children: Children, folders: Folders, service: Service) -> Running:
+    """Write a service's configuration and start it."""
+    config = write_config(folders, service)
     command = Command(
         name=service.name,
         role=service.role,
         argv=command_of(service.role, config),
         log=folders.logs / f"{service.name}.log",
-        again=shlex.join(["specdec", "serve", service.role, "--config", str(config)]),
+        again=command_line(service.role, config),
     )
     scratch = folders.runtime / "tmp"  # what libraries leave behind goes with the rest
     scratch.mkdir(mode=0o700, exist_ok=True)

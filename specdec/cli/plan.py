@@ -89,16 +89,26 @@ def services(settings: UpSettings, addresses: Addresses, redis_url: str) -> list
     ]
 
 
+def later_drafter(settings: UpSettings) -> Service:
+    """The drafter that a system without any would use, were it started by hand."""
+    return _drafter(settings, 1, "127.0.0.1:0", settings.drafter_address)
+
+
 def _drafters(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
-    model = {"path": _absolute(settings.drafter), "dtype": settings.dtype}
     for number, (grpc, http) in enumerate(zip(addresses.drafter, addresses.drafter_http, strict=True), 1):
-        yield _service("drafter", number, http, grpc, {"model": model, "log": _log(settings)})
+        yield _drafter(settings, number, http, grpc)
+
+
+def _drafter(settings: UpSettings, number: int, http: str, grpc: str) -> Service:
+    model = {"path": _absolute(settings.drafter), "dtype": settings.dtype}
+    return _service("drafter", number, http, grpc, {"model": model, "log": _log(settings)})
 
 
 def _verifiers(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
     model = {"path": _absolute(settings.target), "name": settings.served_name, "dtype": settings.dtype}
     chosen = {"gamma": settings.gamma, "mode": settings.mode and settings.mode.value}
-    config = {"model": model, "drafters": addresses.drafter, "log": _log(settings), **_given(chosen)}
+    drafters = addresses.drafter or [settings.drafter_address]  # with none, one may join there later
+    config = {"model": model, "drafters": drafters, "log": _log(settings), **_given(chosen)}
     for number, (grpc, http) in enumerate(zip(addresses.verifier, addresses.verifier_http, strict=True), 1):
         yield _service("verifier", number, http, grpc, config)
 

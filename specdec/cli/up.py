@@ -82,8 +82,17 @@ class Up:
         running = [launch.start_service(children, folders, service) for service in services]
         for ready in launch.wait_for_services(running, self._stop, self._settings.start_timeout):
             self._say(f"{ready.service.name} is healthy")
-        self._report_drafters(running)
+        if self._settings.drafters:
+            self._report_drafters(running)
+        else:
+            self._offer_drafter(folders)
         return running
+
+    def _offer_drafter(self, folders: Folders) -> None:
+        """Say how a drafter can join."""
+        later = plan.later_drafter(self._settings)
+        command = launch.command_line("drafter", launch.write_config(folders, later))
+        self._say(f"no drafter: every token is plain until one listens at {later.grpc}. Start it: {command}")
 
     def _report_drafters(self, running: Sequence[Running]) -> None:
         """Wait until every verifier knows its drafters, and say which it will not draft with, and why."""

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.e2e.conftest import ROOT, SPECDEC, System, environment, running_syste
 from tests.tiny_models import make_tiny_model
 
 LONG: dict[str, Any] = {"prompt": "import os\nimport sys\n\n\ndef main(", "temperature": 0, "max_tokens": 400}
+DRAFTED = {"gamma": 4}
 EXTRAS = {"ignore_eos": True, "return_token_ids": True}
 
 
@@ -28,6 +30,25 @@ def complete(client: OpenAI, **changes: Any) -> Any:
     return client.completions.create(model="demo", extra_body=EXTRAS | speculation, **(LONG | changes))
 
 
+def drafts(client: OpenAI) -> bool:
+    """Whether an answer is drafted for."""
+    return complete(client, max_tokens=20, speculation=DRAFTED).metrics is not None
+
+
+@contextmanager
+def started_by_hand(system: System) -> Iterator[None]:
+    """A drafter, started by the command that `specdec up` gives for it."""
+    command = r"specdec (serve drafter --config \S+)"
+    wait_until(lambda: re.search(command, system.log.read_text()) is not None)
+    given = re.findall(command, system.log.read_text())[-1]
+    drafter = subprocess.Popen([SPECDEC, *shlex.split(given)], cwd=ROOT, env=environment())
+    try:
+        yield
+    finally:
+        drafter.terminate()
+        drafter.wait(timeout=30)
+
+
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """A system whose drafter the tests of this file may hurt."""
@@ -35,12 +56,17 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         yield running
 
 
-def test_without_a_drafter_the_tokens_are_the_same_and_the_answer_says_so(tmp_path: Path, system: System) -> None:
+def test_without_a_drafter_the_tokens_are_the_same_until_one_joins(tmp_path: Path, system: System) -> None:
     expected = complete(client_of(system), speculation={"mode": "off"}).choices[0].token_ids
     with running_system(tmp_path, "--drafters", "0") as alone:
-        answer = complete(client_of(alone))
-    assert answer.choices[0].token_ids == expected
+        client = client_of(alone)
+        answer = complete(client)
+        with started_by_hand(alone):
+            wait_until(lambda: drafts(client), seconds=60)
+            joined = complete(client, speculation=DRAFTED)
+    assert answer.choices[0].token_ids == joined.choices[0].token_ids == expected
     assert answer.speculation["fallbacks"]["drafter_unavailable"] > 0
+    assert joined.metrics["speculative_decoding"]["num_accepted_draft_tokens"] > 0
 
 
 def test_a_hung_drafter_does_not_stop_a_stream(fragile: System) -> None:
@@ -70,19 +96,11 @@ def test_a_killed_drafter_is_survived_and_a_restarted_one_is_used_again(fragile:
     assert ids == expected
     assert last.speculation["fallbacks"]["drafter_unavailable"] > 0
 
-    command = r"specdec (serve drafter --config \S+)"
-    wait_until(lambda: re.search(command, fragile.log.read_text()) is not None)
-    restart = re.search(command, fragile.log.read_text())
-    assert restart is not None
-    restarted = subprocess.Popen([SPECDEC, *shlex.split(restart[1])], cwd=ROOT, env=environment())
-    try:
-        wait_until(lambda: complete(client, max_tokens=20).metrics is not None, seconds=60)
-        again = complete(client)
-        assert again.choices[0].token_ids == expected
-        assert again.metrics["speculative_decoding"]["num_accepted_draft_tokens"] > 0
-    finally:
-        restarted.terminate()
-        restarted.wait(timeout=30)
+    with started_by_hand(fragile):
+        wait_until(lambda: drafts(client), seconds=60)
+        again = complete(client, speculation=DRAFTED)
+    assert again.choices[0].token_ids == expected
+    assert again.metrics["speculative_decoding"]["num_accepted_draft_tokens"] > 0
 
 
 def test_a_drafter_with_another_tokenizer_is_refused_visibly(tmp_path: Path, system: System) -> None:
