@@ -103,11 +103,20 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What speculation may do for one request; `gamma` None lets the verifier choose."""
+    """What speculation may do for one request; `gamma` None lets the verifier choose.
+
+    Raises:
+        FieldInvalid: a field is out of range, or lenience is asked of a mode that is exact or nothing.
+    """
 
     mode: Mode = Mode.REJECTION
     gamma: int | None = None
+    lenience: float = 1.0
+    """ℓ: a draft is kept with probability min(1, p/(ℓ·q)). 1 is exact; less is lossy, and for rejection only."""
 
     def __post_init__(self) -> None:
         if self.gamma is not None and self.gamma < 0:
             raise FieldInvalid(f"gamma must be at least 0, got {self.gamma}", "speculation.gamma")
+        _within("speculation.lenience", self.lenience, 0.0, 1.0, open_low=True)
+        if self.lenience != 1.0 and self.mode is not Mode.REJECTION:
+            raise FieldInvalid(f"mode {self.mode} allows no lenience", "speculation.lenience")

@@ -11,6 +11,7 @@ from torch import Tensor
 from specdec.coupling import choose
 from specdec.draft import MAX_WEIGHT, SparseProbs
 from specdec.errors import FieldInvalid, InternalError
+from specdec.multidraft import Siblings
 from specdec.params import Mode
 from specdec.rng import Lane, uniform
 
@@ -45,6 +46,34 @@ def propose(
     ids, weights = _quantised(q, k)
     u = uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None)
     return draw(ids, weights, u).tolist(), _packed(ids, weights)
+
+
+def propose_siblings(
+    siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, width: int
+) -> tuple[list[list[int]], list[SparseProbs]]:
+    """Draw up to `width` drafts for the one position behind each row of q [N, V], in the order of the draw.
+
+    Arguments as in `propose`. There are fewer without replacement than asked for when q̂ has no more ids;
+    deterministic ones are the likeliest tokens and have no distribution.
+
+    Raises:
+        InternalError: q is not a batch of distributions.
+    """
+    ids, weights = _quantised(q, width if siblings is Siblings.DETERMINISTIC else k)
+    if siblings is Siblings.DETERMINISTIC:
+        best = weights.argsort(dim=1, descending=True, stable=True)
+        kept = weights.gather(1, best) > 0
+        rows = zip(ids.gather(1, best), kept, strict=True)
+        return [row[possible].tolist() for row, possible in rows], []
+    families: list[list[int]] = [[] for _ in seeds]
+    left = weights
+    for place in range(width):
+        tokens = draw(ids, left, uniform(seeds, positions, Lane.DRAFT, indices=[place] * len(seeds)))
+        for row in (left.sum(1) > 0).nonzero()[:, 0].tolist():
+            families[row].append(int(tokens[row]))
+        if siblings is Siblings.WITHOUT_REPLACEMENT:
+            left = left.masked_fill(ids == tokens[:, None], 0)
+    return families, _packed(ids, weights)
 
 
 def compress(q: Tensor, k: int) -> list[SparseProbs]:

@@ -57,6 +57,7 @@ def uniform(
     lane: Lane,
     device: torch.device | str = "cpu",
     starts: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
 ) -> Tensor:
     """float64 [N] in [0, 1), 53 random bits each.
 
@@ -66,9 +67,11 @@ def uniform(
         lane: purpose.
         device: where the result lies; the bits are the same everywhere.
         starts: where the draft or round began, for rules that look at a position more than once; 0 when not given.
+        indices: which of several numbers of one position, below 2^32; 0 when not given.
     """
     key, position, start = _coordinates(seeds, positions, starts, device)
-    words = philox((torch.zeros_like(position), position, start, torch.full_like(position, lane)), key)
+    index = torch.tensor(indices or [0] * len(seeds), dtype=torch.int64, device=device)
+    words = philox((index, position, start, torch.full_like(position, lane)), key)
     return ((words[0] << 21) | (words[1] >> 11)).double() * 2.0**-53
 
 

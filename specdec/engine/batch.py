@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specdec.errors import InternalError
+from specdec.errors import FieldInvalid, InternalError
+from specdec.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,9 @@ class Chunk:
     """At least one; the first one's position is the session's length."""
     logits: int
     """How many of the LAST tokens need logits, 0..len(tokens)."""
+    parents: Sequence[int] | None = None
+    """Index of each token's parent among the tokens, -1 for the session's last token; None when each follows the one
+    before it. A session that took a tree must keep a path of it before its next chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Batch:
     """[T], absolute in each token's own session."""
     counts: list[int]
     """Tokens of each chunk; they add up to T."""
+    trees: list[Tree | None]
+    """Of each chunk, None for a chain."""
     keep: list[int]
     """Indices into the T tokens of those that need logits, ascending."""
 
@@ -35,11 +41,12 @@ def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> Ba
     """Join `chunks`; `lengths` has each chunk's session's tokens with KV.
 
     Raises:
-        InternalError: a session twice, no token, an id outside the vocabulary, more logits than tokens.
+        InternalError: a session twice, no token, an id outside the vocabulary, more logits than tokens, no tree.
     """
     tokens: list[int] = []
     positions: list[int] = []
     counts: list[int] = []
+    trees: list[Tree | None] = []
     keep: list[int] = []
     if len({chunk.session for chunk in chunks}) != len(chunks):
         raise InternalError("a session has two chunks in one forward pass")
@@ -47,10 +54,12 @@ def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> Ba
         _check(chunk, vocab_size)
         count = len(chunk.tokens)
         tokens += chunk.tokens
-        positions += range(start, start + count)
+        tree = _tree(chunk)
+        positions += range(start, start + count) if tree is None else (start + depth for depth in tree.depths)
         counts.append(count)
+        trees.append(tree)
         keep += range(len(tokens) - chunk.logits, len(tokens))
-    return Batch(tokens, positions, counts, keep)
+    return Batch(tokens, positions, counts, trees, keep)
 
 
 def _check(chunk: Chunk, vocab_size: int) -> None:
@@ -60,3 +69,16 @@ def _check(chunk: Chunk, vocab_size: int) -> None:
         raise InternalError(f"session {chunk.session}: {chunk.logits} logits wanted of {len(chunk.tokens)} tokens")
     if min(chunk.tokens) < 0 or max(chunk.tokens) >= vocab_size:
         raise InternalError(f"session {chunk.session}: a token id outside 0..{vocab_size - 1}")
+
+
+def _tree(chunk: Chunk) -> Tree | None:
+    """The chunk's tree, None when it is a chain."""
+    if chunk.parents is None:
+        return None
+    if len(chunk.parents) != len(chunk.tokens):
+        raise InternalError(f"session {chunk.session}: {len(chunk.parents)} parents of {len(chunk.tokens)} tokens")
+    try:
+        tree = Tree(tuple(chunk.parents))
+    except FieldInvalid as invalid:
+        raise InternalError(f"session {chunk.session}: {invalid.message}") from invalid
+    return None if tree.is_chain else tree

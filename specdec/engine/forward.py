@@ -22,9 +22,11 @@ def forward(decoder: Decoder, pool: KvPool, chunks: Sequence[Chunk]) -> Tensor:
     for chunk, slab in zip(chunks, slabs, strict=True):
         if slab.length + len(chunk.tokens) > slab.capacity:
             raise InternalError(f"session {chunk.session} is over its capacity of {slab.capacity} tokens")
-    spans = [Span(slab, count) for slab, count in zip(slabs, batch.counts, strict=True)]
+        if slab.tree is not None:
+            raise InternalError(f"session {chunk.session} has kept no path of its tree")
+    spans = [Span(*share) for share in zip(slabs, batch.counts, batch.trees, strict=True)]
     with attending(PackedStep(spans)):
         logits = decoder.logits(batch.tokens, batch.positions, batch.keep)
-    for slab, count in zip(slabs, batch.counts, strict=True):
-        slab.length += count
+    for slab, count, tree in zip(slabs, batch.counts, batch.trees, strict=True):
+        slab.grow(count, tree)
     return logits

@@ -8,16 +8,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from specdec.engine.attention import Rule
 from specdec.engine.kv_pool import Slab
+from specdec.tree import Tree
 
 FOLD_LIMIT = 32
 """Queries up to which a group's heads are folded into rows: one product per key head, at the price of a larger mask."""
 
 
 class Span:
-    """One session's share of a pass: `count` new tokens behind the slab's length."""
+    """One session's share of a pass: `count` new tokens behind the slab's length, a chain unless there is a `tree`."""
 
-    def __init__(self, slab: Slab, count: int) -> None:
+    def __init__(self, slab: Slab, count: int, tree: Tree | None = None) -> None:
         self.count = count
+        self._tree = tree
         self._start, end = slab.length, slab.length + count
         keys, values = slab.keys[..., :end, :], slab.values[..., :end, :]
         self._keys, self._values = keys.unbind(), values.unbind()
@@ -46,7 +48,8 @@ class Span:
         return unfold(out, query.shape[1])
 
     def _long(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        causal = self._start == 0 and (rule.window is None or self.count <= rule.window)
+        chain = self._tree is None and (rule.window is None or self.count <= rule.window)
+        causal = chain and self._start == 0
         out = scaled_dot_product_attention(
             query,
             keys,
@@ -78,8 +81,11 @@ class Span:
         if self.count == 1:
             return None
         if (window, groups) not in self._masks:
-            first = self._first_seen(window)
-            mask = tail_mask(self.count, self._start - first, window, query)
+            before = self._start - self._first_seen(window)
+            if self._tree is None:
+                mask = tail_mask(self.count, before, window, query)
+            else:
+                mask = tree_mask(self._tree, before, window, query)
             self._masks[window, groups] = mask.repeat(groups, 1)
         return self._masks[window, groups]
 
@@ -116,6 +122,20 @@ def tail_mask(count: int, before: int, window: int | None, like: Tensor) -> Tens
     closed = like.new_full((count, before + count), float("-inf"))
     mask = closed.triu(before + 1)
     return mask if window is None else mask + closed.tril_(before - window)
+
+
+def tree_mask(tree: Tree, before: int, window: int | None, like: Tensor) -> Tensor:
+    """[n, before + n]: 0 where node i sees key j, else -inf.
+
+    A node sees itself, its ancestors and the `before` tokens of the context, as far back as the window reaches from
+    its own position, which is its depth behind the context.
+    """
+    depths = torch.tensor(tree.depths, device=like.device)
+    open_ = torch.cat([depths.new_ones(len(tree), before, dtype=torch.bool), tree.ancestors.to(like.device)], dim=1)
+    if window is not None:
+        places = torch.cat([torch.arange(-before, 0, device=like.device), depths])
+        open_ &= places > depths[:, None] - window
+    return torch.where(open_, 0.0, float("-inf")).to(like.dtype)
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:

@@ -61,17 +61,18 @@ def test_noise_is_by_id_and_not_by_place(seed: int, position: int, ids: list[int
 
 
 @given(SEEDS, POSITIONS)
-def test_seed_position_lane_and_start_each_matter(seed: int, position: int) -> None:
+def test_seed_position_lane_start_and_index_each_matter(seed: int, position: int) -> None:
     values = [uniform([seed], [position], lane).item() for lane in Lane]
     values.append(uniform([seed ^ 1], [position], Lane.DRAFT).item())
     values.append(uniform([seed ^ 2**63], [position], Lane.DRAFT).item())
     values.append(uniform([seed], [position ^ 1], Lane.DRAFT).item())
     values.append(uniform([seed], [position], Lane.DRAFT, starts=[1]).item())
+    values.append(uniform([seed], [position], Lane.DRAFT, indices=[1]).item())
     assert len(set(values)) == len(values)
 
 
-def test_no_start_is_start_zero() -> None:
-    assert torch.equal(uniform([3], [9], Lane.DRAFT), uniform([3], [9], Lane.DRAFT, starts=[0]))
+def test_no_start_is_start_zero_and_no_index_is_index_zero() -> None:
+    assert torch.equal(uniform([3], [9], Lane.DRAFT), uniform([3], [9], Lane.DRAFT, starts=[0], indices=[0]))
 
 
 @pytest.mark.parametrize("lane", Lane)
@@ -92,6 +93,7 @@ def test_neighbours_in_every_coordinate_are_uncorrelated() -> None:
         uniform([12] * count, range(count), Lane.DRAFT),
         uniform([11] * count, range(1, count + 1), Lane.DRAFT),
         uniform([11] * count, range(count), Lane.DRAFT, starts=[1] * count),
+        uniform([11] * count, range(count), Lane.DRAFT, indices=[1] * count),
         *(uniform([11] * count, range(count), lane) for lane in Lane if lane is not Lane.DRAFT),
     ]
     for other in others:

@@ -4,6 +4,7 @@ import pytest
 
 from specdec.engine.batch import Chunk, pack
 from specdec.errors import InternalError
+from specdec.tree import Tree
 
 
 def test_tokens_follow_each_other_with_positions_of_their_own_session() -> None:
@@ -16,6 +17,19 @@ def test_tokens_follow_each_other_with_positions_of_their_own_session() -> None:
 def test_only_the_last_tokens_of_each_chunk_keep_logits() -> None:
     batch = pack([Chunk("a", [1, 2, 3], 2), Chunk("b", [4, 5], 0), Chunk("c", [6], 1)], [0, 0, 0], vocab_size=16)
     assert batch.keep == [1, 2, 5]
+
+
+def test_a_trees_tokens_stand_at_their_depth_behind_the_session() -> None:
+    batch = pack([Chunk("a", [7, 8, 9, 6], 4, [-1, 0, 0, 1]), Chunk("b", [5, 4], 1)], [10, 3], vocab_size=16)
+    assert batch.positions == [10, 11, 11, 12, 3, 4]
+    assert batch.trees == [Tree((-1, 0, 0, 1)), None]
+    assert batch.keep == [0, 1, 2, 3, 5]
+
+
+def test_parents_that_form_a_chain_are_no_tree() -> None:
+    assert pack([Chunk("a", [7, 8, 9], 1, [-1, 0, 1])], [4], vocab_size=16) == pack(
+        [Chunk("a", [7, 8, 9], 1)], [4], vocab_size=16
+    )
 
 
 def test_tokens_may_be_any_sequence() -> None:
@@ -31,6 +45,8 @@ def test_tokens_may_be_any_sequence() -> None:
         ([Chunk("a", [16], 0)], "outside 0..15"),
         ([Chunk("a", [-1], 0)], "outside 0..15"),
         ([Chunk("a", [1], 0), Chunk("a", [2], 0)], "two chunks"),
+        ([Chunk("a", [1, 2], 0, [-1])], "1 parents of 2 tokens"),
+        ([Chunk("a", [1, 2], 0, [-1, 1])], r"a: the parent of node 1 must be in \[-1, 0\], got 1"),
     ],
 )
 def test_a_malformed_chunk_is_refused(chunks: list[Chunk], told: str) -> None:

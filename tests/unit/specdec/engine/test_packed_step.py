@@ -8,7 +8,8 @@ from torch import Tensor
 
 from specdec.engine.attention import Rule
 from specdec.engine.kv_pool import KvLayout, Slab
-from specdec.engine.packed_step import FOLD_LIMIT, PackedStep, Span, tail_mask
+from specdec.engine.packed_step import FOLD_LIMIT, PackedStep, Span, tail_mask, tree_mask
+from specdec.tree import Tree
 
 QUERY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH, LAYERS = 6, 2, 8, 4, 2
 LAYOUT = KvLayout(LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH, torch.float64, torch.device("cpu"))
@@ -35,9 +36,9 @@ LENGTHS = {
 class Session:
     """Random queries, keys and values of one whole sequence, and a slab filled up to `start`."""
 
-    def __init__(self, start: int, count: int) -> None:
+    def __init__(self, start: int, count: int, tree: Tree | None = None) -> None:
         total = start + count
-        self.start, self.count = start, count
+        self.start, self.count, self.tree = start, count, tree
         self.query = torch.randn(QUERY_HEADS, total, KEY_WIDTH, dtype=torch.float64)
         self.key = torch.randn(LAYERS, HEADS, total, KEY_WIDTH, dtype=torch.float64)
         self.value = torch.randn(LAYERS, HEADS, total, VALUE_WIDTH, dtype=torch.float64)
@@ -56,22 +57,45 @@ class Session:
 
     def _one(self, layer: int, head: int, row: int, rule: Rule) -> Tensor:
         shared = head // (QUERY_HEADS // HEADS)
-        first = 0 if rule.window is None else max(0, row - rule.window + 1)
+        seen = self.lineage(row)[-rule.window if rule.window else None :]
         scale = KEY_WIDTH**-0.5 if rule.scale is None else rule.scale
-        scores = self.key[layer, shared, first : row + 1] @ self.query[head, row] * scale
+        scores = self.key[layer, shared, seen] @ self.query[head, row] * scale
         if rule.softcap is not None:
             scores = rule.softcap * torch.tanh(scores / rule.softcap)
         weights = scores.exp()
         total = weights.sum() + (0 if rule.sinks is None else rule.sinks[head].exp())
-        return (weights / total) @ self.value[layer, shared, first : row + 1]
+        return (weights / total) @ self.value[layer, shared, seen]
+
+    def lineage(self, row: int) -> list[int]:
+        """The tokens up to `row`, itself the last."""
+        if self.tree is None or row < self.start:
+            return list(range(row + 1))
+        parent = self.tree.parents[row - self.start]
+        return [*self.lineage(self.start + parent), row] if parent >= 0 else [*range(self.start), row]
+
+    def span(self) -> Span:
+        return Span(self.slab, self.count, self.tree)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_every_session_attends_to_its_own_past_only(rule: Rule, lengths: list[tuple[int, int]]) -> None:
     torch.manual_seed(0)
-    sessions = [Session(start, count) for start, count in lengths]
-    step = PackedStep([Span(session.slab, session.count) for session in sessions])
+    check([Session(start, count) for start, count in lengths], rule)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("start", [0, 2, 7])
+def test_a_node_attends_to_the_context_and_its_own_lineage_only(rule: Rule, start: int) -> None:
+    torch.manual_seed(0)
+    forked, wide = Tree((-1, 0, 0, 2, 1, 3, 5, -1)), Tree((-1, *[node // 2 for node in range(FOLD_LIMIT + 3)]))
+    sessions = [Session(start, len(tree), tree) for tree in (forked, wide)]
+    check(sessions, rule)
+    check([sessions[0], Session(9, 4), sessions[1], Session(0, 6), Session(3, 1)], rule)
+
+
+def check(sessions: list[Session], rule: Rule) -> None:
+    step = PackedStep([session.span() for session in sessions])
     for layer in range(LAYERS):
         got = step.attend(
             layer,
@@ -105,6 +129,11 @@ def test_the_mask_opens_exactly_the_window_that_ends_at_the_query(window: int | 
         seen = (row == 0).nonzero().flatten().tolist()
         assert seen == list(range(max(0, query + 5 - (window or 100) + 1), query + 6))
     assert set(mask.flatten().tolist()) <= {0.0, float("-inf")}
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 100])
+def test_a_chains_tree_mask_is_its_tail_mask(window: int | None) -> None:
+    assert torch.equal(tree_mask(Tree.chain(4), 5, window, torch.empty(0)), tail_mask(4, 5, window, torch.empty(0)))
 
 
 def test_spans_of_a_session_grow_with_it() -> None:

@@ -1,0 +1,71 @@
+"""Ragged batches as padded tensors: what the verification rules read of p and q̂."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.draft import MAX_WEIGHT, SparseProbs
+from specdec.errors import FieldInvalid, InternalError
+
+
+def supports(probs: Sequence[SparseProbs], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids, int64 [D, K], and q̂, float64 [D, K], of D supports, of which some may be empty; 0 past the end of each."""
+    if not probs:
+        none = torch.zeros(0, 0, dtype=torch.int64, device=device)
+        return none, none.double()
+    sizes = torch.tensor([len(row.ids) for row in probs], device=device)
+    widest = int(sizes.max())
+    ids, weights = (torch.cat(list(part)).to(device, torch.int64) for part in _columns(probs))
+    q = laid_out(weights, sizes, widest, fill=0).double()
+    return laid_out(ids, sizes, widest, fill=0), q / q.sum(-1, keepdim=True).clamp_min_(1.0)
+
+
+def laid_out(flat: Tensor, lengths: Tensor, width: int, fill: float) -> Tensor:
+    """Values one after the other [D, ...] as rows of `width` [B, width, ...], the rest filled."""
+    rows = torch.full((len(lengths), width, *flat.shape[1:]), fill, dtype=flat.dtype, device=flat.device)
+    rows[torch.arange(width, device=flat.device) < lengths[:, None]] = flat
+    return rows
+
+
+def masses(p: Tensor, rows: int) -> Tensor:
+    """Σp of each row, float64 [R]: float32 rows sum to 1 only to seven digits.
+
+    Raises:
+        InternalError: p is not `rows` distributions.
+    """
+    if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
+        raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
+    mass = p.sum(-1, dtype=torch.float64)
+    proper = (mass > 0) & mass.isfinite() & (p.amin(-1) >= 0)
+    if not bool(proper.all()):
+        raise InternalError(f"not a distribution in rows {(~proper).nonzero()[:, 0].tolist()} of p")
+    return mass
+
+
+def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequence[int], vocab_size: int) -> None:
+    """Check every q̂, and that token i has a weight in `probs[slots[i]]`.
+
+    Raises:
+        FieldInvalid: a q̂ is empty, has ids that are not ascending or outside the vocabulary, has a weight outside
+            1..65535, or lacks one of its tokens.
+    """
+    for row in probs:
+        if not 0 < len(row.ids) == len(row.weights) or row.ids.is_floating_point() or row.weights.is_floating_point():
+            raise FieldInvalid("a draft distribution needs as many integer weights as ids, and at least one", "probs")
+    ids, weights = (torch.cat(part) for part in _columns(probs))
+    owners = torch.arange(len(probs)).repeat_interleave(torch.tensor([len(row.ids) for row in probs]))
+    if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")
+    if not 1 <= int(weights.min()) <= int(weights.max()) <= MAX_WEIGHT:
+        raise FieldInvalid(f"a draft distribution has a weight outside 1..{MAX_WEIGHT}", "probs")
+    if bool(((ids[1:] <= ids[:-1]) & (owners[1:] == owners[:-1])).any()):
+        raise FieldInvalid("the ids of a draft distribution are not ascending", "probs")
+    held, wanted = owners * vocab_size + ids, torch.tensor(slots) * vocab_size + torch.tensor(tokens)
+    if not bool((held[torch.searchsorted(held, wanted).clamp_max(len(held) - 1)] == wanted).all()):
+        raise FieldInvalid("a draft token is not in its own distribution", "probs")
+
+
+def _columns(probs: Iterable[SparseProbs]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    rows = list(probs)
+    return tuple(row.ids for row in rows), tuple(row.weights for row in rows)

@@ -1,0 +1,101 @@
+"""Several drafts for one position: recursive rejection, with and without replacement, and agreement.
+
+Shapes: N positions, each with up to K siblings in the order of their draw, one q̂ of up to S ids that they share, V the
+vocabulary; float64. Past a position's own siblings `children` is -1, past a support q is 0. The recursion itself costs
+O(S) a sibling: outside q̂'s support p only ever changes by a factor.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+NONE = -1
+"""No sibling: in `children` a place that is not taken, in `Choice.child` that all were rejected."""
+
+
+class Siblings(StrEnum):
+    """How the children of a node were made; each has its own rule, and the rule of another is biased."""
+
+    WITH_REPLACEMENT = "with_replacement"
+    """Independent draws from q̂."""
+    WITHOUT_REPLACEMENT = "without_replacement"
+    """Draws from q̂ that leave out what was drawn before."""
+    DETERMINISTIC = "deterministic"
+    """Not draws of their own: the likeliest tokens, a lookup, a prediction, or choices by the coupling's noise."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What recursive rejection makes of each position's siblings."""
+
+    child: Tensor
+    """int64 [N], place of the sibling that is kept, NONE when all were rejected."""
+    left: Tensor
+    """[N, V], not normalised: what the token is drawn from where all were rejected."""
+
+
+def with_replacement(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor) -> Choice:
+    """Multi-step speculative sampling of siblings xⱼ ~ q (SpecInfer, arXiv 2305.09781, Algorithm 2).
+
+    p₁ = p; xⱼ is kept iff u·q(xⱼ) < pⱼ(xⱼ), else pⱼ₊₁ = norm((pⱼ - q)₊). The token after K rejections is from p_{K+1}.
+
+    Args:
+        p: target distributions [N, V].
+        ids: supports, int64 [N, S].
+        q: draft probabilities over them [N, S].
+        children: drafted tokens, int64 [N, K].
+        u: uniforms in [0, 1) [N, K].
+    """
+    return _recursive(p, ids, q, children, u, lambda q, drawn: q)
+
+
+def without_replacement(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor) -> Choice:
+    """The same for siblings xⱼ ~ qⱼ, where q₁ = q and qⱼ₊₁ is qⱼ without xⱼ, renormalised.
+
+    Source: recursive speculative decoding, arXiv 2402.14160, Algorithm 2; Sequoia, arXiv 2402.12374, Algorithm 2.
+    Arguments as in `with_replacement`.
+    """
+    return _recursive(p, ids, q, children, u, _without)
+
+
+def agreement(drawn: Tensor, children: Tensor) -> Tensor:
+    """The place of the child that equals the target's own draw, int64 [N], NONE when none does; exact for any children.
+
+    Args:
+        drawn: y ~ p, int64 [N]; it is what is committed either way.
+        children: proposed tokens, int64 [N, K].
+    """
+    nobody = torch.ones_like(drawn, dtype=torch.bool)[:, None]
+    place = torch.cat([children == drawn[:, None], nobody], dim=1).byte().argmax(1)
+    return torch.where(place < children.shape[1], place, NONE)
+
+
+def _recursive(
+    p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor, successor: Callable[[Tensor, Tensor], Tensor]
+) -> Choice:
+    """Recursive rejection with pⱼ kept as left / mass, so that nothing is divided by what may be 0."""
+    held = q > 0
+    beyond = p.masked_fill(torch.zeros_like(p).scatter_add_(1, ids, held.to(p.dtype)) > 0, 0.0)
+    left, mass, outside = p.gather(1, ids) * held, torch.ones_like(p[:, 0]), beyond.sum(1)
+    child = ids.new_full((len(ids),), NONE)
+    for place, token in enumerate(children.unbind(1)):
+        drawn = held & (ids == token[:, None])
+        judged = (token != NONE) & (child == NONE)
+        kept = judged & (u[:, place] * (drawn * q).sum(1) * mass < (drawn * left).sum(1))
+        child = torch.where(kept, place, child)
+        rest = (left - mass[:, None] * q).clamp_min(0.0)
+        left = torch.where((judged & ~kept)[:, None], rest, left)
+        mass = torch.where(judged & ~kept, rest.sum(1) + outside, mass)
+        q = successor(q, drawn)
+    law = beyond.scatter_add_(1, ids, left)
+    return Choice(child, torch.where(law.sum(1, keepdim=True) > 0.0, law, p))
+
+
+def _without(q: Tensor, drawn: Tensor) -> Tensor:
+    """q without the drawn ids, renormalised; as it is where nothing was drawn or nothing would be left."""
+    rest = q.masked_fill(drawn, 0.0)
+    total = rest.sum(1, keepdim=True)
+    return torch.where(drawn.any(1, keepdim=True) & (total > 0.0), rest / total, q)
