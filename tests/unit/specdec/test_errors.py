@@ -13,7 +13,11 @@ def family(error: type[SpecdecError]) -> Iterator[type[SpecdecError]]:
         yield from family(child)
 
 
-LEAVES = [error for error in family(SpecdecError) if not error.__subclasses__()]
+LEAVES = [
+    error
+    for error in family(SpecdecError)
+    if error.__module__ == SpecdecError.__module__ and not error.__subclasses__()
+]
 
 
 def test_no_two_errors_share_a_reason() -> None:
