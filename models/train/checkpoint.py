@@ -1,0 +1,41 @@
+"""Atomic training checkpoints: a kill at any moment leaves the old checkpoint or the new one, never half of one."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+_SUFFIX = ".partial"
+
+
+def save(path: Path, model: nn.Module, optimizers: Sequence[Optimizer], step: int) -> None:
+    """Write the state after `step` finished steps and make it durable before it replaces the old one."""
+    state = {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "rng": torch.get_rng_state(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + _SUFFIX)
+    with partial.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def restore(path: Path, model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
+    """Load the checkpoint into model and optimisers and give the number of finished steps; 0 when there is none."""
+    if not path.exists():
+        return 0
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    torch.set_rng_state(state["rng"])
+    step: int = state["step"]
+    return step

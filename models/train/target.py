@@ -1,0 +1,53 @@
+"""Training the target on the corpus: next-token cross-entropy, short windows first, full-length ones in the decay."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaForCausalLM
+
+from models.train.architecture import CONTEXT, TARGET, build
+from models.train.compute import Compute
+from models.train.data import Windows
+from models.train.loop import Run, train
+from models.train.optimizer import LearningRates, Schedule, build_optimizers
+
+TOKENS_PER_STEP = 8192
+SHORT = CONTEXT // 2
+RATES = LearningRates(matrices=3e-3, rest=3e-3)
+WARMUP = 100
+DECAY_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class TargetJob:
+    """Everything the target's training depends on."""
+
+    tokens: Tensor
+    vocabulary: int
+    steps: int
+    seed: int
+    checkpoint: Path
+
+
+def train_target(job: TargetJob, compute: Compute) -> LlamaForCausalLM:
+    """Train (or finish training) the target; gives the float32 model in evaluation mode."""
+    model = build(TARGET, job.vocabulary, job.seed).to(compute.device)
+    schedule = Schedule(job.steps, WARMUP, DECAY_SHARE)
+    lengths = {length: Windows(job.tokens, length, job.seed) for length in (SHORT, CONTEXT)}
+
+    @compute.compile
+    def loss_of_batch(batch: Tensor) -> Tensor:
+        with compute.autocast():
+            logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+        return functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+    def loss_of(step: int) -> Tensor:
+        # The decay sees full-length windows, so every position is trained and the cheaper ones carry the bulk.
+        length = SHORT if step < schedule.decay_start else CONTEXT
+        return loss_of_batch(lengths[length].batch(step, TOKENS_PER_STEP // length).to(compute.device))
+
+    run = Run("target", schedule, TOKENS_PER_STEP, job.checkpoint)
+    train(run, model, build_optimizers(model, RATES), loss_of)
+    return model
