@@ -51,6 +51,7 @@ def make_tiny_model(
     layers: int = 2,
     context: int = 256,
     noise: float = 0.0,
+    spread: float = 0.2,
     **settings: Any,
 ) -> Path:
     """Write a model folder and return it.
@@ -64,6 +65,7 @@ def make_tiny_model(
         layers: hidden layers.
         context: longest sequence.
         noise: standard deviation of what is added to every weight: the same seed with a little noise is a good drafter.
+        spread: standard deviation of the weights: with more, distributions are sharper and depend more on the context.
         settings: further settings of the model's configuration.
     """
     config = AutoConfig.for_model(
@@ -81,7 +83,7 @@ def make_tiny_model(
     )
     logging.disable_progress_bar()
     with torch.random.fork_rng():
-        model = _random_model(config, seed, noise)
+        model = _random_model(config, seed, noise, spread)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     make_tokenizer(vocab_size).save_pretrained(folder)
@@ -107,13 +109,13 @@ def make_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     )
 
 
-def _random_model(config: Any, seed: int, noise: float) -> Any:
+def _random_model(config: Any, seed: int, noise: float, spread: float) -> Any:
     """Weights large enough that attention matters to every logit and no two logits are close."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     parameters: list[Tensor] = [p for p in model.parameters() if p.dim() > 1]
     for parameter in parameters:
-        nn.init.normal_(parameter, std=0.2)
+        nn.init.normal_(parameter, std=spread)
     if noise:
         with torch.no_grad():
             for parameter in parameters:
