@@ -24,7 +24,7 @@ class Device(StrEnum):
 def main(  # noqa: PLR0913 - a command's options are its parameters
     steps: Annotated[int, typer.Option(help="Target steps; may change on resume before the decay starts.")] = 920,
     drafter_steps: Annotated[int, typer.Option(help="Distillation steps, first round.")] = 1200,
-    refine_steps: Annotated[int, typer.Option(help="Distillation steps, second round.")] = 500,
+    refine_steps: Annotated[int, typer.Option(help="Distillation steps, second round.")] = 300,
     device: Annotated[Device, typer.Option(help="auto takes a GPU when there is one.")] = Device.AUTO,
     seed: Annotated[int, typer.Option(help="Decides the split, the initial weights and the order of the data.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the pair goes.")] = _MODELS / "demo",

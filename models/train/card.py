@@ -27,7 +27,7 @@ class Facts:
     drafter: str
     target_steps: int
     target_tokens: int
-    drafter_steps: tuple[int, ...]
+    drafter_steps: tuple[int, int]
     drafter_tokens: int
     seed: int
     device: str
@@ -85,6 +85,9 @@ stored, and were measured, rounded to bfloat16.
 
 
 def _training(facts: Facts) -> str:
+    steps = " + ".join(map(str, facts.drafter_steps))
+    first, second = facts.drafter_steps
+    options = f"--seed {facts.seed} --steps {facts.target_steps} --drafter-steps {first} --refine-steps {second}"
     return f"""## Training
 
 * **Data**: {facts.documents} source files of the standard library of CPython {platform.python_version()}
@@ -95,11 +98,11 @@ def _training(facts: Facts) -> str:
 * **Target**: {facts.target_steps:,} steps, {facts.target_tokens:,} tokens
   ({facts.target_tokens / facts.train_tokens:.1f} epochs), next-token cross-entropy, Muon and AdamW, warm-up / stable /
   decay schedule, bfloat16 autocast.
-* **Drafter**: {" + ".join(map(str, facts.drafter_steps))} steps in {len(facts.drafter_steps)} rounds, {facts.drafter_tokens:,} tokens, on the corpus and on text
-  the target wrote at several temperatures; starts as the target's first layers; forward KL to the target's distributions, then
-  total variation (which is 1 − α).
-* **Reproduce**: `make train-demo` (`python -m models.train --seed {facts.seed} --steps {facts.target_steps}
-  --drafter-steps {facts.drafter_steps[0]} --refine-steps {facts.drafter_steps[1]}`); it resumes after a kill. Another interpreter version has other sources, and
+* **Drafter**: {steps} steps in {len(facts.drafter_steps)} rounds, {facts.drafter_tokens:,} tokens, on the corpus and
+  on text the target wrote at several temperatures; starts as the target's first layers; forward KL to the target's
+  distributions, then total variation (which is 1 − α).
+* **Reproduce**: `make train-demo`, or `python -m models.train {options}`;
+  it resumes after a kill. Another interpreter version has other sources, and
   another machine other rounding, so weights differ slightly.
 """
 
@@ -117,4 +120,4 @@ def _completions(facts: Facts) -> str:
 
 
 def _completion(sample: Completion) -> str:
-    return f"Temperature {sample.temperature:g}, after `{sample.prompt.strip()}`:\n\n```python\n{sample.text}\n```\n"
+    return f"Temperature {sample.temperature:g}, after `{sample.prompt!r}`:\n\n```python\n{sample.text}\n```\n"
