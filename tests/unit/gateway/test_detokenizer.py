@@ -37,6 +37,11 @@ def of_pieces(tokens: Sequence[int]) -> str:
     return text.removeprefix(" ")
 
 
+def ordinary(text: str) -> str:
+    """The characters that do not come from byte pieces."""
+    return "".join(character for character in text if character in " thecasé")
+
+
 def pushed(decode: Decode, tokens: Sequence[int], before: Sequence[int] = ()) -> list[str]:
     detokenizer = Detokenizer(decode, before)
     return [*(detokenizer.push(token) for token in tokens), detokenizer.flush()]
@@ -88,4 +93,8 @@ def test_the_pieces_of_a_text_are_the_text(before: tuple[int, ...], text: str) -
 @given(tokens=st.lists(st.integers(0, len(PIECES) - 1), max_size=6 * CONTEXT))
 def test_the_pieces_of_any_tokens_are_their_text(tokens: list[int]) -> None:
     whole = of_pieces([0, *tokens]).removeprefix("the")
-    assert "".join(pushed(of_pieces, tokens, before=[0])) == whole.rstrip("\ufffd")
+    text = "".join(pushed(of_pieces, tokens, before=[0]))
+    assert ordinary(text) == ordinary(whole)
+    # A stray byte right behind a character spoils its whole run of bytes, and what was shown is not taken back.
+    if "\ufffd" not in whole:
+        assert text == whole
