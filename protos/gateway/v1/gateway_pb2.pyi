@@ -258,7 +258,7 @@ class SpeculationOptions(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
-    """Default: the server's."""
+    """Default: the server's, or coupled for a request with a seed."""
     gamma: _builtins.int
     """Draft length; unset is automatic."""
     def __init__(
