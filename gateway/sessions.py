@@ -3,7 +3,6 @@
 Knows nothing of text, models or transports: token ids and opaque bytes go in, frozen values come out.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -167,8 +166,3 @@ class SessionStore(Protocol):
 
     async def close(self) -> None:
         """Finish what is being written and let the connections go."""
-
-
-def session_id_for(tenant: str, request_id: str) -> str:
-    """The session of a request that names none: the same request finds the same session on every replica."""
-    return hashlib.sha256(f"{len(tenant)}:{tenant}:{request_id}".encode()).hexdigest()[:32]
