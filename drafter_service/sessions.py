@@ -88,7 +88,7 @@ class Sessions:
         if earlier is not None and message.epoch < earlier.epoch:
             raise Refused(Reason.STALE, f"epoch {message.epoch}, the session is at {earlier.epoch}")
         self._check_ids(message.tokens)
-        self._check_ids([*message.params.logit_bias, *message.params.end_token_ids])
+        self._check_ids([token for ids in message.params.named_ids.values() for token in ids])
         session = Session(f"{stream.number}/{message.session_id}", message, self._drafter.info.context_length)
         if earlier is None:
             self._make_room(session)

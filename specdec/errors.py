@@ -11,6 +11,7 @@ SpecdecError
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
     ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── TokenizerMismatch
     ├── DeadlineExceeded   └── InternalError
+                               └── NoDistribution
 """
 
 from typing import ClassVar
@@ -170,3 +171,9 @@ class InternalError(ServiceError):
     """A bug: the caller sees a request id, the log has the rest."""
 
     reason = "INTERNAL"
+
+
+class NoDistribution(InternalError):
+    """The model's logits for one sequence are NaN, infinite, or masked throughout: no token can be drawn for it."""
+
+    reason = "NO_DISTRIBUTION"

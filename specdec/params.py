@@ -1,7 +1,7 @@
 """What a request may ask of sampling and speculation: frozen values, validated where they are made."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -9,6 +9,8 @@ from types import MappingProxyType
 from specdec.errors import FieldInvalid
 
 MAX_SEED = 2**63 - 1
+MAX_LOGPROBS = 20
+"""Most of the likeliest tokens that are reported beside each committed one."""
 
 
 class Mode(StrEnum):
@@ -75,6 +77,10 @@ class SamplingParams:
     """`end_token_ids` are masked until the output has this many tokens."""
     end_token_ids: tuple[int, ...] = ()
     """The ids that `min_tokens` masks."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """The only ids that may be drawn; none is all."""
+    banned_token_ids: tuple[int, ...] = ()
+    """Ids that may not be drawn."""
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 2.0)
@@ -100,6 +106,28 @@ class SamplingParams:
             or self.min_tokens > 0
         )
 
+    @property
+    def named_ids(self) -> Mapping[str, Collection[int]]:
+        """Every field that names token ids, with the ids; whether the vocabulary has them is for others to check."""
+        return {
+            "logit_bias": self.logit_bias.keys(),
+            "end_token_ids": self.end_token_ids,
+            "allowed_token_ids": self.allowed_token_ids,
+            "banned_token_ids": self.banned_token_ids,
+        }
+
+    def check_choice(self, vocab_size: int) -> None:
+        """Raise FieldInvalid when no id of the vocabulary may be drawn, be it only while `min_tokens` is in force."""
+        masked = {*self.banned_token_ids, *(self.end_token_ids if self.min_tokens else ())}
+        if not (set(self.allowed_token_ids) or set(range(vocab_size))) - masked:
+            field = "allowed_token_ids" if self.allowed_token_ids else "banned_token_ids"
+            raise FieldInvalid(f"{field} leaves no token that may be drawn", field)
+
+
+def check_logprobs(count: int | None) -> None:
+    """Raise FieldInvalid unless `count` most likely tokens may be reported; None is not to report anything."""
+    _within("logprobs", count or 0, 0, MAX_LOGPROBS)
+
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
@@ -114,9 +142,16 @@ class Speculation:
     lenience: float = 1.0
     """ℓ: a draft is kept with probability min(1, p/(ℓ·q)). 1 is exact; less is lossy, and for rejection only."""
 
+    @property
+    def lossy(self) -> bool:
+        """Whether the output may differ in distribution from the target's."""
+        return self.lenience < 1.0
+
     def __post_init__(self) -> None:
         if self.gamma is not None and self.gamma < 0:
             raise FieldInvalid(f"gamma must be at least 0, got {self.gamma}", "speculation.gamma")
         _within("speculation.lenience", self.lenience, 0.0, 1.0, open_low=True)
         if self.lenience != 1.0 and self.mode is not Mode.REJECTION:
-            raise FieldInvalid(f"mode {self.mode} allows no lenience", "speculation.lenience")
+            raise FieldInvalid(
+                f"lenience is for mode {Mode.REJECTION}: mode {self.mode} allows none", "speculation.lenience"
+            )

@@ -1,8 +1,8 @@
 """The one function from logits to a distribution, and the draw from it; target, drafter and plain decoding share both.
 
-Order: logit_bias, min_tokens, repetition, presence and frequency penalties, temperature, top-k, top-p, min-p.
-Each filter sees the distribution the filters before it left. A filter keeps every token that ties with the last one it
-keeps, and always at least the most likely token.
+Order: logit_bias, allowed and banned ids, min_tokens, repetition, presence and frequency penalties, temperature, top-k,
+top-p, min-p. Each filter sees the distribution the filters before it left. A filter keeps every token that ties with the
+last one it keeps, and always at least the most likely token.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.errors import InternalError, TokenOutOfRange
+from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.params import SamplingParams
 
 _NUCLEUS_HEAD = 256
@@ -39,7 +39,8 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
         one-hot on the argmax, the lowest id of several.
 
     Raises:
-        InternalError: a row is NaN, infinite or masked throughout, or the arguments differ in length.
+        NoDistribution: a row is NaN, infinite or masked throughout.
+        InternalError: the arguments differ in length.
         TokenOutOfRange: a history or a bias names an id outside V.
     """
     if not len(logits) == len(params) == len(histories):
@@ -48,7 +49,8 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     scores = _edited(scores, params, histories)
     top = scores.amax(-1, keepdim=True)
     if not bool(top.isfinite().all()):
-        raise InternalError(f"no distribution in rows {(~top.isfinite())[:, 0].nonzero()[:, 0].tolist()}")
+        rows = (~top.isfinite())[:, 0].nonzero()[:, 0].tolist()
+        raise NoDistribution(f"logits are NaN, infinite or masked throughout in rows {rows}")
     sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
     if len(sampled) == len(params):
         return _softmax(scores - top, params)
@@ -73,22 +75,36 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
 
 
 def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
-    """Bias, end mask and penalties; a copy when there are any."""
-    rows = [row for row, wanted in enumerate(params) if wanted.logit_bias or wanted.needs_history]
+    """Bias, masks and penalties; a copy when there are any."""
+    rows = [row for row, wanted in enumerate(params) if wanted.needs_history or _rules_out(wanted)]
     if not rows:
         return scores
     scores = scores.clone()
     for row in rows:
         _add_bias(scores[row], params[row])
+        _restrict(scores[row], params[row])
         _mask_ends(scores[row], params[row], histories[row])
         _penalise(scores[row], params[row], histories[row])
     return scores
+
+
+def _rules_out(params: SamplingParams) -> bool:
+    return bool(params.logit_bias or params.allowed_token_ids or params.banned_token_ids)
 
 
 def _add_bias(row: Tensor, params: SamplingParams) -> None:
     if params.logit_bias:
         ids = _ids(list(params.logit_bias), row, "logit_bias")
         row[ids] += torch.tensor(list(params.logit_bias.values()), dtype=row.dtype, device=row.device)
+
+
+def _restrict(row: Tensor, params: SamplingParams) -> None:
+    if params.allowed_token_ids:
+        allowed = _ids(params.allowed_token_ids, row, "allowed_token_ids")
+        kept = row[allowed]
+        row.fill_(-math.inf)
+        row[allowed] = kept
+    row[_ids(params.banned_token_ids, row, "banned_token_ids")] = -math.inf
 
 
 def _mask_ends(row: Tensor, params: SamplingParams, history: History) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, TokenOutOfRange
-from specdec.params import Mode, SamplingParams, Speculation
+from specdec.params import Mode, SamplingParams, Speculation, check_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Job:
     end_ids: frozenset[int]
     """Ids that end it."""
     speculation: Speculation
+    logprobs: int | None = None
+    """How many likely tokens are reported beside each committed one; None is no logprobs."""
 
     @property
     def may_speculate(self) -> bool:
@@ -57,6 +59,8 @@ def check(job: Job, limits: Limits) -> None:
     _check_length(job, limits.context_length)
     for field, ids in _ids(job):
         _check_ids(field, ids, limits.vocab_size)
+    job.params.check_choice(limits.vocab_size)
+    check_logprobs(job.logprobs)
     gamma = job.speculation.gamma
     if gamma is not None and gamma > limits.gamma_max:
         raise GammaTooLarge(f"gamma is at most {limits.gamma_max} here, got {gamma}", "speculation.gamma")
@@ -71,8 +75,8 @@ def _check_length(job: Job, context_length: int) -> None:
 def _ids(job: Job) -> Iterator[tuple[str, Iterable[int]]]:
     yield "tokens", job.tokens
     yield "stop_token_ids", job.end_ids
-    yield "sampling.end_token_ids", job.params.end_token_ids
-    yield "sampling.logit_bias", job.params.logit_bias
+    for field, ids in job.params.named_ids.items():
+        yield f"sampling.{field}", ids
 
 
 def _check_ids(field: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -53,6 +53,7 @@ _TABLE: dict[type[SpecdecError], Row] = {
     errors.TokenizerMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "tokenizer_mismatch"),
     errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", "deadline_exceeded"),
     errors.InternalError: Row(grpc.StatusCode.INTERNAL, 500, "server_error", None),
+    errors.NoDistribution: Row(grpc.StatusCode.INTERNAL, 500, "server_error", "no_distribution"),
 }
 
 _BUG = _TABLE[errors.InternalError]

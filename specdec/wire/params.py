@@ -80,6 +80,8 @@ def sampling_to_pb(params: SamplingParams) -> pb.SamplingParams:
         logit_bias=dict(params.logit_bias),
         min_tokens=params.min_tokens,
         end_token_ids=params.end_token_ids,
+        allowed_token_ids=params.allowed_token_ids,
+        banned_token_ids=params.banned_token_ids,
     )
 
 
@@ -101,4 +103,6 @@ def sampling_from_pb(message: pb.SamplingParams) -> SamplingParams:
         logit_bias=dict(message.logit_bias),
         min_tokens=message.min_tokens,
         end_token_ids=tuple(message.end_token_ids),
+        allowed_token_ids=tuple(message.allowed_token_ids),
+        banned_token_ids=tuple(message.banned_token_ids),
     )

@@ -64,3 +64,31 @@ def test_a_negative_gamma_is_refused_and_zero_is_a_choice() -> None:
     with pytest.raises(FieldInvalid) as refused:
         Speculation(gamma=-1)
     assert refused.value.param == "speculation.gamma"
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        (SamplingParams(banned_token_ids=(0, 1, 2, 3)), "banned_token_ids"),
+        (SamplingParams(allowed_token_ids=(1, 2), banned_token_ids=(2, 1)), "allowed_token_ids"),
+        (SamplingParams(allowed_token_ids=(3,), end_token_ids=(3,), min_tokens=1), "allowed_token_ids"),
+        (SamplingParams(banned_token_ids=(0, 1), end_token_ids=(2, 3), min_tokens=1), "banned_token_ids"),
+    ],
+)
+def test_masks_that_leave_nothing_are_refused_by_name(params: SamplingParams, field: str) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        params.check_choice(4)
+    assert refused.value.param == field
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(banned_token_ids=(0, 1, 2)),
+        SamplingParams(allowed_token_ids=(3,), end_token_ids=(3,)),
+        SamplingParams(end_token_ids=(0, 1, 2), min_tokens=1),
+    ],
+)
+def test_masks_that_leave_a_token_are_a_choice(params: SamplingParams) -> None:
+    params.check_choice(4)

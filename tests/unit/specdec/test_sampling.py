@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from specdec.errors import InternalError, TokenOutOfRange
+from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.params import SamplingParams
 from specdec.sampling import History, probabilities, sample
 from tests.unit.specdec.conformance.tables import reference
@@ -31,6 +31,8 @@ PARAMS = st.builds(
     logit_bias=st.dictionaries(st.integers(0, 9), st.floats(-5, 5), max_size=3),
     min_tokens=st.integers(0, 4),
     end_token_ids=st.sampled_from([(), (2,), (0, 9)]),
+    allowed_token_ids=st.sampled_from([(), (1, 3, 5), (0, 2, 9)]),
+    banned_token_ids=st.sampled_from([(), (3,), (4, 9)]),
 )
 TOKENS = st.lists(st.integers(0, 9), max_size=6)
 
@@ -204,13 +206,30 @@ def test_padded_ids_stay_impossible() -> None:
 @pytest.mark.parametrize("bad", [[math.nan, 1.0], [-math.inf, -math.inf], [math.inf, 1.0]])
 def test_a_row_that_is_no_distribution_is_an_error_that_names_the_row(bad: list[float]) -> None:
     for params in (SamplingParams(), SamplingParams(temperature=0.0)):
-        with pytest.raises(InternalError, match=r"rows \[1\]"):
+        with pytest.raises(NoDistribution, match=r"rows \[1\]"):
             probabilities(torch.tensor([[0.0, 1.0], bad]), [params] * 2, [NO_HISTORY] * 2)
 
 
-def test_masking_every_token_is_an_error() -> None:
-    with pytest.raises(InternalError):
-        one(torch.zeros(2), SamplingParams(min_tokens=1, end_token_ids=(0, 1)))
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(min_tokens=1, end_token_ids=(0, 1)),
+        SamplingParams(banned_token_ids=(0, 1)),
+        SamplingParams(allowed_token_ids=(1,), banned_token_ids=(1,)),
+    ],
+)
+def test_masking_every_token_is_an_error(params: SamplingParams) -> None:
+    with pytest.raises(NoDistribution):
+        one(torch.zeros(2), params)
+
+
+def test_only_allowed_ids_that_are_not_banned_are_possible_whatever_else_is_asked() -> None:
+    allowed = {"allowed_token_ids": (1, 2, 3), "banned_token_ids": (2,)}
+    row = torch.tensor([9.0, 1.0, 9.0, 1.0, 9.0])
+    for more in ({}, {"logit_bias": {0: 100.0, 2: 100.0}}, {"presence_penalty": -2.0}, {"top_k": 4}, {"min_p": 0.1}):
+        params = SamplingParams(**allowed, **more)  # type: ignore[arg-type]
+        assert one(row, params, History((), (0, 2))).tolist() == [0.0, 0.5, 0.0, 0.5, 0.0]
+    assert one(row, SamplingParams(temperature=0.0, **allowed)).argmax() == 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -218,6 +237,8 @@ def test_masking_every_token_is_an_error() -> None:
     [
         (SamplingParams(logit_bias={4: 1.0}), NO_HISTORY),
         (SamplingParams(min_tokens=1, end_token_ids=(4,)), NO_HISTORY),
+        (SamplingParams(allowed_token_ids=(1, 4)), NO_HISTORY),
+        (SamplingParams(banned_token_ids=(4,)), NO_HISTORY),
         (SamplingParams(presence_penalty=1.0), History((), (4,))),
         (SamplingParams(presence_penalty=1.0), History((), (-1,))),
         (SamplingParams(repetition_penalty=1.1), History((4,), ())),

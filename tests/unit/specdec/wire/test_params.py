@@ -32,6 +32,8 @@ EVERYTHING = SamplingParams(
     logit_bias={3: -100.0, 7: 2.5},
     min_tokens=4,
     end_token_ids=(0, 2),
+    allowed_token_ids=(1, 5),
+    banned_token_ids=(5, 6),
 )
 
 
