@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from specdec.logprobs import TokenLogprobs
 from specdec.params import Origin
 
 MAX_WEIGHT = 65535
@@ -48,6 +49,8 @@ class Verdict:
     """How many of the draft were kept."""
     drafted: int
     """Length of the draft."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of each token; empty when nobody asked."""
 
     @property
     def origins(self) -> tuple[Origin, ...]:

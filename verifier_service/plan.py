@@ -26,6 +26,10 @@ class Row:
     draft: Draft = NO_DRAFT
     history: History = NO_HISTORY
     """Prompt and output, for parameters that count them."""
+    lenience: float = 1.0
+    """ℓ; 1 is exact."""
+    logprobs: int | None = None
+    """How many likely tokens are reported beside each committed one; None is no logprobs."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from specdec.draft import Verdict
+from specdec.logprobs import TokenLogprobs
 from specdec.params import FinishReason, Origin
 
 
@@ -38,6 +39,7 @@ class Cut:
     origins: tuple[Origin, ...]
     accepted: int
     finish: FinishReason | None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Round:
     finish: FinishReason | None
     fallback: Fallback
     timing: Timing
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of `tokens`; empty when nobody asked."""
 
 
 def cut(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:
@@ -65,4 +69,5 @@ def cut(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:
     if end is not None:
         tokens = tokens[: end + 1]
         finish = FinishReason.STOP
-    return Cut(tokens, verdict.origins[: len(tokens)], min(verdict.accepted, len(tokens)), finish)
+    count = len(tokens)
+    return Cut(tokens, verdict.origins[:count], min(verdict.accepted, count), finish, verdict.logprobs[:count])

@@ -12,6 +12,7 @@ from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.errors import NoVerifier
 from specdec.params import Mode, Speculation
+from specdec.wire.logprobs import logprobs_to_pb
 from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 from verifier_service.desk import Desk
@@ -110,7 +111,9 @@ def _job_from_pb(request: pb.GenerateRequest, default_mode: Mode) -> Job:
         speculation=Speculation(
             mode=mode_from_pb(speculation.mode, default_mode),
             gamma=speculation.gamma if speculation.HasField("gamma") else None,
+            lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
         ),
+        logprobs=request.logprobs if request.HasField("logprobs") else None,
     )
 
 
@@ -124,4 +127,5 @@ def _round_to_pb(done: Round) -> pb.GenerateResponse:
         finish_reason=finish_to_pb(done.finish),
         fallback_reason=done.fallback.value,
         timing=pb.RoundTiming(draft=done.timing.draft, queue=done.timing.queue, verify=done.timing.verify),
+        logprobs=logprobs_to_pb(done.logprobs),
     )

@@ -97,6 +97,7 @@ class Session:
             kept.finish,
             proposal.fallback,
             Timing(proposal.waited, outcome.queue, outcome.verify),
+            kept.logprobs,
         )
 
     def _commit(self, kept: Cut, judged: int) -> None:
@@ -131,6 +132,8 @@ class Session:
             job.params,
             draft,
             history,
+            job.speculation.lenience,
+            job.logprobs,
         )
 
     def _ended_before(self) -> FinishReason | None:

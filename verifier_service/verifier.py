@@ -14,9 +14,11 @@ from torch import Tensor
 
 from specdec.draft import NO_DRAFT, Verdict
 from specdec.engine import Chunk
-from specdec.errors import InternalError
+from specdec.errors import InternalError, NoDistribution
+from specdec.lenience import lenient_greedy
 from specdec.params import Mode
 from specdec.sampling import History, probabilities
+from specdec.scoring import score
 from specdec.verification import verify
 from verifier_service.plan import Prefill, Row, Work
 
@@ -74,6 +76,8 @@ def _without_draft(engine: TargetEngine, work: Work, error: Exception) -> Result
         _log.warning("draft_unusable", session=work.session, error=str(error))
         return verify_batch(engine, [replace(work, draft=NO_DRAFT)])[0]
     _log.error("pass_failed", session=work.session, exc_info=error)
+    if isinstance(error, NoDistribution):
+        return NoDistribution(f"the model has no next token for this sequence: {error.message}")
     return InternalError("the model failed on this sequence")
 
 
@@ -100,7 +104,9 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     """One verdict a row; `logits` [Σ(γ+1), V], row after row."""
     sizes = [len(row.draft.tokens) + 1 for row in rows]
     params = [row.params for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
-    p = probabilities(logits, params, [history for row in rows for history in _histories(row)])
+    histories = [history for row in rows for history in _histories(row)]
+    p = probabilities(logits, params, histories)
+    p = lenient_greedy(p, logits, params, histories, [row.draft for row in rows], [row.lenience for row in rows])
     starts = [0, *accumulate(sizes)]
     verdicts: dict[int, Verdict] = {}
     for mode, members in _by_mode(rows).items():
@@ -113,9 +119,27 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
             [row.draft for row in chosen],
             [row.params.seed for row in chosen],
             [row.base_len for row in chosen],
+            [row.lenience for row in chosen],
         )
         verdicts.update(zip(members, judged, strict=True))
-    return [verdicts[b] for b in range(len(rows))]
+    return _scored(rows, starts, logits, [verdicts[b] for b in range(len(rows))])
+
+
+def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts, with the log probabilities of their tokens where a row asks for them."""
+    tops = [row.logprobs for row in rows]
+    asked = [
+        (start, verdict.tokens) for start, verdict, top in zip(starts, verdicts, tops, strict=False) if top is not None
+    ]
+    if not asked:
+        return list(verdicts)
+    index = torch.tensor([start + step for start, tokens in asked for step in range(len(tokens))], device=logits.device)
+    chosen = [token for _, tokens in asked for token in tokens]
+    found = iter(score(logits[index], chosen, max(top for top in tops if top is not None)))
+    return [
+        verdict if top is None else replace(verdict, logprobs=tuple(next(found).cut(top) for _ in verdict.tokens))
+        for verdict, top in zip(verdicts, tops, strict=True)
+    ]
 
 
 def _by_mode(rows: Sequence[Row]) -> dict[Mode, list[int]]:

@@ -1,0 +1,59 @@
+"""Log probabilities of a round's tokens between protobuf and values: float32, little-endian, one after the other."""
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+
+from protos.verifier.v1 import verifier_pb2 as pb
+from specdec.errors import FieldInvalid
+from specdec.logprobs import TokenLogprobs
+from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+
+_BYTES = 4
+
+
+def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> pb.Logprobs | None:
+    """Pack; every position has as many likely tokens as the others. None when there are none."""
+    if not logprobs:
+        return None
+    return pb.Logprobs(
+        tokens=floats_to_bytes(each.logprob for each in logprobs),
+        top_ids=tokens_to_bytes(token for each in logprobs for token, _ in each.top),
+        top_logprobs=floats_to_bytes(logprob for each in logprobs for _, logprob in each.top),
+    )
+
+
+def logprobs_from_pb(message: pb.Logprobs) -> tuple[TokenLogprobs, ...]:
+    """Unpack.
+
+    Raises:
+        FieldInvalid: the arrays do not fit together.
+    """
+    own = floats_from_bytes(message.tokens, "logprobs")
+    ids = tokens_from_bytes(message.top_ids)
+    best = floats_from_bytes(message.top_logprobs, "logprobs")
+    if len(ids) != len(best) or (len(ids) % len(own) if own else ids):
+        raise FieldInvalid(f"{len(own)} logprobs with {len(ids)} ids and {len(best)} logprobs of theirs", "logprobs")
+    width = len(ids) // len(own) if own else 0
+    pairs = tuple(zip(ids, best, strict=True))
+    return tuple(TokenLogprobs(each, pairs[at * width : (at + 1) * width]) for at, each in enumerate(own))
+
+
+def floats_to_bytes(values: Iterable[float]) -> bytes:
+    """Pack numbers as float32."""
+    return _little_endian(array("f", values)).tobytes()
+
+
+def floats_from_bytes(data: bytes, field: str) -> list[float]:
+    """Unpack float32 numbers; raises FieldInvalid when the length is not a multiple of four."""
+    if len(data) % _BYTES:
+        raise FieldInvalid(f"{field} must be whole float32 values, got {len(data)} bytes", field)
+    values = array("f")
+    values.frombytes(data)
+    return _little_endian(values).tolist()
+
+
+def _little_endian(values: "array[float]") -> "array[float]":
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
