@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from gateway.request import MAX_STOPS, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.params import MAX_LOGPROBS
 
 
 def _parse_prompt(value: Any) -> Prompt:
@@ -94,6 +95,8 @@ MinP = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0, "maximum
 TopK = Annotated[int, WithJsonSchema({"type": "integer", "minimum": -1})]
 Penalty = Annotated[float, WithJsonSchema({"type": "number", "minimum": -2, "maximum": 2})]
 Repetition = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 2})]
+Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
+Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 AtLeastOne = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})]
 Natural = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
 Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant"]})]

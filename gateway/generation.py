@@ -93,7 +93,7 @@ class _Run:
         self._tokens = list(plan.prompt)
         detokenizer = Detokenizer(services.tokenizer.decode, plan.prompt)
         self._text = OutputText(detokenizer, plan.stop, plan.sampling.min_tokens)
-        self._statistics = Statistics(plan.speculation.mode, plan.speculation.gamma)
+        self._statistics = Statistics(plan.speculation)
         self._finish: FinishReason | None = None
         self._stop = ""
         self._began = self._last = time.monotonic()
@@ -141,22 +141,13 @@ class _Run:
 
     async def _next_call(self) -> Call:
         """The call for the rest of the generation, under a new epoch."""
-        return Call(
-            session_id=self._session.id,
-            epoch=await self._session.acquire(),
-            tokens=tuple(self._tokens),
-            prompt_len=len(self._plan.prompt),
-            sampling=self._plan.sampling,
-            max_tokens=self._plan.max_tokens,
-            stop_token_ids=self._plan.stop_token_ids,
-            speculation=self._plan.speculation,
-        )
+        return self._plan.call(self._session.id, await self._session.acquire(), self._tokens)
 
     async def _commit(self, verified: VerifiedRound) -> Round:
         """Cut the round where the output ends, have the store keep it, and only then make it showable."""
         if verified.base_len != len(self._tokens):
             raise InternalError(f"a round begins at {verified.base_len}, not at {len(self._tokens)}")
-        taken = self._text.take(verified.tokens, verified.origins)
+        taken = self._text.take(verified.tokens, verified.origins, verified.logprobs)
         accepted = min(verified.accepted, taken.count)
         finish = FinishReason.STOP if taken.stop else verified.finish
         rest = self._text.finish() if finish else Taken(0, ())

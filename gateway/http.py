@@ -24,7 +24,7 @@ from gateway.plan import check_model
 from gateway.problems import CLIENT_GONE, Edge, on_error, on_http_error
 from gateway.replies import Answer, ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.request import check_ids
-from gateway.writers import ChatWriter, CompletionWriter, Writer
+from gateway.writers import ChatWriter, CompletionWriter, Form, Writer
 from specdec.errors import InternalError, SpecdecError
 
 _Result = TypeVar("_Result")
@@ -142,20 +142,21 @@ class _Api:
         return kind.parse(parse_json(raw))
 
     async def _generate(
-        self, request: Request, body: CompletionBody | ChatBody, writer: Callable[[Started, bool, bool], Writer]
+        self, request: Request, body: CompletionBody | ChatBody, writer: Callable[[Started, Form], Writer]
     ) -> Response:
         events = self._generator.stream(body.request(request.state.request_id))
         pending = sse.Pending(events)
         return await _while_connected(request, self._answer(pending, body, writer))
 
     async def _answer(
-        self, pending: sse.Pending, body: CompletionBody | ChatBody, writer: Callable[[Started, bool, bool], Writer]
+        self, pending: sse.Pending, body: CompletionBody | ChatBody, writer: Callable[[Started, Form], Writer]
     ) -> Response:
         """The response; a stream is not begun before its first round, so that what fails early has a status."""
         ping = self._services.settings.ping
         try:
             started = _as_started(await pending.take())
-            writes = writer(started, body.include_usage, bool(body.return_token_ids))
+            form = Form(self._services.tokenizer.piece, body.include_usage, bool(body.return_token_ids))
+            writes = writer(started, form)
             if not body.stream:
                 async with aclosing(pending):
                     return _json(await _whole(pending, writes))

@@ -1,6 +1,6 @@
 """The bodies of the OpenAI API that the gateway takes, with vLLM's additions and ours, and the value they come to."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,8 @@ from gateway.fields import (
     GammaField,
     JustOne,
     JustZero,
+    Lenience,
+    Logprobs,
     MinP,
     Natural,
     Nothing,
@@ -48,6 +50,7 @@ class SpeculationBody(Body):
 
     mode: Literal["off", "rejection", "block", "coupled"] | None = None
     gamma: GammaField = None
+    lenience: Lenience | None = None
 
 
 class StreamOptions(Body):
@@ -64,7 +67,6 @@ class GenerationBody(Body):
         {
             "n",
             "best_of",
-            "logprobs",
             "use_beam_search",
             "include_stop_str_in_output",
             "skip_special_tokens",
@@ -85,6 +87,8 @@ class GenerationBody(Body):
     frequency_penalty: Penalty | None = None
     repetition_penalty: Repetition | None = None
     logit_bias: dict[str, float] | None = None
+    allowed_token_ids: Annotated[list[Natural], Field(min_length=1)] | None = None
+    banned_token_ids: list[Natural] | None = None
     stop: StopField = ()
     stop_token_ids: list[Natural] | None = None
     min_tokens: Natural | None = None
@@ -102,7 +106,6 @@ class GenerationBody(Body):
 
     n: JustOne | None = None
     best_of: JustOne | None = None
-    logprobs: Off | None = None
     use_beam_search: Off | None = None
     include_stop_str_in_output: Off | None = None
     skip_special_tokens: On | None = None
@@ -116,8 +119,9 @@ class GenerationBody(Body):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def _request(
-        self, prompt: Prompt, request_id: str, max_tokens: int | None, cap_tokens: int | None
+        self, prompt: Prompt, request_id: str, limits: tuple[int | None, int | None], logprobs: int | None
     ) -> GenerationRequest:
+        """`limits` are max_tokens and cap_tokens."""
         if self.stream_options is not None and not self.stream:
             raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
         speculation = self.speculation or SpeculationBody()
@@ -125,14 +129,16 @@ class GenerationBody(Body):
             prompt=prompt,
             sampling=self._sampling(),
             model=self.model or "",
-            max_tokens=max_tokens,
-            cap_tokens=cap_tokens,
+            max_tokens=limits[0],
+            cap_tokens=limits[1],
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             mode=Mode(speculation.mode) if speculation.mode else None,
             seeded=self.seed is not None,
             gamma=speculation.gamma,
+            lenience=1.0 if speculation.lenience is None else speculation.lenience,
+            logprobs=logprobs,
             request_id=request_id,
         )
 
@@ -140,7 +146,13 @@ class GenerationBody(Body):
         given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
         given.setdefault("seed", random_seed())
         top_k = 0 if self.top_k in (None, -1) else self.top_k
-        return SamplingParams(top_k=top_k or 0, logit_bias=_bias(self.logit_bias or {}), **given)
+        return SamplingParams(
+            top_k=top_k or 0,
+            logit_bias=_bias(self.logit_bias or {}),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
+            banned_token_ids=tuple(self.banned_token_ids or ()),
+            **given,
+        )
 
 
 class CompletionBody(GenerationBody):
@@ -151,18 +163,18 @@ class CompletionBody(GenerationBody):
     prompt: PromptField
     suffix: Literal[""] | None = None
     add_special_tokens: On | None = None
+    logprobs: Logprobs | None = None
 
     def request(self, request_id: str) -> GenerationRequest:
         """The value it comes to; raises RequestError."""
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
-        return self._request(self.prompt, request_id, self.max_tokens, cap)
+        return self._request(self.prompt, request_id, (self.max_tokens, cap), self.logprobs)
 
 
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {
-        "top_logprobs",
         "tools",
         "tool_choice",
         "parallel_tool_calls",
@@ -182,7 +194,8 @@ class ChatBody(GenerationBody):
 
     messages: list[MessageBody] = Field(json_schema_extra={"minItems": 1})
     max_completion_tokens: AtLeastOne | None = None
-    top_logprobs: JustZero | None = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
     tools: Nothing | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
@@ -204,7 +217,10 @@ class ChatBody(GenerationBody):
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise FieldInvalid("max_tokens and max_completion_tokens differ; give one", "max_completion_tokens")
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return self._request(chat_prompt(self.messages), request_id, limit, None)
+        if self.top_logprobs and not self.logprobs:
+            raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        logprobs = self.top_logprobs or 0 if self.logprobs else None
+        return self._request(chat_prompt(self.messages), request_id, (limit, None), logprobs)
 
 
 def _bias(given: dict[str, float]) -> dict[int, float]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from gateway.detokenizer import Detokenizer
 from gateway.stops import find_stop, held_length
+from specdec.logprobs import TokenLogprobs
 from specdec.params import Origin
 
 
@@ -16,6 +17,8 @@ class OutputToken:
     text: str
     """Empty for all but the last token of a character, for special tokens, and past a stop string's beginning."""
     origin: Origin
+    logprobs: TokenLogprobs | None = None
+    """None when nobody asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,12 @@ class OutputText:
         """The text held back."""
         return "".join(token.text for token in self._held)
 
-    def take(self, tokens: Sequence[int], origins: Sequence[Origin]) -> Taken:
-        """Add the tokens of one round; nothing may be added after a stop."""
+    def take(self, tokens: Sequence[int], origins: Sequence[Origin], logprobs: Sequence[TokenLogprobs] = ()) -> Taken:
+        """Add the tokens of one round, with their log probabilities if there are any; not after a stop."""
         released: list[OutputToken] = []
-        for count, (token, origin) in enumerate(zip(tokens, origins, strict=True), start=1):
-            self._held.append(OutputToken(token, self._detokenizer.push(token), origin))
+        scores = logprobs or (None,) * len(tokens)
+        for count, (token, origin, score) in enumerate(zip(tokens, origins, scores, strict=True), start=1):
+            self._held.append(OutputToken(token, self._detokenizer.push(token), origin, score))
             stop = self._cut_at_stop()
             if stop:
                 return Taken(count, (*released, *self._release(len(self._held))), stop)

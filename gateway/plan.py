@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from gateway.request import GenerationRequest, check_ids
-from gateway.verifier import VerifierInfo
+from gateway.verifier import Call, VerifierInfo
 from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge, ModelNotFound
 from specdec.params import Mode, SamplingParams, Speculation
 
@@ -22,6 +22,22 @@ class Plan:
     """The model's own end ids among them, unless they are to be ignored."""
     speculation: Speculation
     stop: tuple[str, ...]
+    logprobs: int | None
+    """How many likely tokens are reported beside each of the output; None is no logprobs."""
+
+    def call(self, session_id: str, epoch: int, tokens: Sequence[int]) -> Call:
+        """For the rest of the generation, behind prompt and committed tokens."""
+        return Call(
+            session_id=session_id,
+            epoch=epoch,
+            tokens=tuple(tokens),
+            prompt_len=len(self.prompt),
+            sampling=self.sampling,
+            max_tokens=self.max_tokens,
+            stop_token_ids=self.stop_token_ids,
+            speculation=self.speculation,
+            logprobs=self.logprobs,
+        )
 
     def parameters(self) -> bytes:
         """All but the prompt, as JSON: with the committed tokens, enough to go on elsewhere."""
@@ -38,6 +54,8 @@ class Plan:
                 "stop": self.stop,
                 "mode": self.speculation.mode,
                 "gamma": self.speculation.gamma,
+                "lenience": self.speculation.lenience,
+                "logprobs": self.logprobs,
             }
         ).encode()
 
@@ -59,23 +77,28 @@ def make_plan(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
         TokenOutOfRange: an id is not in the vocabulary.
         ContextLengthExceeded: prompt, or prompt and max_tokens, do not fit.
         GammaTooLarge: over the model's limit.
+        FieldInvalid: no token may be drawn, or the mode allows no lenience.
         FieldRequired: the prompt came to no token at all.
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
     check_ids(prompt, "prompt", info.vocab_size)
     check_ids(request.stop_token_ids, "stop_token_ids", info.vocab_size)
-    check_ids(tuple(request.sampling.logit_bias), "logit_bias", info.vocab_size)
+    for name, ids in request.sampling.named_ids.items():
+        check_ids(tuple(ids), name, info.vocab_size)
     _check_gamma(request.gamma, info.gamma_max)
     ends = () if request.ignore_eos else info.end_token_ids
     stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
+    sampling = replace(request.sampling, end_token_ids=stop_token_ids)
+    sampling.check_choice(info.vocab_size)
     return Plan(
         prompt=tuple(prompt),
-        sampling=replace(request.sampling, end_token_ids=stop_token_ids),
+        sampling=sampling,
         max_tokens=_max_tokens(request, len(prompt), info.context_length),
         stop_token_ids=stop_token_ids,
-        speculation=Speculation(_mode(request, mode), request.gamma),
+        speculation=Speculation(_mode(request, mode), request.gamma, request.lenience),
         stop=request.stop,
+        logprobs=request.logprobs,
     )
 
 

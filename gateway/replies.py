@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from gateway.logprobs import ChatLogprobs, CompletionLogprobs
 from gateway.statistics import Summary
 
 FinishReasonField = Literal["stop", "length"]
@@ -40,6 +41,9 @@ class SpeculationReport(BaseModel):
 
     mode: Literal["off", "rejection", "block", "coupled"]
     gamma: int | Literal["auto"] | None = None
+    lenience: float | None = None
+    lossy: bool
+    """Whether the output may differ in distribution from the target's: lenience is below 1."""
     fallbacks: dict[str, int]
 
 
@@ -63,7 +67,7 @@ class CompletionChoice(BaseModel):
 
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: FinishReasonField | None
     stop_reason: str | None = None
     """The stop string that matched."""
@@ -91,7 +95,7 @@ class ChatChoice(BaseModel):
 
     index: int
     message: AssistantMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReasonField
     stop_reason: str | None = None
     token_ids: list[int] | None = None
@@ -116,7 +120,7 @@ class DeltaChoice(BaseModel):
 
     index: int
     delta: Delta
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReasonField | None
     stop_reason: str | None = None
     token_ids: list[int] | None = None
@@ -198,7 +202,13 @@ def metrics_of(summary: Summary) -> Metrics | None:
 
 def report_of(summary: Summary) -> SpeculationReport:
     """What was asked for and what stood in the way."""
-    if summary.mode == "off":
-        return SpeculationReport(mode="off", fallbacks={})
-    gamma: int | Literal["auto"] = "auto" if summary.gamma is None else summary.gamma
-    return SpeculationReport(mode=summary.mode.value, gamma=gamma, fallbacks=dict(summary.fallbacks))
+    asked = summary.speculation
+    if asked.mode == "off":
+        return SpeculationReport(mode="off", lossy=False, fallbacks={})
+    return SpeculationReport(
+        mode=asked.mode.value,
+        gamma="auto" if asked.gamma is None else asked.gamma,
+        lenience=asked.lenience,
+        lossy=asked.lossy,
+        fallbacks=dict(summary.fallbacks),
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specdec.errors import FieldInvalid, FieldRequired, TokenOutOfRange
-from specdec.params import Mode, SamplingParams
+from specdec.params import Mode, SamplingParams, Speculation, check_logprobs
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
@@ -86,13 +86,19 @@ class GenerationRequest:
     """Whether the caller chose the seed, and so wants the same tokens again."""
     gamma: int | None = None
     """Draft length; None lets the verifier choose."""
+    lenience: float = 1.0
+    """ℓ in (0, 1]; 1 is exact."""
+    logprobs: int | None = None
+    """How many likely tokens are reported beside each of the output; None is no logprobs."""
     request_id: str = field(default_factory=new_id)
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt)
         _check_stops(self.stop)
         check_ids(self.stop_token_ids, "stop_token_ids")
-        check_ids(tuple(self.sampling.logit_bias), "logit_bias")
+        for name, ids in self.sampling.named_ids.items():
+            check_ids(tuple(ids), name)
+        check_logprobs(self.logprobs)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise FieldInvalid(f"max_tokens must be at least 1, got {self.max_tokens}", "max_tokens")
         limit = self.max_tokens if self.max_tokens is not None else self.cap_tokens
@@ -100,8 +106,7 @@ class GenerationRequest:
             raise FieldInvalid(
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
-        if self.gamma is not None and self.gamma < 0:
-            raise FieldInvalid(f"gamma must be at least 0, got {self.gamma}", "speculation.gamma")
+        Speculation(gamma=self.gamma, lenience=self.lenience)
 
 
 def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:

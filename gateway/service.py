@@ -26,8 +26,11 @@ from gateway.statistics import Summary
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldRequired, InternalError
+from specdec.logprobs import TokenLogprobs
 from specdec.params import Mode, SamplingParams
+from specdec.wire.logprobs import floats_to_bytes
 from specdec.wire.params import finish_to_pb, mode_from_pb, mode_to_pb, origin_to_pb
+from specdec.wire.tokens import tokens_to_bytes
 
 SERVICES = ("specdec.gateway.v1.GenerationService", "specdec.gateway.v1.ModelService")
 
@@ -131,6 +134,8 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         mode=mode,
         seeded=message.sampling.HasField("seed"),
         gamma=speculation.gamma if speculation.HasField("gamma") else None,
+        lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
         request_id=message.request_id or new_id(),
     )
 
@@ -151,9 +156,11 @@ def _chat(message: pb.ChatPrompt) -> ChatPrompt:
 
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
-    given: dict[str, Any] = {field.name: value for field, value in options.ListFields() if field.name != "logit_bias"}
+    given: dict[str, Any] = {field.name: value for field, value in options.ListFields()}
     given.setdefault("seed", random_seed())
-    return SamplingParams(**given, logit_bias=dict(options.logit_bias), min_tokens=min_tokens)
+    for name, frozen in (("logit_bias", dict), ("allowed_token_ids", tuple), ("banned_token_ids", tuple)):
+        given[name] = frozen(getattr(options, name))
+    return SamplingParams(**given, min_tokens=min_tokens)
 
 
 def _event(event: Event) -> pb.StreamGenerateResponse:
@@ -209,7 +216,16 @@ def _whole(started: Started, tokens: list[OutputToken], finished: Finished) -> p
 
 
 def _token(token: OutputToken) -> pb.CommittedToken:
-    return pb.CommittedToken(id=token.id, text=token.text, origin=origin_to_pb(token.origin))
+    logprobs = _logprobs(token.logprobs) if token.logprobs is not None else None
+    return pb.CommittedToken(id=token.id, text=token.text, origin=origin_to_pb(token.origin), logprobs=logprobs)
+
+
+def _logprobs(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
+    return pb.TokenLogprobs(
+        logprob=logprobs.logprob,
+        top_ids=tokens_to_bytes(token for token, _ in logprobs.top),
+        top_logprobs=floats_to_bytes(logprob for _, logprob in logprobs.top),
+    )
 
 
 def _usage(finished: Finished) -> pb.Usage:
@@ -218,7 +234,7 @@ def _usage(finished: Finished) -> pb.Usage:
 
 def _summary(summary: Summary) -> pb.SpeculationSummary:
     return pb.SpeculationSummary(
-        mode=mode_to_pb(summary.mode),
+        mode=mode_to_pb(summary.speculation.mode),
         num_spec_steps=summary.num_spec_steps,
         num_spec_tokens=summary.num_spec_tokens,
         num_draft_tokens=summary.num_draft_tokens,
@@ -228,4 +244,6 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
         acceptance_histogram=summary.acceptance_histogram,
         num_plain_steps=summary.num_plain_steps,
         fallbacks=dict(summary.fallbacks),
+        lenience=summary.speculation.lenience,
+        lossy=summary.speculation.lossy,
     )

@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from specdec.params import Mode
+from specdec.params import Speculation
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Sums over the rounds of a generation."""
 
-    mode: Mode
-    gamma: int | None
-    """As asked for; None when the verifier chose."""
+    speculation: Speculation
+    """As asked for; γ is None when the verifier chose."""
     num_spec_steps: int
     """Rounds that had a draft."""
     num_plain_steps: int
@@ -45,9 +44,8 @@ class Summary:
 class Statistics:
     """Collects the rounds of one generation."""
 
-    def __init__(self, mode: Mode, gamma: int | None) -> None:
-        self._mode = mode
-        self._gamma = gamma
+    def __init__(self, speculation: Speculation) -> None:
+        self._speculation = speculation
         self._accepted: Counter[int] = Counter()
         self._longest = 0
         self._drafted = 0
@@ -68,8 +66,7 @@ class Statistics:
     def summary(self) -> Summary:
         """The sums so far."""
         return Summary(
-            mode=self._mode,
-            gamma=self._gamma,
+            speculation=self._speculation,
             num_spec_steps=self._accepted.total(),
             num_plain_steps=self._plain,
             num_draft_tokens=self._drafted,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from gateway.pieces import piece
 from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
 from specdec.vocabulary import fingerprint
@@ -26,6 +27,9 @@ class Tokenizer(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token on its own; of a special token, its name."""
 
 
 class ModelTokenizer:
@@ -71,6 +75,10 @@ class ModelTokenizer:
         """The text of ids, special tokens left out."""
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token on its own; of a special token, its name."""
+        return piece(self._tokenizer, token)
 
     async def _on_thread(self, work: "partial[tuple[int, ...]]") -> tuple[int, ...]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

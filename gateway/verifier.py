@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specdec.logprobs import TokenLogprobs
 from specdec.params import FinishReason, Origin, SamplingParams, Speculation
 
 
@@ -49,6 +50,8 @@ class Call:
     """Output length, committed tokens included, at which the generation ends."""
     stop_token_ids: tuple[int, ...]
     speculation: Speculation
+    logprobs: int | None = None
+    """How many likely tokens are reported beside each committed one; None is no logprobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class VerifiedRound:
     draft_seconds: float = 0.0
     queue_seconds: float = 0.0
     verify_seconds: float = 0.0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of `tokens`; empty when nobody asked."""
 
 
 class Verifier(Protocol):

@@ -10,6 +10,7 @@ from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.serving.channel import open_channel
 from specdec.serving.status import from_rpc_error
+from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
@@ -88,7 +89,12 @@ def _request(call: Call) -> pb.GenerateRequest:
         sampling=sampling_to_pb(call.sampling),
         max_tokens=call.max_tokens,
         stop_token_ids=call.stop_token_ids,
-        speculation=pb.Speculation(mode=mode_to_pb(call.speculation.mode), gamma=call.speculation.gamma),
+        speculation=pb.Speculation(
+            mode=mode_to_pb(call.speculation.mode),
+            gamma=call.speculation.gamma,
+            lenience=call.speculation.lenience,
+        ),
+        logprobs=call.logprobs,
     )
 
 
@@ -104,4 +110,5 @@ def _round(message: pb.GenerateResponse) -> VerifiedRound:
         draft_seconds=message.timing.draft,
         queue_seconds=message.timing.queue,
         verify_seconds=message.timing.verify,
+        logprobs=logprobs_from_pb(message.logprobs),
     )

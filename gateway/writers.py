@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.events import Finished, Round, Started
+from gateway.logprobs import Piece, chat_logprobs, completion_logprobs
 from gateway.output import OutputToken
 from gateway.replies import (
     Answer,
@@ -22,13 +24,22 @@ from gateway.replies import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the caller wants to see."""
+
+    piece: Piece
+    include_usage: bool = False
+    """Whether a stream ends with a chunk of counts."""
+    token_ids: bool = False
+
+
 class Writer(ABC):
     """Writes one generation, whole or chunk by chunk."""
 
-    def __init__(self, started: Started, include_usage: bool, token_ids: bool) -> None:
+    def __init__(self, started: Started, form: Form) -> None:
         self._started = started
-        self._include_usage = include_usage
-        self._token_ids = token_ids
+        self._form = form
 
     @abstractmethod
     def whole(self, tokens: Sequence[OutputToken], finished: Finished) -> Answer:
@@ -54,7 +65,7 @@ class Writer(ABC):
     def closing(self, finished: Finished) -> Iterator[Answer]:
         """Chunks after the last round."""
         yield self._piece((), finished)
-        if self._include_usage:
+        if self._form.include_usage:
             yield self._counts(finished)
 
     def _head(self, prefix: str) -> dict[str, Any]:
@@ -67,7 +78,7 @@ class Writer(ABC):
 
     def _chunk_head(self, prefix: str, finished: Finished | None) -> dict[str, Any]:
         head = self._head(prefix)
-        if self._include_usage:
+        if self._form.include_usage:
             return head | {"usage": None}
         return head | self._report(finished) if finished else head
 
@@ -80,16 +91,18 @@ class Writer(ABC):
         }
 
     def _ids(self, tokens: Sequence[OutputToken]) -> dict[str, Any]:
-        return {"token_ids": [token.id for token in tokens]} if self._token_ids else {}
+        return {"token_ids": [token.id for token in tokens]} if self._form.token_ids else {}
 
     def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": list(self._started.prompt_tokens)} if self._token_ids else {}
+        return {"prompt_token_ids": list(self._started.prompt_tokens)} if self._form.token_ids else {}
 
 
 class CompletionWriter(Writer):
     """/v1/completions."""
 
     _first = True
+    _written = 0
+    """Characters of text in the chunks before."""
 
     def whole(self, tokens: Sequence[OutputToken], finished: Finished) -> Completion:
         """The answer in one piece."""
@@ -121,8 +134,10 @@ class CompletionWriter(Writer):
     def _choice(self, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
         prompt_ids = self._prompt_ids() if self._first else {}
         self._first = False
+        text, logprobs = _text(tokens), completion_logprobs(tokens, self._form.piece, self._written)
+        self._written += len(text)
         return CompletionChoice(
-            index=0, text=_text(tokens), logprobs=None, **_end(finished), **prompt_ids, **self._ids(tokens)
+            index=0, text=text, logprobs=logprobs, **_end(finished), **prompt_ids, **self._ids(tokens)
         )
 
 
@@ -132,7 +147,8 @@ class ChatWriter(Writer):
     def whole(self, tokens: Sequence[OutputToken], finished: Finished) -> ChatCompletion:
         """The answer in one piece."""
         message = AssistantMessage(role="assistant", content=_text(tokens), refusal=None)
-        choice = ChatChoice(index=0, message=message, logprobs=None, **_end(finished), **self._ids(tokens))
+        logprobs = chat_logprobs(tokens, self._form.piece)
+        choice = ChatChoice(index=0, message=message, logprobs=logprobs, **_end(finished), **self._ids(tokens))
         return ChatCompletion(
             **self._head("chatcmpl"),
             object="chat.completion",
@@ -153,7 +169,8 @@ class ChatWriter(Writer):
 
     def _piece(self, tokens: Sequence[OutputToken], finished: Finished | None) -> ChatCompletionChunk:
         delta = Delta() if finished else Delta(content=_text(tokens))
-        choice = DeltaChoice(index=0, delta=delta, logprobs=None, **_end(finished), **self._ids(tokens))
+        logprobs = chat_logprobs(tokens, self._form.piece)
+        choice = DeltaChoice(index=0, delta=delta, logprobs=logprobs, **_end(finished), **self._ids(tokens))
         head = self._chunk_head("chatcmpl", finished)
         return ChatCompletionChunk(**head, object="chat.completion.chunk", choices=[choice])
 

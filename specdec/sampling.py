@@ -1,8 +1,8 @@
 """The one function from logits to a distribution, and the draw from it; target, drafter and plain decoding share both.
 
 Order: logit_bias, allowed and banned ids, min_tokens, repetition, presence and frequency penalties, temperature, top-k,
-top-p, min-p. Each filter sees the distribution the filters before it left. A filter keeps every token that ties with the
-last one it keeps, and always at least the most likely token.
+top-p, min-p. Each filter sees the distribution the filters before it left. A filter keeps every token that ties with
+the last one it keeps, and always at least the most likely token.
 """
 
 import math

@@ -41,5 +41,5 @@ def _likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The best scores and their ids, both [N, count], best first, the lower of two equal ids first."""
     best, ids = scores.topk(count)
     ids, order = ids.sort(-1)
-    best, order = best.gather(-1, order).sort(-1, descending=True, stable=True)
+    best, order = best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
     return best, ids.gather(-1, order)

@@ -10,6 +10,7 @@ from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.sessions import Commit, Committed, Lease, Opened, SessionState
 from gateway.verifier import Call, VerifiedRound, VerifierInfo
 from specdec.errors import Fenced, NoVerifier, SessionDiverged, SessionStoreDown, SpecdecError
+from specdec.logprobs import TokenLogprobs
 from specdec.params import FinishReason, Mode, Origin
 
 _Item = TypeVar("_Item")
@@ -35,6 +36,9 @@ class ByteTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token]) if token < EOS else b"<end>"
 
 
 @dataclass
@@ -187,7 +191,13 @@ def _round(script: Script, call: Call, start: int, tokens: tuple[int, ...], gamm
         accepted=accepted,
         finish=(FinishReason.STOP if stopped else FinishReason.LENGTH) if ends else None,
         fallback_reason=script.fallback if not gamma and call.speculation.mode is not Mode.OFF else "",
+        logprobs=() if call.logprobs is None else tuple(logprobs(token, call.logprobs) for token in tokens),
     )
+
+
+def logprobs(token: int, top: int) -> TokenLogprobs:
+    """What a scripted verifier reports of a token: numbers that tell which one it was, and bytes that are no text."""
+    return TokenLogprobs(-token / 16, tuple((128 + place, -0.5 * place) for place in range(top)))
 
 
 def facts(**changes: object) -> VerifierInfo:

@@ -127,19 +127,18 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
 
 def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts, with the log probabilities of their tokens where a row asks for them."""
-    tops = [row.logprobs for row in rows]
-    asked = [
-        (start, verdict.tokens) for start, verdict, top in zip(starts, verdicts, tops, strict=False) if top is not None
-    ]
+    asked = [b for b, row in enumerate(rows) if row.logprobs is not None]
     if not asked:
         return list(verdicts)
-    index = torch.tensor([start + step for start, tokens in asked for step in range(len(tokens))], device=logits.device)
-    chosen = [token for _, tokens in asked for token in tokens]
-    found = iter(score(logits[index], chosen, max(top for top in tops if top is not None)))
-    return [
-        verdict if top is None else replace(verdict, logprobs=tuple(next(found).cut(top) for _ in verdict.tokens))
-        for verdict, top in zip(verdicts, tops, strict=True)
-    ]
+    index = [starts[b] + step for b in asked for step in range(len(verdicts[b].tokens))]
+    tokens = [token for b in asked for token in verdicts[b].tokens]
+    most = max(rows[b].logprobs or 0 for b in asked)
+    scores = iter(score(logits[torch.tensor(index, device=logits.device)], tokens, most))
+    scored = list(verdicts)
+    for b in asked:
+        own = tuple(next(scores).cut(rows[b].logprobs or 0) for _ in verdicts[b].tokens)
+        scored[b] = replace(verdicts[b], logprobs=own)
+    return scored
 
 
 def _by_mode(rows: Sequence[Row]) -> dict[Mode, list[int]]:

@@ -17,6 +17,7 @@ from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.params import Mode, Speculation
 from specdec.serving.server import start_grpc
+from specdec.wire.logprobs import logprobs_to_pb
 from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 from tests.gateway_fakes import ByteTokenizer, MemorySessionStore, ScriptedVerifier
@@ -55,7 +56,10 @@ def _call(request: pb.GenerateRequest) -> Call:
         sampling=sampling_from_pb(request.sampling),
         max_tokens=request.max_tokens,
         stop_token_ids=tuple(request.stop_token_ids),
-        speculation=Speculation(mode_from_pb(request.speculation.mode, Mode.REJECTION), gamma),
+        speculation=Speculation(
+            mode_from_pb(request.speculation.mode, Mode.REJECTION), gamma, request.speculation.lenience
+        ),
+        logprobs=request.logprobs if request.HasField("logprobs") else None,
     )
 
 
@@ -68,6 +72,7 @@ def _message(verified: VerifiedRound) -> pb.GenerateResponse:
         accepted=verified.accepted,
         finish_reason=finish_to_pb(verified.finish),
         fallback_reason=verified.fallback_reason,
+        logprobs=logprobs_to_pb(verified.logprobs),
     )
 
 

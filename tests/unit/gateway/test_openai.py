@@ -92,6 +92,18 @@ def test_speculation_and_vllms_extras_arrive() -> None:
     assert completion(speculation={"gamma": 0}).gamma == 0
 
 
+def test_masks_and_lenience_arrive() -> None:
+    request = completion(allowed_token_ids=[5, 6], banned_token_ids=[6], speculation={"lenience": 0.5})
+    assert (request.sampling.allowed_token_ids, request.sampling.banned_token_ids) == ((5, 6), (6,))
+    assert (request.lenience, completion().lenience, completion(speculation={}).lenience) == (0.5, 1.0, 1.0)
+
+
+def test_logprobs_are_a_number_in_completions_and_two_fields_in_chats() -> None:
+    assert [completion(**fields).logprobs for fields in ({}, {"logprobs": 0}, {"logprobs": 20})] == [None, 0, 20]
+    asked = ({}, {"logprobs": False, "top_logprobs": 0}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 7})
+    assert [chat(**fields).logprobs for fields in asked] == [None, None, 0, 7]
+
+
 def test_stop_is_a_string_or_several() -> None:
     assert completion(stop="a").stop == ("a",)
     assert completion(stop=["a", "b"]).stop == ("a", "b")
@@ -124,7 +136,7 @@ def test_both_names_of_max_tokens_are_taken() -> None:
     "fields",
     [
         {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "suffix": None},
-        {"logprobs": False, "suffix": "", "priority": 0, "top_k": -1, "use_beam_search": False},
+        {"suffix": "", "priority": 0, "top_k": -1, "use_beam_search": False},
         {"skip_special_tokens": True, "include_stop_str_in_output": False, "add_special_tokens": True},
         {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"},
         {"temperature": None, "max_tokens": None, "stop": None, "seed": None, "stream": None, "stream_options": None},
@@ -205,7 +217,19 @@ def test_values_that_do_nothing_are_taken_in_chats(fields: dict[str, Any]) -> No
         ({"best_of": 2}, UnsupportedParameter, "best_of"),
         ({"echo": True}, UnsupportedParameter, "echo"),
         ({"skip_special_tokens": False}, UnsupportedParameter, "skip_special_tokens"),
-        ({"logprobs": 0}, UnsupportedParameter, "logprobs"),
+        ({"logprobs": -1}, FieldInvalid, "logprobs"),
+        ({"logprobs": 21}, FieldInvalid, "logprobs"),
+        ({"logprobs": True}, FieldInvalid, "logprobs"),
+        ({"top_logprobs": 2}, UnsupportedParameter, "top_logprobs"),
+        ({"allowed_token_ids": []}, FieldInvalid, "allowed_token_ids"),
+        ({"allowed_token_ids": [1.5]}, FieldInvalid, "allowed_token_ids[0]"),
+        ({"allowed_token_ids": [-1]}, TokenOutOfRange, "allowed_token_ids"),
+        ({"banned_token_ids": [2**31]}, TokenOutOfRange, "banned_token_ids"),
+        ({"banned_token_ids": "all"}, FieldInvalid, "banned_token_ids"),
+        ({"speculation": {"lenience": 0}}, FieldInvalid, "speculation.lenience"),
+        ({"speculation": {"lenience": 1.01}}, FieldInvalid, "speculation.lenience"),
+        ({"speculation": {"lenience": float("nan")}}, FieldInvalid, "speculation.lenience"),
+        ({"speculation": {"lenience": "some"}}, FieldInvalid, "speculation.lenience"),
         ({"suffix": "x"}, UnsupportedParameter, "suffix"),
         ({"priority": 3}, UnsupportedParameter, "priority"),
         ({"temprature": 1}, UnsupportedParameter, "temprature"),
@@ -240,8 +264,10 @@ def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], error: type[Re
         ({"tools": [{"type": "function"}]}, UnsupportedParameter, "tools"),
         ({"tool_choice": "required"}, UnsupportedParameter, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, UnsupportedParameter, "response_format.type"),
-        ({"logprobs": True}, UnsupportedParameter, "logprobs"),
-        ({"top_logprobs": 2}, UnsupportedParameter, "top_logprobs"),
+        ({"logprobs": 2}, FieldInvalid, "logprobs"),
+        ({"top_logprobs": 2}, FieldInvalid, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 2}, FieldInvalid, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, FieldInvalid, "top_logprobs"),
         ({"prediction": {"type": "content"}}, UnsupportedParameter, "prediction"),
         ({"reasoning_effort": "low"}, UnsupportedParameter, "reasoning_effort"),
         ({"modalities": ["audio"]}, UnsupportedParameter, "modalities[0]"),

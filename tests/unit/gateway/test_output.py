@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.detokenizer import Detokenizer
 from gateway.output import OutputText, OutputToken
 from specdec.params import Origin
-from tests.gateway_fakes import EOS, ByteTokenizer
+from tests.gateway_fakes import EOS, ByteTokenizer, logprobs
 
 
 def make(stops: Sequence[str] = (), min_tokens: int = 0) -> OutputText:
@@ -33,6 +33,20 @@ def test_tokens_of_a_character_are_released_together() -> None:
     assert output.take(first, plain(first)).released == ()
     released = output.take(second, plain(second)).released
     assert [token.text for token in released] == ["", "", "", "😀"]
+
+
+def test_a_token_keeps_its_logprobs_through_holding_back_and_cutting() -> None:
+    output = make(["STOP"])
+    data = "aé STOPx".encode()
+    scores = [logprobs(token, 2) for token in data]
+    released = [
+        token
+        for start in range(0, len(data), 3)
+        for token in output.take(
+            data[start : start + 3], plain(data[start : start + 3]), scores[start : start + 3]
+        ).released
+    ]
+    assert [(token.id, token.logprobs) for token in released] == list(zip(data, scores, strict=True))[:-1]
 
 
 def test_a_stop_across_rounds_is_cut_where_it_begins() -> None:

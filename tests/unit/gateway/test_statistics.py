@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from gateway.replies import metrics_of, report_of
 from gateway.statistics import Statistics
-from specdec.params import Mode
+from specdec.params import Mode, Speculation
 
 ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))))
 
 
 @given(rounds=ROUNDS)
 def test_the_sums_agree(rounds: list[tuple[int, int]]) -> None:
-    statistics = Statistics(Mode.REJECTION, None)
+    statistics = Statistics(Speculation(Mode.REJECTION))
     for drafted, accepted in rounds:
         statistics.add(drafted, accepted, "" if drafted else "drafter_unavailable")
     summary = statistics.summary()
@@ -26,7 +26,7 @@ def test_the_sums_agree(rounds: list[tuple[int, int]]) -> None:
 
 
 def test_the_shape_is_vllms() -> None:
-    statistics = Statistics(Mode.BLOCK, 3)
+    statistics = Statistics(Speculation(Mode.BLOCK, 3))
     for accepted, rounds in enumerate([39, 1, 0, 3]):
         for _ in range(rounds):
             statistics.add(3, accepted)
@@ -43,11 +43,22 @@ def test_the_shape_is_vllms() -> None:
             "num_spec_tokens": 3,
         }
     }
-    assert report_of(statistics.summary()).model_dump() == {"mode": "block", "gamma": 3, "fallbacks": {}}
+    assert report_of(statistics.summary()).model_dump() == {
+        "mode": "block",
+        "gamma": 3,
+        "lenience": 1.0,
+        "lossy": False,
+        "fallbacks": {},
+    }
+
+
+def test_lenience_is_labelled_lossy() -> None:
+    report = report_of(Statistics(Speculation(Mode.REJECTION, lenience=0.9)).summary())
+    assert (report.lenience, report.lossy) == (0.9, True)
 
 
 def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
-    statistics = Statistics(Mode.REJECTION, None)
+    statistics = Statistics(Speculation(Mode.REJECTION))
     statistics.add(0, 0, "drafter_unavailable")
     summary = statistics.summary()
     assert metrics_of(summary) is None
@@ -55,5 +66,7 @@ def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
     assert report_of(summary).model_dump() == {
         "mode": "rejection",
         "gamma": "auto",
+        "lenience": 1.0,
+        "lossy": False,
         "fallbacks": {"drafter_unavailable": 1},
     }

@@ -1,9 +1,12 @@
 """One pass: logits, distributions, verdicts, and KV cut back; errors stay with whom they belong to."""
 
-import pytest
+from dataclasses import replace
 
-from specdec.draft import Draft, Verdict
-from specdec.errors import InternalError
+import pytest
+import torch
+
+from specdec.draft import Draft, SparseProbs, Verdict
+from specdec.errors import InternalError, NoDistribution
 from specdec.params import Mode, SamplingParams
 from specdec.sampling import History
 from tests.unit.verifier_service.fakes import GREEDY, TableEngine, continuation, following, point_mass
@@ -94,7 +97,7 @@ def test_lengths_are_rolled_back_when_logits_are_no_distribution() -> None:
     engine = engine_with("s")
     engine.nan.add("s")
     (result,) = verify_batch(engine, [row("s", 1, 2)])
-    assert isinstance(result, InternalError)
+    assert isinstance(result, NoDistribution)
     assert engine.length("s") == 4
 
 
@@ -105,3 +108,51 @@ def test_a_draft_that_makes_no_sense_costs_its_row_the_draft_and_nothing_else() 
     assert verdict(good).accepted == 2
     assert bad == Verdict((following(3),), 0, 0)
     assert engine.lengths == {"good": 7, "bad": 5}
+
+
+def test_a_sequence_without_a_distribution_fails_alone_and_says_so() -> None:
+    engine = engine_with("good", "nan", "masked")
+    engine.nan.add("nan")
+    nothing = SamplingParams(banned_token_ids=tuple(range(16)))
+    masked = Row("masked", (3,), 5, Mode.REJECTION, nothing, point_mass(1))
+    good, nan, blocked = verify_batch(engine, [row("good", *continuation(3, 2)), row("nan", 1, 2), masked])
+    assert verdict(good).accepted == 2
+    for failed in (nan, blocked):
+        assert isinstance(failed, NoDistribution)
+        assert "masked" in failed.message
+    assert engine.lengths == {"good": 7, "nan": 4, "masked": 4}
+
+
+def test_each_row_is_scored_at_its_own_positions_and_only_when_it_asks() -> None:
+    engine, truth = engine_with("a", "b", "c"), continuation(3, 3)
+    rejected, mute, plain = verify_batch(
+        engine,
+        [
+            replace(row("a", truth[0], 0), logprobs=1),
+            row("b", *truth[:2]),
+            replace(row("c"), logprobs=0, params=SamplingParams(temperature=0.0, logit_bias={9: 100.0})),
+        ],
+    )
+    assert [each.top[0][0] for each in verdict(rejected).logprobs] == list(truth[:2])
+    assert all(each.logprob == each.top[0][1] > -1e-6 for each in verdict(rejected).logprobs)
+    assert verdict(mute).logprobs == ()
+    # The bias decides what is drawn; what is reported are the model's own logits.
+    assert verdict(plain).tokens == (9,)
+    assert [(each.top, each.logprob < -29) for each in verdict(plain).logprobs] == [((), True)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_lenience_keeps_what_exact_verification_would_not(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, allowed_token_ids=(1, 2), logit_bias={1: 0.5})
+    draft = Draft((2,), (SparseProbs(torch.tensor([1, 2]), torch.tensor([1, 65535])),))
+    # p(2) is 0.38 and q(2) nearly 1: exact verification keeps 38 in 100, lenience 0.3 every one.
+    kept = {1.0: 0, 0.3: 0}
+    for ell in kept:
+        for seed in range(100):
+            engine = engine_with("s")
+            (result,) = verify_batch(
+                engine, [Row("s", (3,), 5, Mode.REJECTION, replace(params, seed=seed), draft, lenience=ell)]
+            )
+            kept[ell] += verdict(result).accepted
+    assert kept[0.3] == 100
+    assert kept[1.0] == 0 if temperature == 0.0 else 25 < kept[1.0] < 51

@@ -35,12 +35,8 @@ class TableModel:
 def reference(logits: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
     """One row's distribution, restated with lists and loops."""
     scores = [float(score) + params.logit_bias.get(token, 0.0) for token, score in enumerate(logits)]
-    banned = {
-        token for token in range(len(scores)) if params.allowed_token_ids and token not in params.allowed_token_ids
-    }
-    scores = [
-        -math.inf if token in banned | {*params.banned_token_ids} else score for token, score in enumerate(scores)
-    ]
+    possible = set(params.allowed_token_ids or range(len(scores))) - set(params.banned_token_ids)
+    scores = [score if token in possible else -math.inf for token, score in enumerate(scores)]
     if len(output) < params.min_tokens:
         scores = [-math.inf if token in params.end_token_ids else score for token, score in enumerate(scores)]
     for token in {*prompt, *output}:
