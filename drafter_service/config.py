@@ -1,8 +1,11 @@
 """What a drafter can be told."""
 
+from typing import Annotated
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from specdec.dense import Dense
 from specdec.serving.settings import Address, ModelSettings, Settings
 
 
@@ -17,8 +20,9 @@ class DrafterSettings(Settings):
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
-    support: int = Field(default=64, ge=1, le=65535)
-    """Most ids that a draft's distribution holds, which is what travels with every token."""
+    support: Annotated[int, Field(ge=1, le=65535)] | Dense = 64
+    """Most ids that a draft's distribution holds, which is what travels with every token; `dense_fp16` and `dense_fp32`
+    hold the whole vocabulary, for tests."""
     ahead: int = Field(default=4, ge=0, le=64)
     """Tokens drafted past the draft that was asked for, in time that nobody waits in."""
     max_sessions: int = Field(default=256, ge=1)

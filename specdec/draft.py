@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from specdec.dense import Dense
 from specdec.logprobs import TokenLogprobs
 from specdec.params import Origin
 
 MAX_WEIGHT = 65535
-"""Weights of q̂ fit uint16."""
+"""Weights of a q̂ that is cut to its likeliest ids fit uint16."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +22,14 @@ class SparseProbs:
     ids: Tensor
     """int64 [k], ascending."""
     weights: Tensor
-    """int64 [k], each in 1..65535."""
+    """int64 [k], each in 1..`max_weight`."""
+    form: Dense | None = None
+    """What q was rounded to when it was not cut to its likeliest ids."""
+
+    @property
+    def max_weight(self) -> int:
+        """Of the form."""
+        return MAX_WEIGHT if self.form is None else 1 << self.form.bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

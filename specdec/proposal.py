@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.coupling import choose
+from specdec.dense import Dense
 from specdec.draft import MAX_WEIGHT, SparseProbs
 from specdec.errors import FieldInvalid, InternalError
 from specdec.multidraft import Siblings
@@ -16,10 +17,17 @@ from specdec.params import Mode
 from specdec.rng import Lane, uniform
 
 Proposal = tuple[list[int], list[SparseProbs]]
+Support = int | Dense
+"""How many ids q̂ has at most, or what all of q is rounded to."""
 
 
 def propose(
-    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int] | None = None
+    mode: Mode,
+    q: Tensor,
+    seeds: Sequence[int],
+    positions: Sequence[int],
+    k: Support,
+    starts: Sequence[int] | None = None,
 ) -> Proposal:
     """Draw one draft token per row of q [N, V].
 
@@ -28,7 +36,7 @@ def propose(
         q: the drafter's distributions, after all sampling parameters.
         seeds: of the sessions.
         positions: absolute position of each token.
-        k: largest support of q̂; in coupled mode, the number of candidates.
+        k: largest support of q̂, or the form of one that is not cut; in coupled mode, the number of candidates.
         starts: committed length at which each row's chain of drafts began, needed in block mode: its verdicts look at
             drafts they do not commit, so the chain that replaces those must not be drawn from the same numbers.
 
@@ -39,13 +47,13 @@ def propose(
     if mode is Mode.OFF:
         raise FieldInvalid("mode off drafts nothing", "mode")
     if mode is Mode.COUPLED:
-        mass, ids = _head(q, k)
+        mass, ids = _head(q, q.shape[-1] if isinstance(k, Dense) else k)
         return choose(mass, ids, seeds, positions).tolist(), []
     if mode is Mode.BLOCK and starts is None:
         raise FieldInvalid("block mode needs the start of each chain", "starts")
     ids, weights = _quantised(q, k)
     u = uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None)
-    return draw(ids, weights, u).tolist(), _packed(ids, weights)
+    return draw(ids, weights, u).tolist(), _packed(ids, weights, k)
 
 
 def propose_siblings(
@@ -73,15 +81,16 @@ def propose_siblings(
             families[row].append(int(tokens[row]))
         if siblings is Siblings.WITHOUT_REPLACEMENT:
             left = left.masked_fill(ids == tokens[:, None], 0)
-    return families, _packed(ids, weights)
+    return families, _packed(ids, weights, k)
 
 
-def compress(q: Tensor, k: int) -> list[SparseProbs]:
+def compress(q: Tensor, k: Support) -> list[SparseProbs]:
     """q̂ of each row of q [N, V]: its k most likely ids, in id order, with integer weights in 1..65535.
 
-    The most likely id has weight 65535; what rounds to 0 is left out. A one-hot row gives one id.
+    The most likely id has weight 65535; what rounds to 0 is left out. A one-hot row gives one id. A dense form keeps
+    every id, with its probability in units of the form.
     """
-    return _packed(*_quantised(q, k))
+    return _packed(*_quantised(q, k), k)
 
 
 def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
@@ -98,16 +107,21 @@ def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
     return ids.gather(-1, (cumulative > target[:, None]).byte().argmax(-1, keepdim=True))[:, 0]
 
 
-def _packed(ids: Tensor, weights: Tensor) -> list[SparseProbs]:
+def _packed(ids: Tensor, weights: Tensor, k: Support) -> list[SparseProbs]:
     """Each row without its ids of weight 0."""
+    form = k if isinstance(k, Dense) else None
     kept = weights > 0
     sizes = kept.sum(-1).tolist()
     rows = zip(torch.split(ids[kept], sizes), torch.split(weights[kept], sizes), strict=True)
-    return [SparseProbs(*row) for row in rows]
+    return [SparseProbs(*row, form) for row in rows]
 
 
-def _quantised(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _quantised(q: Tensor, k: Support) -> tuple[Tensor, Tensor]:
     """The k most likely ids of each row, in id order, and their integer weights, both int64 [N, k]."""
+    if isinstance(k, Dense):
+        mass, ids = _head(q, q.shape[-1])
+        rounded = mass.to(torch.float16 if k is Dense.FP16 else torch.float32)
+        return ids, (rounded.double() * 2.0**k.bits).round().long()
     mass, ids = _head(q, k)
     return ids, (mass.double() / mass.amax(-1, keepdim=True) * MAX_WEIGHT).round().long()
 

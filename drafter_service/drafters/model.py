@@ -12,7 +12,7 @@ from drafter_service.drafters.base import DrafterInfo, Failed, Proposed, Work
 from specdec.draft import SparseProbs
 from specdec.engine import Chunk
 from specdec.params import Mode, SamplingParams
-from specdec.proposal import propose
+from specdec.proposal import Support, propose
 from specdec.sampling import History, probabilities
 
 _TRIAL = "trial"
@@ -45,13 +45,13 @@ class Model(Protocol):
 class ModelDrafter:
     """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
 
-    def __init__(self, name: str, model: Model, support: int) -> None:
+    def __init__(self, name: str, model: Model, support: Support) -> None:
         """Take a loaded model and measure its step.
 
         Args:
             name: shown to verifiers.
             model: an engine; this drafter is its only user from now on.
-            support: most ids that q̂ gives a probability.
+            support: most ids that q̂ gives a probability, or the form of a q̂ with all of them.
         """
         self._model = model
         self._support = support

@@ -1,15 +1,17 @@
 """Draft tokens and their q̂ between protobuf and values, without a copy more than needed."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.dense import Dense
 from specdec.draft import Draft, SparseProbs
-from specdec.errors import FieldInvalid
+from specdec.errors import FieldInvalid, InternalError
+from specdec.wire.dense import pack_dense, unpack_dense
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 if sys.byteorder != "little":
@@ -33,18 +35,29 @@ class DraftTokens:
 
 
 def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
-    """Pack; a draft without distributions travels as token ids alone."""
-    probs = tokens.draft.probs
-    return pb.DraftTokens(
+    """Pack; a draft without distributions travels as token ids alone.
+
+    Raises:
+        InternalError: some of its distributions are cut to their likeliest ids and others are not.
+    """
+    message = pb.DraftTokens(
         session_id=tokens.session_id,
         epoch=tokens.epoch,
         base_len=tokens.base_len,
         prefix_hash=tokens.prefix_hash,
         tokens=tokens_to_bytes(tokens.draft.tokens),
-        support_sizes=[len(row.ids) for row in probs],
-        support_ids=_pack([row.ids for row in probs], torch.int32),
-        support_weights=_pack([row.weights for row in probs], torch.uint16),
     )
+    probs = tokens.draft.probs
+    form = probs[0].form if probs else None
+    if any(row.form is not form for row in probs):
+        raise InternalError("the distributions of one draft differ in form")
+    if form is not None:
+        setattr(message, form.value, pack_dense(probs, form))
+        return message
+    message.support_sizes.extend(len(row.ids) for row in probs)
+    message.support_ids = _pack([row.ids for row in probs], torch.int32)
+    message.support_weights = _pack([row.weights for row in probs], torch.uint16)
+    return message
 
 
 def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
@@ -54,19 +67,28 @@ def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
         FieldInvalid: the arrays do not fit together.
     """
     tokens = tuple(tokens_from_bytes(message.tokens))
-    sizes = list(message.support_sizes)
-    ids = _unpack(message.support_ids, torch.int32, sum(sizes), "support_ids")
-    weights = _unpack(message.support_weights, torch.uint16, sum(sizes), "support_weights")
-    if sizes and len(sizes) != len(tokens):
-        raise FieldInvalid(f"{len(tokens)} draft tokens with {len(sizes)} distributions", "support_sizes")
-    rows = zip(torch.split(ids, sizes), torch.split(weights, sizes), strict=True) if sizes else ()
     return DraftTokens(
         session_id=message.session_id,
         epoch=message.epoch,
         base_len=message.base_len,
         prefix_hash=message.prefix_hash,
-        draft=Draft(tokens, tuple(SparseProbs(*row) for row in rows)),
+        draft=Draft(tokens, tuple(_probs(message, len(tokens)))),
     )
+
+
+def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
+    sizes = list(message.support_sizes)
+    dense = [form for form in Dense if getattr(message, form.value)]
+    if len(dense) + bool(sizes) > 1:
+        raise FieldInvalid("a draft has its distributions in more than one form", "support_sizes")
+    if dense:
+        return unpack_dense(getattr(message, dense[0].value), dense[0], count)
+    ids = _unpack(message.support_ids, torch.int32, sum(sizes), "support_ids")
+    weights = _unpack(message.support_weights, torch.uint16, sum(sizes), "support_weights")
+    if sizes and len(sizes) != count:
+        raise FieldInvalid(f"{count} draft tokens with {len(sizes)} distributions", "support_sizes")
+    rows = zip(torch.split(ids, sizes), torch.split(weights, sizes), strict=True) if sizes else ()
+    return (SparseProbs(*row) for row in rows)
 
 
 def _pack(rows: Sequence[Tensor], dtype: torch.dtype) -> bytes:

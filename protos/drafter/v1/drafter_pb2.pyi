@@ -355,9 +355,11 @@ class DraftTokens(_message.Message):
     support_weights: _builtins.bytes
     """Integer weights over the supports, uint16 little-endian; q(x) = weight(x) / sum of the support's weights."""
     dense_fp16: _builtins.bytes
-    """In place of supports: weights over the whole vocabulary, float16 little-endian, multiples of 2^-24."""
+    """In place of supports: weights of the ids 0, 1, 2 and so on, as many for each token, later ids having none; float16
+    little-endian, multiples of 2^-24.
+    """
     dense_fp32: _builtins.bytes
-    """In place of supports: weights over the whole vocabulary, float32 little-endian, multiples of 2^-40."""
+    """The same as float32, multiples of 2^-40."""
     @_builtins.property
     def support_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Support size of each token's distribution; empty for a mode that needs none."""
