@@ -79,9 +79,11 @@ class Client:
         stop: Sequence[int] = (),
         mode: Mode | None = None,
         gamma: int | None = None,
+        lenience: float | None = None,
+        logprobs: int | None = None,
     ) -> Any:
         """Begin a generation."""
-        speculation = pb.Speculation(gamma=gamma)
+        speculation = pb.Speculation(gamma=gamma, lenience=lenience)
         speculation.mode = mode_to_pb(mode) if mode else common_pb2.VERIFICATION_MODE_UNSPECIFIED
         return self.stub.Generate(
             pb.GenerateRequest(
@@ -93,6 +95,7 @@ class Client:
                 max_tokens=max_tokens,
                 stop_token_ids=stop,
                 speculation=speculation,
+                logprobs=logprobs,
             )
         )
 
