@@ -162,3 +162,40 @@ def test_a_foreign_grpc_client_generates_through_reflection(system: System) -> N
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
     assert len(answer["tokens"]) == answer["usage"]["completionTokens"] == 12
+
+
+def test_masks_hold_and_logprobs_are_those_of_transformers(client: OpenAI, model: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "target")
+    prompt = tokenizer("import sys\n\n\ndef main(")["input_ids"]
+    masked = {"allowed_token_ids": list(range(1, 1500)), "banned_token_ids": list(range(1000, 1200))}
+    for speculation in ({"mode": "off"}, {"mode": "rejection", "gamma": 4}, {"mode": "block", "gamma": 4}):
+        answer = client.completions.create(
+            model=model,
+            prompt=prompt,
+            max_tokens=24,
+            logprobs=3,
+            seed=3,
+            extra_body={"speculation": speculation, "return_token_ids": True} | masked,
+        )
+        ids = answer.choices[0].token_ids
+        assert all(1 <= token < 1000 or 1200 <= token < 1500 for token in ids)
+        target = AutoModelForCausalLM.from_pretrained(DEMO / "target", dtype=torch.float32)
+        with torch.no_grad():
+            logits = target(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1)[torch.arange(len(ids)), ids]
+        assert answer.choices[0].logprobs.token_logprobs == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def test_lenience_is_served_and_labelled(client: OpenAI, model: str) -> None:
+    exact, lenient = (
+        client.completions.create(
+            model=model,
+            prompt="import sys\n\n\ndef main(",
+            extra_body={"speculation": {"mode": "rejection", "gamma": 4, "lenience": lenience}, "ignore_eos": True},
+            **GREEDY,
+        )
+        for lenience in (1.0, 0.01)
+    )
+    assert (exact.speculation["lossy"], lenient.speculation["lossy"]) == (False, True)
+    rates = [answer.metrics["speculative_decoding"]["draft_acceptance_rate"] for answer in (exact, lenient)]
+    assert rates[0] < rates[1]

@@ -1,0 +1,98 @@
+"""A seed means tokens through the whole system: alone, in a batch of 32, at any γ, whatever becomes of the drafter."""
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from openai import AsyncOpenAI, OpenAI
+from safetensors.torch import load_file, save_file
+
+from tests.e2e.conftest import DEMO, System, running_system
+
+PROMPT = "import os\nimport sys\n\n\ndef main("
+SEEDS = range(32)
+FEW = 4
+LENGTH = 40
+EXTRAS: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True}
+SAMPLING: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.3}
+
+
+def asked(seed: int, gamma: int | str | None = None, max_tokens: int = LENGTH) -> dict[str, Any]:
+    """A request that chooses its seed and not its mode: coupled, then."""
+    speculation = {} if gamma is None else {"speculation": {"gamma": gamma}}
+    return {
+        "model": "demo",
+        "prompt": PROMPT,
+        "seed": seed,
+        "max_tokens": max_tokens,
+        "extra_body": EXTRAS | speculation,
+        **SAMPLING,
+    }
+
+
+def client_of(system: System) -> OpenAI:
+    return OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def alone(system: System, *requests: dict[str, Any]) -> list[list[int]]:
+    """The tokens of each, one after the other."""
+    client = client_of(system)
+    answers: list[Any] = [client.completions.create(**request) for request in requests]
+    assert all(answer.speculation["mode"] == "coupled" for answer in answers)
+    return [answer.choices[0].token_ids for answer in answers]
+
+
+async def together(system: System, requests: list[dict[str, Any]]) -> list[list[int]]:
+    async with AsyncOpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        answers: list[Any] = await asyncio.gather(*(client.completions.create(**request) for request in requests))
+    return [answer.choices[0].token_ids for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def plain(system: System) -> list[list[int]]:
+    """The tokens of the first seeds without any draft."""
+    return alone(system, *(asked(seed, gamma=0) for seed in SEEDS[:FEW]))
+
+
+async def test_in_a_batch_of_32_the_tokens_are_those_alone(system: System, plain: list[list[int]]) -> None:
+    company = await together(system, [asked(seed) for seed in SEEDS])
+    assert company[:FEW] == plain
+    assert len({tuple(tokens) for tokens in company}) == len(SEEDS)
+
+
+async def test_a_request_that_is_sent_again_gets_the_same_at_any_gamma(system: System, plain: list[list[int]]) -> None:
+    gammas: tuple[int | str | None, ...] = (1, 2, 4, 16, "auto", None)
+    assert alone(system, *(asked(0, gamma) for gamma in gammas)) == [plain[0]] * len(gammas)
+
+
+def test_a_killed_drafter_changes_no_token(tmp_path: Path, system: System) -> None:
+    request = asked(7, gamma=4, max_tokens=300)
+    (expected,) = alone(system, request)
+    with running_system(tmp_path) as fragile:
+        ids: list[int] = []
+        last: Any = None
+        for chunk in client_of(fragile).completions.create(**request, stream=True):
+            if not ids:
+                os.kill(fragile.one("drafter")["pid"], signal.SIGKILL)
+            last = chunk
+            ids += last.choices[0].token_ids
+    assert ids == expected
+    assert last.speculation["fallbacks"]["drafter_unavailable"] > 0
+
+
+async def test_a_corrupted_drafter_changes_no_token(tmp_path: Path, plain: list[list[int]]) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(DEMO / "drafter", folder)
+    weights = load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    for weight in weights.values():
+        weight.add_(0.2 * torch.randn(weight.shape, generator=generator).to(weight.dtype))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with running_system(tmp_path, "--drafter", str(folder)) as corrupted:
+        found = await together(corrupted, [asked(seed, gamma=4) for seed in SEEDS[:FEW]])
+    assert found == plain
