@@ -1,6 +1,7 @@
 """Log probabilities as the OpenAI API writes them: a list for chats, parallel lists for completions."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from pydantic import BaseModel
 
@@ -19,9 +20,13 @@ class TopLogprob(BaseModel):
     bytes: list[int]
 
 
-class TokenLogprob(TopLogprob):
+class TokenLogprob(BaseModel):
     """A token of the output, and the likeliest ones at its position."""
 
+    token: str
+    logprob: float | None
+    """Null of a token that was read back from the session store, which does not keep it."""
+    bytes: list[int]
     top_logprobs: list[TopLogprob]
 
 
@@ -33,43 +38,39 @@ class ChatLogprobs(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Parallel lists, one entry for every token of the choice."""
+    """Parallel lists, one entry for every token of the choice; null as in chats."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     """The likeliest tokens, and the one of the output."""
     text_offset: list[int]
     """Where in the choice's text the token's share begins, in characters."""
 
 
 def chat_logprobs(tokens: Sequence[OutputToken], piece: Piece) -> ChatLogprobs | None:
-    """Of a choice or a piece of one; None when nobody asked."""
-    scored = [(token.id, token.logprobs) for token in tokens if token.logprobs is not None]
-    if not scored:
+    """Of a choice or a piece of one; None when no token has any."""
+    if not any(token.logprobs for token in tokens):
         return None
-    return ChatLogprobs(
-        content=[
-            TokenLogprob(
-                **_spelled(piece(token), own.logprob).model_dump(),
-                top_logprobs=[_spelled(piece(other), logprob) for other, logprob in own.top],
-            )
-            for token, own in scored
-        ]
-    )
+    return ChatLogprobs(content=[_of_chat(token, piece) for token in tokens])
 
 
 def completion_logprobs(tokens: Sequence[OutputToken], piece: Piece, start: int) -> CompletionLogprobs | None:
-    """Of a choice or a piece of one, whose text begins `start` characters into the choice's; None when nobody asked."""
-    scored = [(token.id, token.logprobs) for token in tokens if token.logprobs is not None]
-    if not scored:
+    """Of a choice or a piece of one, whose text begins at `start`, in characters; None when no token has any."""
+    if not any(token.logprobs for token in tokens):
         return None
     return CompletionLogprobs(
-        tokens=[_text(piece(token)) for token, _ in scored],
-        token_logprobs=[own.logprob for _, own in scored],
-        top_logprobs=[_alternatives(token, own, piece) for token, own in scored],
-        text_offset=list(_offsets(tokens, start)),
+        tokens=[_text(piece(token.id)) for token in tokens],
+        token_logprobs=[token.logprobs.logprob if token.logprobs else None for token in tokens],
+        top_logprobs=[_alternatives(token.id, token.logprobs, piece) if token.logprobs else None for token in tokens],
+        text_offset=list(accumulate((len(token.text) for token in tokens[:-1]), initial=start)),
     )
+
+
+def _of_chat(token: OutputToken, piece: Piece) -> TokenLogprob:
+    data, own = piece(token.id), token.logprobs
+    top = [_spelled(piece(other), logprob) for other, logprob in own.top] if own else []
+    return TokenLogprob(token=_text(data), logprob=own.logprob if own else None, bytes=list(data), top_logprobs=top)
 
 
 def _alternatives(token: int, own: TokenLogprobs, piece: Piece) -> dict[str, float]:
@@ -78,12 +79,6 @@ def _alternatives(token: int, own: TokenLogprobs, piece: Piece) -> dict[str, flo
     for other, logprob in (*own.top, (token, own.logprob)):
         found.setdefault(_text(piece(other)), logprob)
     return found
-
-
-def _offsets(tokens: Iterable[OutputToken], start: int) -> Iterable[int]:
-    for token in tokens:
-        yield start
-        start += len(token.text)
 
 
 def _spelled(data: bytes, logprob: float) -> TopLogprob:

@@ -17,13 +17,12 @@ def piece(tokenizer: Any, token: int) -> bytes:
         tokenizer: of Hugging Face.
         token: in its vocabulary.
     """
-    text = str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
     written = str(tokenizer.convert_ids_to_tokens(token))
-    if REPLACEMENT in text:
-        return _raw(written) or text.encode()
-    # Alone, such a token is decoded as the first of a text, where its space is dropped.
-    lost = written.startswith(_SPACE) and not text.startswith(" ")
-    return (" " + text if lost else text).encode()
+    if _SPACE in written:
+        # Alone it would be decoded as the first of a text, where a space is dropped.
+        return written.replace(_SPACE, " ").encode()
+    text = str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    return (_raw(written) if REPLACEMENT in text else b"") or text.encode()
 
 
 def _raw(written: str) -> bytes:
