@@ -1,0 +1,108 @@
+"""Bytes of drafts on the wire, by the form of q̂: `python -m benchmarks.wire`, a drafter and a verifier in one process.
+
+Counted by the drafter as it sends, frames and fences included, and divided by the rounds that had a draft. Drafts made
+ahead of need are sent too, so a drafted token costs less than a round over its mean draft length suggests.
+"""
+
+import argparse
+import asyncio
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from drafter_service.app import drafter
+from drafter_service.config import DrafterSettings
+from protos.verifier.v1 import verifier_pb2 as pb
+from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
+from specdec.dense import Dense
+from specdec.params import Mode, SamplingParams
+from specdec.serving.channel import open_channel
+from specdec.wire.params import mode_to_pb, sampling_to_pb
+from specdec.wire.tokens import tokens_to_bytes
+from verifier_service.app import verifier
+from verifier_service.config import VerifierSettings
+
+DEMO = Path(__file__).parents[1] / "models" / "demo"
+PROMPT = (300, 301, 302, 303, 304, 305)
+ANY_PORT = {"address": "127.0.0.1:0", "http": "127.0.0.1:0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one form cost."""
+
+    form: str
+    sent: float
+    drafted: float
+    rounds: int
+
+    def __str__(self) -> str:
+        per_token, per_round = self.sent / self.drafted, self.sent / self.rounds
+        return f"| {self.form:<22} | {per_token:>10,.0f} | {per_round:>10,.0f} | {self.drafted / self.rounds:>6.1f} |\n"
+
+
+async def measure(form: str, mode: Mode, support: int | Dense, gamma: int, tokens: int) -> Sent:
+    """Generate with eight seeds at once and count."""
+    model = {"path": DEMO / "drafter", "device": "cpu"}
+    settings = DrafterSettings.load(None, {"model": model, "support": support, **ANY_PORT})
+    async with drafter(settings) as running:
+        await running.ready()
+        target = {"path": DEMO / "target", "device": "cpu"}
+        given = {"model": target, "drafters": (running.address,), "drafting": {"timeout": 30.0}, **ANY_PORT}
+        async with verifier(VerifierSettings.load(None, given)) as server, open_channel(server.address) as channel:
+            stub = VerifierServiceStub(channel)
+            await _met(stub)
+            rounds = await asyncio.gather(*(_rounds(stub, mode, seed, gamma, tokens) for seed in range(8)))
+        counted = await asyncio.to_thread(_counters, running.http)
+    sent, drafted = counted["specdec_drafter_bytes_sent_total"], counted["specdec_drafter_tokens_total"]
+    return Sent(form, sent, drafted, sum(rounds))
+
+
+async def _met(stub: Any) -> None:
+    """Wait until the verifier has its drafter."""
+    while (await stub.GetVerifierInfo(pb.GetVerifierInfoRequest())).drafters[0].state != "ready":  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def _rounds(stub: Any, mode: Mode, seed: int, gamma: int, tokens: int) -> int:
+    """How many rounds of a generation had a draft."""
+    request = pb.GenerateRequest(
+        session_id=str(seed),
+        epoch=1,
+        tokens=tokens_to_bytes(PROMPT),
+        prompt_len=len(PROMPT),
+        sampling=sampling_to_pb(SamplingParams(seed=seed)),
+        max_tokens=tokens,
+        speculation=pb.Speculation(mode=mode_to_pb(mode), gamma=gamma),
+    )
+    return sum([bool(response.draft_tokens) async for response in stub.Generate(request)])
+
+
+def _counters(http: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as reply:
+        text = reply.read().decode()
+    return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+async def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gamma", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=64, help="of each of eight generations")
+    asked = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))
+    sys.stdout.write("| form                   | B / token  | B / round  | tokens |\n|---|---:|---:|---:|\n")
+    forms: list[int | Dense] = [8, 64, *Dense]
+    for support in forms:
+        name = support.value if isinstance(support, Dense) else f"sparse, {support} ids"
+        sys.stdout.write(str(await measure(name, Mode.REJECTION, support, asked.gamma, asked.tokens)))
+    sys.stdout.write(str(await measure("coupled, no q̂", Mode.COUPLED, 64, asked.gamma, asked.tokens)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
