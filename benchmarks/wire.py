@@ -65,7 +65,7 @@ async def measure(form: str, mode: Mode, support: int | Dense, gamma: int, token
 
 async def _met(stub: Any) -> None:
     """Wait until the verifier has its drafter."""
-    while (await stub.GetVerifierInfo(pb.GetVerifierInfoRequest())).drafters[0].state != "ready":  # noqa: ASYNC110
+    while (await stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), wait_for_ready=True)).drafters[0].state != "ready":  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 

@@ -42,6 +42,8 @@ class Round:
     accepted: int
     committed: int
     """Output tokens committed so far, shown or not."""
+    choice: int = 0
+    """Which of several generations of one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Finished:
     prompt_tokens: int
     completion_tokens: int
     summary: Summary
+    choice: int = 0
+    """Which of several generations of one request."""
 
 
 Event = Started | Round | Finished

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
-from gateway.request import MAX_STOPS, Prompt, TextPrompt, TokenPrompt
+from gateway.request import MAX_CHOICES, MAX_STOPS, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.params import MAX_LOGPROBS
 
@@ -95,6 +95,7 @@ MinP = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0, "maximum
 TopK = Annotated[int, WithJsonSchema({"type": "integer", "minimum": -1})]
 Penalty = Annotated[float, WithJsonSchema({"type": "number", "minimum": -2, "maximum": 2})]
 Repetition = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 2})]
+Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
 Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 AtLeastOne = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.balancer import VerifierPool
+from gateway.choices import merged
 from gateway.config import GatewaySettings
 from gateway.detokenizer import Detokenizer
 from gateway.drain import Drain
@@ -55,7 +56,7 @@ class Generator:
         self._services = services
 
     async def stream(self, request: GenerationRequest, timeout: float | None = None) -> AsyncGenerator[Event]:
-        """Started, then Rounds, then Finished; closing it early cancels the generation everywhere.
+        """Started, then Rounds, then Finished, as many as choices; closing it early cancels everything everywhere.
 
         Args:
             request: what the caller wants.
@@ -65,6 +66,12 @@ class Generator:
             RequestError: the model cannot do what is asked; before Started.
             ServiceError: something failed that could not be made good, at any time.
         """
+        generations = [self._generation(each, timeout) for each in request.choices()]
+        async with aclosing(merged(generations) if request.n > 1 else generations[0]) as events:
+            async for event in events:
+                yield event
+
+    async def _generation(self, request: GenerationRequest, timeout: float | None) -> AsyncGenerator[Event]:
         services = self._services
         limit = services.settings.request_timeout
         deadline = time.monotonic() + (limit if timeout is None else min(timeout, limit))

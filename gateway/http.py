@@ -14,17 +14,16 @@ from starlette.exceptions import HTTPException
 
 from gateway import openapi, sse
 from gateway.body import Body, parse_json, read_body
-from gateway.events import Event, Finished, Started
+from gateway.events import Event, Finished, Round, Started
 from gateway.generation import Generator, Services
 from gateway.health import Health
 from gateway.messages import DetokenizeBody, TokenizeBody
 from gateway.openai import ChatBody, CompletionBody
-from gateway.output import OutputToken
 from gateway.plan import check_model
 from gateway.problems import CLIENT_GONE, Edge, on_error, on_http_error
 from gateway.replies import Answer, ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.request import check_ids
-from gateway.writers import ChatWriter, CompletionWriter, Form, Writer
+from gateway.writers import ChatWriter, CompletionWriter, Form, Output, Writer
 from specdec.errors import InternalError, SpecdecError
 
 _Result = TypeVar("_Result")
@@ -155,7 +154,7 @@ class _Api:
         ping = self._services.settings.ping
         try:
             started = _as_started(await pending.take())
-            form = Form(self._services.tokenizer.piece, body.include_usage, bool(body.return_token_ids))
+            form = Form(self._services.tokenizer.piece, body.include_usage, bool(body.return_token_ids), body.n or 1)
             writes = writer(started, form)
             if not body.stream:
                 async with aclosing(pending):
@@ -169,13 +168,14 @@ class _Api:
 
 
 async def _whole(pending: sse.Pending, writer: Writer) -> Answer:
-    tokens: list[OutputToken] = []
-    while True:
-        event: Event = await pending.take()
-        if isinstance(event, Finished):
-            return writer.whole(tokens, event)
-        if not isinstance(event, Started):
-            tokens += event.tokens
+    outputs = [Output() for _ in range(writer.choices)]
+    while not all(output.finished for output in outputs):
+        match await pending.take():
+            case Round() as event:
+                outputs[event.choice].tokens += event.tokens
+            case Finished() as event:
+                outputs[event.choice].finished = event
+    return writer.whole(outputs)
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:

@@ -7,6 +7,7 @@ from pydantic import Field
 from gateway.body import Body
 from gateway.fields import (
     AtLeastOne,
+    Choices,
     GammaField,
     JustOne,
     JustZero,
@@ -65,7 +66,6 @@ class GenerationBody(Body):
 
     default_only: ClassVar[frozenset[str]] = frozenset(
         {
-            "n",
             "best_of",
             "use_beam_search",
             "include_stop_str_in_output",
@@ -81,6 +81,7 @@ class GenerationBody(Body):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
+    n: Choices | None = None
     min_p: MinP | None = None
     seed: Natural | None = None
     presence_penalty: Penalty | None = None
@@ -104,7 +105,6 @@ class GenerationBody(Body):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    n: JustOne | None = None
     best_of: JustOne | None = None
     use_beam_search: Off | None = None
     include_stop_str_in_output: Off | None = None
@@ -139,6 +139,7 @@ class GenerationBody(Body):
             gamma=speculation.gamma,
             lenience=1.0 if speculation.lenience is None else speculation.lenience,
             logprobs=logprobs,
+            n=1 if self.n is None else self.n,
             request_id=request_id,
         )
 

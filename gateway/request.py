@@ -4,13 +4,14 @@ import math
 import secrets
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specdec.errors import FieldInvalid, FieldRequired, TokenOutOfRange
-from specdec.params import Mode, SamplingParams, Speculation, check_logprobs
+from specdec.params import MAX_SEED, Mode, SamplingParams, Speculation, check_logprobs
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
+MAX_CHOICES = 16
 ROLES = ("system", "user", "assistant")
 
 _MAX_ID = 2**31 - 1
@@ -90,6 +91,8 @@ class GenerationRequest:
     """ℓ in (0, 1]; 1 is exact."""
     logprobs: int | None = None
     """How many likely tokens are reported beside each of the output; None is no logprobs."""
+    n: int = 1
+    """Generations of this prompt; the i-th, from 0 on, has the seed i higher."""
     request_id: str = field(default_factory=new_id)
 
     def __post_init__(self) -> None:
@@ -107,6 +110,13 @@ class GenerationRequest:
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
         Speculation(gamma=self.gamma, lenience=self.lenience)
+        if not 1 <= self.n <= MAX_CHOICES:
+            raise FieldInvalid(f"n must be in 1..{MAX_CHOICES}, got {self.n}", "n")
+
+    def choices(self) -> "tuple[GenerationRequest, ...]":
+        """The request as one of each of its generations."""
+        seeds = [(self.sampling.seed + place) % (MAX_SEED + 1) for place in range(self.n)]
+        return tuple(replace(self, n=1, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
 
 
 def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:

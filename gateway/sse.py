@@ -80,12 +80,12 @@ async def stream(pending: Pending, writer: Writer, started: Started, ping: float
     try:
         for chunk in writer.opening():
             yield _event(started.id, position, chunk)
-        finished = False
-        while not finished:
+        running = writer.choices
+        while running:
             while not await pending.ready(ping):
                 yield _PING
             event = await pending.take()
-            finished = isinstance(event, Finished)
+            running -= isinstance(event, Finished)
             position += len(event.tokens) if isinstance(event, Round) else 0
             for chunk in _chunks(writer, event):
                 yield _event(started.id, position, chunk)

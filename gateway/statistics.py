@@ -1,8 +1,9 @@
 """What speculation did for one generation, under the names vLLM uses."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import MappingProxyType
 
 from specdec.params import Speculation
@@ -39,6 +40,23 @@ class Summary:
     def mean_acceptance_length(self) -> float:
         """Tokens a round with a draft commits: 1 + accepted / rounds; 0 without drafts."""
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 0.0
+
+
+def total(summaries: Sequence[Summary]) -> Summary:
+    """The sums over several generations of one request, at least one."""
+    histogram = [sum(places) for places in zip_longest(*(each.acceptance_histogram for each in summaries), fillvalue=0)]
+    fallbacks: Counter[str] = Counter()
+    for each in summaries:
+        fallbacks.update(each.fallbacks)
+    return Summary(
+        speculation=summaries[0].speculation,
+        num_spec_steps=sum(each.num_spec_steps for each in summaries),
+        num_plain_steps=sum(each.num_plain_steps for each in summaries),
+        num_draft_tokens=sum(each.num_draft_tokens for each in summaries),
+        num_accepted_draft_tokens=sum(each.num_accepted_draft_tokens for each in summaries),
+        acceptance_histogram=tuple(histogram),
+        fallbacks=MappingProxyType(dict(fallbacks)),
+    )
 
 
 class Statistics:

@@ -70,6 +70,12 @@ async def test_a_request_that_is_sent_again_gets_the_same_at_any_gamma(system: S
     assert alone(system, *(asked(0, gamma) for gamma in gammas)) == [plain[0]] * len(gammas)
 
 
+def test_each_of_several_choices_is_what_its_own_seed_gives(system: System, plain: list[list[int]]) -> None:
+    answer: Any = client_of(system).completions.create(**asked(0, gamma=4), n=FEW)
+    assert [choice.index for choice in answer.choices] == list(range(FEW))
+    assert [choice.token_ids for choice in answer.choices] == plain
+
+
 def test_a_killed_drafter_changes_no_token(tmp_path: Path, system: System) -> None:
     request = asked(7, gamma=4, max_tokens=300)
     (expected,) = alone(system, request)
