@@ -106,7 +106,8 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     params = [row.params for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
     histories = [history for row in rows for history in _histories(row)]
     p = probabilities(logits, params, histories)
-    p = lenient_greedy(p, logits, params, histories, [row.draft for row in rows], [row.lenience for row in rows])
+    if (lenience := _lenience(rows)) is not None:
+        p = lenient_greedy(p, logits, params, histories, [row.draft for row in rows], lenience)
     starts = [0, *accumulate(sizes)]
     verdicts: dict[int, Verdict] = {}
     for mode, members in _by_mode(rows).items():
@@ -119,10 +120,15 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
             [row.draft for row in chosen],
             [row.params.seed for row in chosen],
             [row.base_len for row in chosen],
-            [row.lenience for row in chosen],
+            _lenience(chosen),
         )
         verdicts.update(zip(members, judged, strict=True))
     return _scored(rows, starts, logits, [verdicts[b] for b in range(len(rows))])
+
+
+def _lenience(rows: Sequence[Row]) -> list[float] | None:
+    """ℓ of each row; None when all are exact, which costs nothing."""
+    return [row.lenience for row in rows] if any(row.lenience < 1.0 for row in rows) else None
 
 
 def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:

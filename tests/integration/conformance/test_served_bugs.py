@@ -81,7 +81,7 @@ def bonus_from_the_row_before(patch: pytest.MonkeyPatch) -> None:
     """After a full acceptance the token is drawn from p at the last draft's own position."""
 
     def planted(
-        mode: Mode, p: Tensor, drafts: Sequence[Draft], seeds: Sequence[int], positions: Sequence[int]
+        mode: Mode, p: Tensor, drafts: Sequence[Draft], seeds: Sequence[int], positions: Sequence[int], _: object
     ) -> list[Verdict]:
         sizes = torch.tensor([len(draft.tokens) + 1 for draft in drafts])
         last = (sizes.cumsum(0) - 1)[sizes > 1]
