@@ -13,7 +13,7 @@ from transformers.generation import logits_process as hf
 from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.params import SamplingParams
 from specdec.sampling import History, probabilities, sample
-from tests.unit.specdec.conformance.tables import reference
+from tests.conformance.tables import reference
 
 NO_HISTORY = History()
 

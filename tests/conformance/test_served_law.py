@@ -19,9 +19,9 @@ import pytest
 
 from protos.common.v1 import common_pb2 as common
 from specdec.params import Mode, SamplingParams
-from tests.integration.conformance.conftest import Pair
-from tests.integration.conformance.law import p_value
-from tests.integration.conformance.served import Ask, Done, generate, pair
+from tests.conformance.conftest import Pair
+from tests.conformance.law import p_value
+from tests.conformance.served import Ask, Done, generate, pair
 
 SESSIONS = 400
 LENGTH = 4

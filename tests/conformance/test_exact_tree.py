@@ -16,8 +16,8 @@ from specdec.proposal import compress
 from specdec.sampling import History, probabilities
 from specdec.tree import ROOT, Tree, TreeDraft
 from specdec.tree_verification import walk
-from tests.unit.specdec.conformance.siblings import Draws, Node, drawn_with_replacement, drawn_without_replacement
-from tests.unit.specdec.conformance.tables import Context, TableModel, contexts
+from tests.conformance.siblings import Draws, Node, drawn_with_replacement, drawn_without_replacement
+from tests.conformance.tables import Context, TableModel, contexts
 
 VOCAB = 3
 RULES = {Siblings.WITH_REPLACEMENT: with_replacement, Siblings.WITHOUT_REPLACEMENT: without_replacement}

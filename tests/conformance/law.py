@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from specdec.params import SamplingParams
-from tests.unit.specdec.conformance.sampled import g_test
-from tests.unit.specdec.conformance.tables import Context, reference
+from tests.conformance.sampled import g_test
+from tests.conformance.tables import Context, reference
 
 OFTEN = 10
 """Outputs that a cell of the G-test is expected to hold at least."""

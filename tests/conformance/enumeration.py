@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdec.acceptance import block, block_h, block_pi, rejection, residual
 from specdec.draft import SparseProbs
-from tests.unit.specdec.conformance.tables import Context, contexts
+from tests.conformance.tables import Context, contexts
 
 Law = Callable[[Context], Tensor]
 """From a context to a dense distribution, float64 [V]."""

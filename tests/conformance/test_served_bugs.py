@@ -25,10 +25,10 @@ from specdec.proposal import Proposal, compress, propose
 from specdec.rng import Lane, uniform
 from specdec.sampling import History
 from specdec.verification import verify
-from tests.integration.conformance.conftest import Pair
-from tests.integration.conformance.law import p_value
-from tests.integration.conformance.served import Ask, generate, pair
-from tests.integration.conformance.test_served_law import AHEAD, AT_ONCE, END, LENGTH, P_VALUE, PROMPT
+from tests.conformance.conftest import Pair
+from tests.conformance.law import p_value
+from tests.conformance.served import Ask, generate, pair
+from tests.conformance.test_served_law import AHEAD, AT_ONCE, END, LENGTH, P_VALUE, PROMPT
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
 from verifier_service.plan import Row

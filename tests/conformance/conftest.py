@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.integration.conformance.law import PlainModel
+from tests.conformance.law import PlainModel
 from tests.tiny_models import make_tiny_model
 
 VOCAB_SIZE = 8

@@ -11,7 +11,7 @@ from specdec.params import Mode, SamplingParams
 from specdec.proposal import propose
 from specdec.sampling import History, probabilities
 from specdec.verification import verify
-from tests.unit.specdec.conformance.tables import Context, TableModel
+from tests.conformance.tables import Context, TableModel
 
 PROMPT = (0, 1)
 

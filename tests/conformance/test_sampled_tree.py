@@ -19,8 +19,8 @@ from specdec.proposal import propose_siblings
 from specdec.rng import Lane, uniform
 from specdec.tree import ROOT, Tree, TreeDraft
 from specdec.tree_verification import verify_tree
-from tests.unit.specdec.conformance.sampled import PROMPT, Rows, g_test
-from tests.unit.specdec.conformance.tables import Context, TableModel, joint
+from tests.conformance.sampled import PROMPT, Rows, g_test
+from tests.conformance.tables import Context, TableModel, joint
 
 SESSIONS = 3_000
 LENGTH = 4

@@ -12,8 +12,8 @@ from specdec.multidraft import Choice, with_replacement, without_replacement
 from specdec.params import SamplingParams
 from specdec.proposal import compress
 from specdec.sampling import History, probabilities
-from tests.unit.specdec.conformance.siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
-from tests.unit.specdec.conformance.tables import TableModel
+from tests.conformance.siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
+from tests.conformance.tables import TableModel
 
 SEEDS = [1, 2, 3, 4]
 

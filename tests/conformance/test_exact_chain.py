@@ -8,8 +8,8 @@ from specdec.draft import SparseProbs
 from specdec.params import SamplingParams
 from specdec.proposal import compress
 from specdec.sampling import History, probabilities
-from tests.unit.specdec.conformance.enumeration import Block, Claim, Law, Rejection, Rule, Window, outcome
-from tests.unit.specdec.conformance.tables import Context, TableModel, contexts
+from tests.conformance.enumeration import Block, Claim, Law, Rejection, Rule, Window, outcome
+from tests.conformance.tables import Context, TableModel, contexts
 
 SHAPES = [(3, 1), (3, 2), (3, 3), (4, 1), (4, 2), (4, 3)]
 SEEDS = [1, 2, 3]

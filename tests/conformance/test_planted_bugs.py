@@ -15,9 +15,9 @@ from specdec.params import Mode, SamplingParams
 from specdec.proposal import Proposal, compress, propose
 from specdec.rng import Lane, uniform
 from specdec.sampling import sample
-from tests.unit.specdec.conformance import sampled
-from tests.unit.specdec.conformance.sampled import PROMPT, Service, g_test
-from tests.unit.specdec.conformance.tables import Context, TableModel, joint
+from tests.conformance import sampled
+from tests.conformance.sampled import PROMPT, Service, g_test
+from tests.conformance.tables import Context, TableModel, joint
 
 SESSIONS = 4_000
 LENGTH = 4

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdec.params import Mode, SamplingParams
-from tests.integration.conformance.served import Ask, generate, running_drafter, running_verifier
+from tests.conformance.served import Ask, generate, running_drafter, running_verifier
 from tests.tiny_models import make_tiny_model
 
-DEMO = Path(__file__).parents[3] / "models" / "demo"
+DEMO = Path(__file__).parents[2] / "models" / "demo"
 GAMMA = 5
 SUPPORT = 64
 ID_BYTES = 6

@@ -6,29 +6,29 @@ import pytest
 
 from specdec.dense import Dense
 from specdec.params import Mode, SamplingParams
-from tests.integration.conformance.conftest import Pair
-from tests.integration.conformance.law import p_value
-from tests.integration.conformance.served import Ask, generate, pair
+from tests.conformance.g_test import p_value
+from tests.conformance.served import Ask, generate, pair
+from tests.conformance.small import END, PROMPT, small
+
+pytestmark = pytest.mark.integration
 
 SESSIONS = 400
 P_VALUE = 1e-6
 """Of four cells, each a G-test of 400 joint outputs: sound code fails in 4e-6 of all runs."""
-PROMPT = (3, 5, 1, 6)
-END = 0
 LENGTH = 4
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK], ids=str)
 @pytest.mark.parametrize("form", list(Dense), ids=str)
-async def test_the_joint_law_is_the_targets(form: Dense, mode: Mode, small: Pair) -> None:
+async def test_the_joint_law_is_the_targets(form: Dense, mode: Mode) -> None:
     params = SamplingParams(temperature=0.9)
     asks = [
         Ask(mode, replace(params, seed=seed), (3, 1, 2)[seed % 3], PROMPT, LENGTH, (END,)) for seed in range(SESSIONS)
     ]
-    async with pair(small.target, small.drafter, support=form) as client:
+    async with pair(small().target, small().drafter, support=form) as client:
         served = await generate(client, asks, at_once=64)
     rounds = [response for done in served for response in done.rounds]
     assert sum(response.accepted for response in rounds) > SESSIONS / 2
     assert not any(response.fallback_reason for response in rounds), "no draft was late"
-    assert p_value([done.tokens for done in served], small.plain.law(params, PROMPT, LENGTH, END)) >= P_VALUE
+    assert p_value([done.tokens for done in served], small().plain.law(params, PROMPT, LENGTH, END)) >= P_VALUE
