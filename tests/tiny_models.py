@@ -19,6 +19,7 @@ WINDOW = 9
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"num_key_value_heads": 2, "head_dim": 8},
     "qwen2": {"num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 8},
     "gpt2": {"n_inner": 48},
     "gemma2": {
         "num_key_value_heads": 2,
@@ -29,6 +30,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "mistral": {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": WINDOW},
     "phi": {"num_key_value_heads": 2, "partial_rotary_factor": 0.5},
+    "phi3": {"num_key_value_heads": 2, "sliding_window": WINDOW},
     "gpt_oss": {
         "num_key_value_heads": 2,
         "head_dim": 8,

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdec import proposal, sampling, verification
 from specdec.draft import NO_DRAFT, Draft, Verdict
 from specdec.params import Mode, SamplingParams
-from specdec.proposal import propose
-from specdec.sampling import History, probabilities
-from specdec.verification import verify
+from specdec.sampling import History
 from tests.conformance.tables import Context, TableModel
 
 PROMPT = (0, 1)
@@ -35,13 +34,13 @@ class Rows:
             output, seen = context
             logits = self._model.logits(self._prompt + output).float()[None]
             self._index[context] = len(self._rows)
-            self._rows.append(probabilities(logits, [self._params], [History(self._prompt, seen)])[0])
+            self._rows.append(sampling.probabilities(logits, [self._params], [History(self._prompt, seen)])[0])
         return self._index[context]
 
 
 @dataclass(frozen=True)
 class Service:
-    """A target, a drafter and the mode between them; the last two flags plant what a caller could get wrong."""
+    """A target, a drafter and the mode between them; the last three flags plant what a caller could get wrong."""
 
     mode: Mode
     params: SamplingParams
@@ -55,11 +54,12 @@ class Service:
     """Tokens drafted past γ: they are used when the bonus token happens to continue into them."""
     penalties_see_drafts: bool = True
     chain_starts: bool = True
+    judged_drafts_go: bool = True
 
-    def generate(self, sessions: int, length: int) -> list[Context]:
-        """The first `length` tokens of sessions seeded 0, 1, 2, ... over as many rounds as they take."""
+    def generate(self, sessions: int, length: int, first_seed: int = 0) -> list[Context]:
+        """The first `length` tokens of sessions seeded one after the other, over as many rounds as they take."""
         p_rows, q_rows = (Rows(model, self.params, self.prompt) for model in (self.target, self.drafter))
-        states = [Session(seed=b) for b in range(sessions)]
+        states = [Session(seed=first_seed + b) for b in range(sessions)]
         turn = 0
         while active := [state for state in states if len(state.output) < length]:
             gammas = [
@@ -71,7 +71,7 @@ class Service:
                 [pair for state, draft in zip(active, drafts, strict=True) for pair in self._seen(state, draft)]
             )
             positions = [len(self.prompt) + len(state.output) for state in active]
-            verdicts = verify(self.mode, p, drafts, [state.seed for state in active], positions)
+            verdicts = verification.verify(self.mode, p, drafts, [state.seed for state in active], positions)
             for state, verdict in zip(active, verdicts, strict=True):
                 self._commit(state, verdict)
             turn += 1
@@ -86,6 +86,9 @@ class Service:
         """Append the verdict and keep the rest of the chain if it continues that."""
         count = len(verdict.tokens)
         continues = state.chain.tokens[:count] == verdict.tokens
+        if self.judged_drafts_go:
+            # What a verdict has looked at and not committed may never be looked at again.
+            continues = continues and count > verdict.drafted
         state.output += verdict.tokens
         if continues:
             state.chain = Draft(state.chain.tokens[count:], state.chain.probs[count:])
@@ -96,7 +99,7 @@ class Service:
         """Draft one token a step for every session whose chain is shorter than wanted."""
         while wanting := [s for s, count in zip(states, wanted, strict=True) if len(s.chain.tokens) < count]:
             contexts = [state.output + state.chain.tokens for state in wanting]
-            tokens, probs = propose(
+            tokens, probs = proposal.propose(
                 self.mode,
                 rows.of([(context, context) for context in contexts]),
                 [state.seed for state in wanting],
@@ -116,26 +119,3 @@ class Session:
     output: Context = ()
     chain: Draft = NO_DRAFT
     start: int = len(PROMPT)
-
-
-def g_test(outputs: Sequence[Context], law: Tensor, vocab_size: int) -> float:
-    """The p-value of the outputs against the exact law [V ** length]; cells expected under 5 times are pooled.
-
-    Returns 0 when an impossible output was seen.
-    """
-    observed = torch.zeros_like(law)
-    for output in outputs:
-        cell = 0
-        for token in output:
-            cell = cell * vocab_size + token
-        observed[cell] += 1
-    expected = law * len(outputs)
-    if bool((observed[law == 0] > 0).any()):
-        return 0.0
-    rare = expected < 5
-    observed = torch.cat([observed[~rare], observed[rare].sum()[None]])
-    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
-    seen = observed > 0
-    g = 2 * (observed[seen] * (observed[seen] / expected[seen]).log()).sum()
-    freedom = ((expected > 0).sum() - 1).double()
-    return float(torch.special.gammaincc(freedom / 2, g / 2))

@@ -7,7 +7,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from specdec import sampling
 from specdec.params import SamplingParams
+from specdec.sampling import History
 
 Context = tuple[int, ...]
 
@@ -77,14 +79,51 @@ def contexts(vocab_size: int, length: int) -> Iterator[Context]:
 
 def joint(model: TableModel, params: SamplingParams, prompt: Context, length: int) -> Tensor:
     """The exact law of the first `length` tokens after the prompt, float64 [V ** length], in order of `contexts`."""
-    rows: dict[Context, list[float]] = {}
-    law = []
-    for sequence in contexts(model.vocab_size, length):
-        chance = 1.0
-        for step, token in enumerate(sequence):
-            output = sequence[:step]
-            if output not in rows:
-                rows[output] = reference(model.logits(prompt + output), params, prompt, output)
-            chance *= rows[output][token]
-        law.append(chance)
-    return torch.tensor(law, dtype=torch.float64)
+    return Tables(model, model, params, prompt).joint(length)
+
+
+class Tables:
+    """A target and a drafter under one set of sampling parameters: by the real function, and restated."""
+
+    def __init__(
+        self, target: TableModel, drafter: TableModel, params: SamplingParams | None = None, prompt: Context = ()
+    ) -> None:
+        self.vocab_size = target.vocab_size
+        self.target, self.drafter = target, drafter
+        self._params, self._prompt = params or SamplingParams(), prompt
+        self._restated: dict[int, Tensor] = {}
+
+    def p(self, outputs: Sequence[Context]) -> Tensor:
+        """The target's distribution after each output, float64 [N, V], by the product's own function."""
+        return self._rows(self.target, outputs)
+
+    def q(self, outputs: Sequence[Context]) -> Tensor:
+        """The drafter's."""
+        return self._rows(self.drafter, outputs)
+
+    def reference(self, length: int) -> Tensor:
+        """The target's distributions after every output of that length, restated, float64 [V ** length, V]."""
+        if length not in self._restated:
+            rows = [
+                reference(self.target.logits(self._prompt + output), self._params, self._prompt, output)
+                for output in contexts(self.vocab_size, length)
+            ]
+            self._restated[length] = torch.tensor(rows, dtype=torch.float64)
+        return self._restated[length]
+
+    def joint(self, length: int) -> Tensor:
+        """What the law of `length` tokens must be, float64 [V ** length], in order of `contexts`."""
+        law = torch.ones(1, dtype=torch.float64)
+        for step in range(length):
+            law = (law[:, None] * self.reference(step)).flatten()
+        return law
+
+    def _rows(self, model: TableModel, outputs: Sequence[Context]) -> Tensor:
+        logits = torch.stack([model.logits(self._prompt + output) for output in outputs])
+        histories = [History(self._prompt, output) for output in outputs]
+        return sampling.probabilities(logits, [self._params] * len(outputs), histories)
+
+
+def pair(vocab_size: int, seed: int, params: SamplingParams | None = None) -> Tables:
+    """A target and a drafter of unlike opinions."""
+    return Tables(TableModel(vocab_size, seed), TableModel(vocab_size, 1000 + seed), params)

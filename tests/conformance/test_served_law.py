@@ -20,7 +20,7 @@ import pytest
 from protos.common.v1 import common_pb2 as common
 from specdec.params import Mode, SamplingParams
 from tests.conformance.conftest import Pair
-from tests.conformance.law import p_value
+from tests.conformance.g_test import p_value
 from tests.conformance.served import Ask, Done, generate, pair
 
 SESSIONS = 400

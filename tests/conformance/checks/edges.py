@@ -1,0 +1,109 @@
+"""Checks of single decisions where laws cannot look: ties, zeros, the cut of a round, text that spans rounds."""
+
+from itertools import product
+from unittest.mock import patch
+
+import torch
+
+from specdec import acceptance, sampling, verification
+from specdec.draft import Draft, SparseProbs, Verdict
+from specdec.params import FinishReason, Mode, Origin, SamplingParams
+from specdec.sampling import History
+from tests.conformance.checks.value import Check, count
+from tests.gateway_fakes import ByteTokenizer
+from verifier_service import rounds
+
+END = 0
+TEXT = "aéa €nd n"
+STOP = "nd"
+
+
+def impossible_tokens() -> float:
+    """Tokens of probability 0 that are committed when every uniform is 0."""
+    p = torch.tensor([[0.0, 0.5, 0.0, 0.5]], dtype=torch.float64).repeat(3, 1)
+    q = SparseProbs(torch.arange(4), torch.tensor([9, 1, 1, 1]))
+    bad = 0
+    with patch.object(verification, "uniform", lambda seeds, *_, **__: torch.zeros(len(seeds), dtype=torch.float64)):
+        for mode, tokens in product((Mode.REJECTION, Mode.BLOCK), product(range(4), repeat=2)):
+            (verdict,) = verification.verify(mode, p, [Draft(tokens, (q, q))], [0], [0])
+            bad += sum(token in (0, 2) for token in verdict.tokens)
+    return bad
+
+
+def empty_residuals() -> float:
+    """Residuals of p against itself that nothing can be drawn from."""
+    p = torch.tensor([[0.25, 0.75], [1.0, 0.0]], dtype=torch.float64)
+    left = acceptance.residual(p, torch.ones(2, dtype=torch.float64), torch.tensor([[0, 1]] * 2), p.clone())
+    return sum(not bool(row.isfinite().all() and row.sum() > 0) for row in left)
+
+
+def broken_ties() -> float:
+    """Greedy rows that do not choose the lowest id of several equal ones."""
+    logits = torch.tensor([[1.0, 3.0, 3.0, 3.0], [2.0, 2.0, 0.0, 2.0], [0.0, 0.0, 0.0, 5.0]])
+    p = sampling.probabilities(logits, [SamplingParams(temperature=0.0)] * 3, [History()] * 3)
+    return sum(int(row.argmax()) != expected for row, expected in zip(p, (1, 0, 3), strict=True))
+
+
+def edited_logits() -> float:
+    """Largest change that making a distribution makes to the logits, which logprobs are read from."""
+    logits = torch.tensor([[1.0, -2.0, 0.5]])
+    params = SamplingParams(repetition_penalty=1.5, presence_penalty=1.0, logit_bias={2: 1.0}, top_k=2)
+    before = logits.clone()
+    sampling.probabilities(logits, [params], [History((0,), (1,))])
+    return float((logits - before).abs().max())
+
+
+def wrong_cuts() -> float:
+    """Cuts that differ from a loop over the tokens, over all small verdicts, end ids and room."""
+    bad = 0
+    for drafted, room in product(range(4), range(1, 5)):
+        for accepted in range(drafted + 1):
+            for tokens in product((END, 1), repeat=accepted + 1):
+                bad += rounds.cut(Verdict(tokens, accepted, drafted), {END}, room) != _cut(
+                    tokens, accepted, drafted, room
+                )
+    return bad
+
+
+def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> rounds.Cut:
+    """Token by token: the earliest of an end and the last place ends it, an end first where both are."""
+    kept: list[int] = []
+    finish = None
+    for token in tokens:
+        kept.append(token)
+        if token == END or len(kept) == room:
+            finish = FinishReason.STOP if token == END else FinishReason.LENGTH
+            break
+    origins = Verdict(tokens, accepted, drafted).origins[: len(kept)]
+    return rounds.Cut(tuple(kept), origins, sum(origin is Origin.ACCEPTED for origin in origins), finish)
+
+
+def wrong_texts() -> float:
+    """Ways to split a text of long characters and a stop string over rounds that change what is shown."""
+    from gateway.detokenizer import Detokenizer
+    from gateway.output import OutputText
+
+    ids = list(TEXT.encode())
+    bad = 0
+    for size in range(1, len(ids) + 1):
+        output, shown = OutputText(Detokenizer(ByteTokenizer().decode), (STOP,)), ""
+        for start in range(0, len(ids), size):
+            piece = ids[start : start + size]
+            taken = output.take(piece, [Origin.PLAIN] * len(piece))
+            shown += taken.text
+            if taken.stop:
+                break
+        else:
+            shown += output.finish().text
+        bad += shown != TEXT[: TEXT.index(STOP)]
+    return bad
+
+
+CHECKS: tuple[Check, ...] = (
+    count("impossible tokens at u = 0", impossible_tokens),
+    count("residuals of p against p", empty_residuals),
+    count("ties at temperature 0", broken_ties),
+    count("logits left alone", edited_logits),
+    count("cuts of a round", wrong_cuts),
+    count("texts over rounds", wrong_texts),
+)

@@ -1,0 +1,88 @@
+"""Checks by sampling in one process: many short generations through the real `propose` and `verify`."""
+
+import torch
+
+from specdec.multidraft import Siblings
+from specdec.params import Mode, SamplingParams
+from tests.conformance.checks.value import Check, Kind, count
+from tests.conformance.forests import first_token_p_value, forest
+from tests.conformance.g_test import g_test
+from tests.conformance.sampled import PROMPT, Service
+from tests.conformance.tables import Context, TableModel, joint
+
+SESSIONS = 4_000
+LENGTH = 4
+P_VALUE = 1e-6
+PENALTIES = SamplingParams(presence_penalty=0.8, frequency_penalty=0.4, repetition_penalty=1.3)
+
+
+class Flat(TableModel):
+    """A model with the same distribution after every context: what is drawn twice from one number shows most."""
+
+    def __init__(self, *probabilities: float) -> None:
+        super().__init__(len(probabilities), seed=0)
+        self._logits = torch.tensor(probabilities, dtype=torch.float64).log()
+
+    def logits(self, context: Context) -> torch.Tensor:
+        return self._logits
+
+
+def p_value(service: Service) -> float:
+    """Of the first tokens of sessions seeded 0, 1, 2, ..."""
+    outputs = service.generate(SESSIONS, LENGTH)
+    return g_test(outputs, joint(service.target, service.params, PROMPT, LENGTH), service.target.vocab_size)
+
+
+def flat(mode: Mode, **changes: object) -> Service:
+    """A drafter whose third token is cut off by a support of two."""
+    return Service(mode, SamplingParams(), Flat(0.5, 0.3, 0.2), Flat(0.3, 0.3, 0.4), **changes)  # type: ignore[arg-type]
+
+
+def rejecting() -> Service:
+    """Block verification that often rejects a whole draft, so that the next round drafts the same positions again."""
+    return Service(Mode.BLOCK, SamplingParams(), Flat(0.5, 0.5), Flat(0.8, 0.2), gammas=(3,))
+
+
+def narrow() -> Service:
+    """Block verification whose residual often holds the very token that it rejected."""
+    return Service(Mode.BLOCK, SamplingParams(), Flat(0.3, 0.7), Flat(0.7, 0.3), gammas=(3,))
+
+
+def tables(params: SamplingParams) -> Service:
+    """Models whose every distribution differs."""
+    return Service(Mode.REJECTION, params, TableModel(3, seed=1), TableModel(3, seed=2))
+
+
+def other_outputs() -> float:
+    """Coupled outputs that change with the drafter or γ."""
+    target, found = TableModel(4, seed=5), []
+    for seed, support, gammas in [(6, 4, (3, 1, 2)), (7, 1, (2,)), (5, 4, (1, 3))]:
+        service = Service(Mode.COUPLED, SamplingParams(), target, TableModel(4, seed), support=support, gammas=gammas)
+        found.append(service.generate(100, 8))
+    return sum(len(set(outputs)) > 1 for outputs in zip(*found, strict=True))
+
+
+def other_company() -> float:
+    """Outputs of 8 sessions alone that differ from theirs among 64."""
+    service = tables(SamplingParams())
+    company = service.generate(64, LENGTH)
+    return sum(service.generate(1, LENGTH, first_seed=seed) != [company[seed]] for seed in range(8))
+
+
+def _sampled(name: str, service: Service) -> Check:
+    return Check(name, Kind.P_VALUE, P_VALUE, lambda: p_value(service))
+
+
+CHECKS: tuple[Check, ...] = (
+    _sampled("sampled rejection", flat(Mode.REJECTION)),
+    _sampled("sampled block", flat(Mode.BLOCK)),
+    _sampled("sampled coupling", flat(Mode.COUPLED)),
+    _sampled("sampled block, rejecting", rejecting()),
+    _sampled("sampled block, narrow", narrow()),
+    _sampled("sampled penalties", tables(PENALTIES)),
+    _sampled("sampled top-k", tables(SamplingParams(top_k=2))),
+    Check("sampled siblings", Kind.P_VALUE, P_VALUE, first_token_p_value),
+    Check("sampled trees", Kind.P_VALUE, P_VALUE, lambda: forest(Siblings.WITHOUT_REPLACEMENT).p_value()),
+    count("same tokens for any drafter", other_outputs),
+    count("same tokens in any company", other_company),
+)

@@ -1,0 +1,76 @@
+"""G-tests of joint sequences against their exact law, and how often they cry wolf."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tests.conformance.tables import Context
+
+OFTEN = 10
+"""Outputs that a cell of the G-test is expected to hold at least."""
+
+Law = dict[Context, float]
+"""The chance of every whole output."""
+
+
+def g_test(outputs: Sequence[Context], law: Tensor, vocab_size: int) -> float:
+    """The p-value of the outputs against the exact law [V ** length]; cells expected under 5 times are pooled.
+
+    Returns 0 when an impossible output was seen.
+    """
+    observed = torch.zeros_like(law)
+    for output in outputs:
+        cell = 0
+        for token in output:
+            cell = cell * vocab_size + token
+        observed[cell] += 1
+    expected = law * len(outputs)
+    if bool((observed[law == 0] > 0).any()):
+        return 0.0
+    rare = expected < 5
+    observed = torch.cat([observed[~rare], observed[rare].sum()[None]])
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    seen = observed > 0
+    g = 2 * (observed[seen] * (observed[seen] / expected[seen]).log()).sum()
+    freedom = ((expected > 0).sum() - 1).double()
+    return float(torch.special.gammaincc(freedom / 2, g / 2))
+
+
+def p_value(outputs: Sequence[Context], law: Law) -> float:
+    """Of a G-test of the outputs against the law; 0 when one of them cannot be."""
+    cell_of = _cells(law, len(outputs))
+    numbers = {cell: number for number, cell in enumerate(dict.fromkeys(cell_of.values()))}
+    chances = torch.zeros(len(numbers) + 1, dtype=torch.float64)
+    for output, cell in cell_of.items():
+        chances[numbers[cell]] += law[output]
+    seen = [(numbers[cell_of[output]] if output in cell_of else len(numbers),) for output in outputs]
+    return g_test(seen, chances, len(chances))
+
+
+def _cells(law: Law, outputs: int) -> dict[Context, Context]:
+    """The cell of each possible output: itself, or as much of its beginning as is expected often enough."""
+    cell_of = {output: output for output, chance in law.items() if chance > 0}
+    for length in range(max(map(len, law)), 0, -1):
+        expected: dict[Context, float] = defaultdict(float)
+        for output, cell in cell_of.items():
+            expected[cell] += law[output] * outputs
+        for output, cell in cell_of.items():
+            if len(cell) == length and expected[cell] < OFTEN:
+                cell_of[output] = cell[:-1]
+    return cell_of
+
+
+def false_alarms(law: Law, outputs: int, p_value_below: float, trials: int) -> float:
+    """How often samples of the law itself, `outputs` each, have a p-value below: the test's own rate of false alarms.
+
+    G is only nearly χ² at a few outputs a cell, so the nominal rate is to be checked and not believed.
+    """
+    drawn = list(law)
+    chances = torch.tensor([law[output] for output in drawn], dtype=torch.float64)
+    samples = torch.multinomial(
+        chances.expand(trials, -1), outputs, replacement=True, generator=torch.Generator().manual_seed(1)
+    )
+    alarms = sum(p_value([drawn[index] for index in row], law) < p_value_below for row in samples.tolist())
+    return alarms / trials
