@@ -1,11 +1,11 @@
 """Checks of the engine against plain `transformers`: greedy tokens under ragged batches, chunks and rollback."""
 
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from specdec.engine import Engine
 from tests.conformance.checks.value import Check, count
+from tests.conformance.folders import root
 from tests.conformance.greedy import answers, differing
 from tests.tiny_models import make_tiny_model
 
@@ -16,8 +16,7 @@ PADDING = 7
 @cache
 def tiny(architecture: str) -> Path:
     """The folder of a three-layer model of that architecture."""
-    folder = Path(tempfile.mkdtemp(prefix="specdec-tiny-"))
-    return make_tiny_model(folder, architecture, seed=1, layers=3, padding=PADDING)
+    return make_tiny_model(root() / architecture, architecture, seed=1, layers=3, padding=PADDING)
 
 
 @cache

@@ -1,0 +1,154 @@
+"""Bugs of the one function from logits to a distribution, of the draw from it, and of several drafts for a place."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec import sampling
+from specdec.multidraft import Choice, with_replacement, without_replacement
+from specdec.params import SamplingParams
+from specdec.sampling import History, probabilities, sample
+from tests.conformance.bugs.value import Bug, Law, everywhere
+from verifier_service import verifier
+from verifier_service.plan import Row
+
+Params = Sequence[SamplingParams]
+
+
+def filters_before_temperature(patch: pytest.MonkeyPatch) -> None:
+    """Filter, then divide by the temperature: another support."""
+
+    def planted(scores: Tensor, params: Params) -> Tensor:
+        warm = torch.tensor([each.temperature for each in params], dtype=scores.dtype)[:, None]
+        return (sampling._filtered(scores, params) / warm).softmax(-1)
+
+    patch.setattr(sampling, "_softmax", planted)
+
+
+def penalties_after_temperature(patch: pytest.MonkeyPatch) -> None:
+    """Penalties are scaled with the logits."""
+    edited = sampling._edited
+
+    def planted(scores: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
+        warm = [max(each.temperature, 1e-6) for each in params]
+        cold = [
+            replace(
+                each,
+                presence_penalty=max(-2.0, min(2.0, each.presence_penalty * by)),
+                frequency_penalty=max(-2.0, min(2.0, each.frequency_penalty * by)),
+            )
+            for each, by in zip(params, warm, strict=True)
+        ]
+        return edited(scores, cold, histories)
+
+    patch.setattr(sampling, "_edited", planted)
+
+
+def temperature_zero_is_one(patch: pytest.MonkeyPatch) -> None:
+    """Greedy requests are verified against the distribution at temperature 1."""
+
+    def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
+        warm = [replace(each, temperature=each.temperature or 1.0) for each in params]
+        return probabilities(logits, warm, histories)
+
+    everywhere(patch, probabilities, planted)
+
+
+def last_of_the_best(patch: pytest.MonkeyPatch) -> None:
+    """Of several best tokens the last one wins."""
+
+    def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
+        return probabilities(logits.flip(-1), params, histories).flip(-1)
+
+    everywhere(patch, probabilities, planted)
+
+
+def edited_in_place(patch: pytest.MonkeyPatch) -> None:
+    """Penalties are written into the logits."""
+
+    def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
+        p = probabilities(logits, params, histories)
+        logits.sub_(1.0)
+        return p
+
+    everywhere(patch, probabilities, planted)
+
+
+def min_p_on_the_bonus_alone(patch: pytest.MonkeyPatch) -> None:
+    """Only a round's last row is filtered by min-p; the rows of a session follow each other and share their params."""
+
+    def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
+        last = [after is not before for before, after in zip(params, [*params[1:], None], strict=True)]
+        return probabilities(
+            logits,
+            [each if kept else replace(each, min_p=0.0) for each, kept in zip(params, last, strict=True)],
+            histories,
+        )
+
+    patch.setattr(verifier, "probabilities", planted)
+
+
+def served_penalties_blind_to_drafts(patch: pytest.MonkeyPatch) -> None:
+    """In the verifier, penalties see the committed output only."""
+    patch.setattr(verifier, "_histories", lambda row: iter([row.history] * (len(row.draft.tokens) + 1)))
+
+
+def bonus_without_penalties(patch: pytest.MonkeyPatch) -> None:
+    """The bonus row's penalties do not see the drafts it follows."""
+    histories = verifier._histories
+
+    def planted(row: Row) -> Iterator[History]:
+        return iter([*list(histories(row))[:-1], row.history])
+
+    patch.setattr(verifier, "_histories", planted)
+
+
+def zero_can_be_drawn(patch: pytest.MonkeyPatch) -> None:
+    """The inverse CDF takes the first id whose sum reaches the number: at 0 that is id 0, possible or not."""
+    everywhere(patch, sample, lambda p, u: (p.cumsum(-1) >= (u * p.sum(-1))[:, None]).byte().argmax(-1))
+
+
+def wrong_form(patch: pytest.MonkeyPatch) -> None:
+    """Siblings drawn without replacement are judged as if with."""
+    everywhere(patch, without_replacement, with_replacement)
+
+
+def forgetful(patch: pytest.MonkeyPatch) -> None:
+    """Every sibling is judged against p itself."""
+
+    def planted(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor) -> Choice:
+        choice = with_replacement(p, ids, q, children, u)
+        alone = [with_replacement(p, ids, q, children[:, [k]], u[:, [k]]).child for k in range(children.shape[1])]
+        for place in reversed(range(len(alone))):
+            choice.child[alone[place] == 0] = place
+        return choice
+
+    everywhere(patch, with_replacement, planted)
+
+
+BUGS = (
+    Bug("filters before temperature", Law.ONE_DISTRIBUTION, filters_before_temperature, ("restated distribution",)),
+    Bug("penalties after temperature", Law.ONE_DISTRIBUTION, penalties_after_temperature, ("restated distribution",)),
+    Bug(
+        "temperature 0 verified at 1",
+        Law.GREEDY,
+        temperature_zero_is_one,
+        ("restated distribution", "enumerated temperature 0"),
+    ),
+    Bug("last of several best tokens", Law.GREEDY, last_of_the_best, ("ties at temperature 0",)),
+    Bug("logits edited in place", Law.ONE_DISTRIBUTION, edited_in_place, ("logits left alone",)),
+    Bug("min-p on the bonus row alone", Law.ONE_DISTRIBUTION, min_p_on_the_bonus_alone, ("served min-p",)),
+    Bug(
+        "served penalties blind to drafts",
+        Law.ONE_DISTRIBUTION,
+        served_penalties_blind_to_drafts,
+        ("served penalties",),
+    ),
+    Bug("bonus without penalties", Law.ONE_DISTRIBUTION, bonus_without_penalties, ("served penalties",)),
+    Bug("impossible id drawn at u = 0", Law.RESIDUAL, zero_can_be_drawn, ("impossible tokens at u = 0",)),
+    Bug("siblings judged by the other rule", Law.SIBLINGS, wrong_form, ("enumerated tree", "sampled trees")),
+    Bug("siblings judged against p itself", Law.SIBLINGS, forgetful, ("enumerated siblings",)),
+)

@@ -1,0 +1,114 @@
+"""Bugs around the rules: KV, the cut of a round, the vocabulary, and text that spans rounds."""
+
+from collections.abc import Container
+from dataclasses import replace
+
+import pytest
+
+from gateway import detokenizer
+from gateway.stops import held_length
+from specdec.draft import Verdict
+from specdec.engine import Engine, facts
+from specdec.params import FinishReason
+from tests.conformance.bugs.value import Bug, Law, everywhere
+from verifier_service.rounds import Cut, cut
+from verifier_service.session import Session
+
+
+def kv_one_short(patch: pytest.MonkeyPatch) -> None:
+    """After a full acceptance the last draft has no KV in the target, and what follows takes its place."""
+    truncate = Engine.truncate
+
+    def planted(engine: Engine, session: str, length: int) -> None:
+        held = engine.length(session)
+        truncate(engine, session, min(length, held) - (length >= held))
+
+    patch.setattr(Engine, "truncate", planted)
+
+
+def kv_never_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    """Later tokens attend to drafts that were rejected."""
+    admit = Engine.admit
+    patch.setattr(Engine, "truncate", lambda engine, session, length: None)
+    patch.setattr(Engine, "admit", lambda engine, session, capacity: admit(engine, session, min(capacity + 16, 60)))
+
+
+def kv_cut_from_the_end(patch: pytest.MonkeyPatch) -> None:
+    """`[:-0]`: dropping the last 0 positions drops them all."""
+    truncate = Engine.truncate
+
+    def planted(engine: Engine, session: str, length: int) -> None:
+        held = range(engine.length(session))
+        truncate(engine, session, len(held[: -(len(held) - length)]))
+
+    patch.setattr(Engine, "truncate", planted)
+
+
+def rejected_position_read(patch: pytest.MonkeyPatch) -> None:
+    """One rejected position stays readable behind the committed ones."""
+    truncate = Engine.truncate
+
+    def planted(engine: Engine, session: str, length: int) -> None:
+        truncate(engine, session, min(length + 1, engine.length(session)))
+
+    patch.setattr(Engine, "truncate", planted)
+
+
+def padding_unmasked(patch: pytest.MonkeyPatch) -> None:
+    """The padding rows of the model's matrix count as ids."""
+    patch.setattr(facts, "_vocab_size", lambda path, ids, rows: rows)
+
+
+def ends_overlooked(patch: pytest.MonkeyPatch) -> None:
+    """An end token inside the accepted drafts does not end the round."""
+    everywhere(patch, cut, lambda verdict, end_ids, room: cut(verdict, (), room))
+
+
+def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
+    """Accepted drafts behind the end are counted."""
+
+    def planted(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:
+        return replace(cut(verdict, end_ids, room), accepted=verdict.accepted)
+
+    everywhere(patch, cut, planted)
+
+
+def limit_before_end(patch: pytest.MonkeyPatch) -> None:
+    """Where a round reaches the limit, an earlier end is not looked for."""
+
+    def planted(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:
+        found = cut(verdict, end_ids, room)
+        late = len(verdict.tokens) >= room
+        return replace(found, finish=FinishReason.LENGTH) if late else found
+
+    everywhere(patch, cut, planted)
+
+
+def room_overshot(patch: pytest.MonkeyPatch) -> None:
+    """γ ignores the room left."""
+    patch.setattr(Session, "_next_gamma", lambda session: session._gamma.gamma())
+
+
+def stops_within_a_round(patch: pytest.MonkeyPatch) -> None:
+    """Text is shown although the next round could make a stop string of its end."""
+    everywhere(patch, held_length, lambda text, stops: 0)
+
+
+def half_characters(patch: pytest.MonkeyPatch) -> None:
+    """Text is shown although its last character is not complete."""
+    patch.setattr(detokenizer, "REPLACEMENT", "\0")
+
+
+BUGS = (
+    Bug("target KV one short after full acceptance", Law.KV, kv_one_short, ("served rejection, γ = 1",)),
+    Bug("KV of rejected drafts kept", Law.KV, kv_never_rolled_back, ("served rejection", "served coupling")),
+    Bug("KV cut by a count from the end", Law.KV, kv_cut_from_the_end, ("served rejection",)),
+    Bug("one rejected position readable", Law.KV, rejected_position_read, ("greedy identity, llama",)),
+    Bug("padded ids unmasked", Law.VOCABULARY, padding_unmasked, ("greedy identity, llama",)),
+    Bug("end token inside a draft overlooked", Law.CUT, ends_overlooked, ("cuts of a round", "served rejection")),
+    Bug("counted before the cut", Law.CUT, counted_before_the_cut, ("cuts of a round",)),
+    Bug("limit wins over an earlier end", Law.CUT, limit_before_end, ("cuts of a round",)),
+    Bug("γ past the room left", Law.CUT, room_overshot, ("room of the last round",)),
+    Bug("stop string over two rounds missed", Law.CUT, stops_within_a_round, ("texts over rounds",)),
+    Bug("half a character shown", Law.CUT, half_characters, ("texts over rounds",)),
+)

@@ -1,0 +1,15 @@
+"""Where this process keeps the tiny models that several tests share."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def root() -> Path:
+    """A folder of this run's own, gone when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="specdec-conformance-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
