@@ -40,7 +40,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Service:
-    """A target, a drafter and the mode between them; the last three flags plant what a caller could get wrong."""
+    """A target, a drafter and the mode between them; the last two flags plant what a caller could get wrong."""
 
     mode: Mode
     params: SamplingParams
@@ -54,7 +54,6 @@ class Service:
     """Tokens drafted past γ: they are used when the bonus token happens to continue into them."""
     penalties_see_drafts: bool = True
     chain_starts: bool = True
-    judged_drafts_go: bool = True
 
     def generate(self, sessions: int, length: int, first_seed: int = 0) -> list[Context]:
         """The first `length` tokens of sessions seeded one after the other, over as many rounds as they take."""
@@ -86,9 +85,6 @@ class Service:
         """Append the verdict and keep the rest of the chain if it continues that."""
         count = len(verdict.tokens)
         continues = state.chain.tokens[:count] == verdict.tokens
-        if self.judged_drafts_go:
-            # What a verdict has looked at and not committed may never be looked at again.
-            continues = continues and count > verdict.drafted
         state.output += verdict.tokens
         if continues:
             state.chain = Draft(state.chain.tokens[count:], state.chain.probs[count:])

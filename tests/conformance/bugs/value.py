@@ -21,7 +21,7 @@ class Law(Enum):
     GREEDY = "temperature 0 is the plain argmax, ties broken alike"
     POINT_MASS = "a draft that was not sampled is a point mass"
     USE = "whether a draft is used never depends on the draft itself"
-    BLOCK = "block verification keeps the largest success, and no draft it has looked at is looked at again"
+    BLOCK = "block verification keeps the largest success, and draws no number twice"
     COUPLING = "coupled mode emits the target's own draw, a function of (seed, position, target)"
     LENIENCE = "lenience is off unless asked for, and has its published law"
     SIBLINGS = "each form of siblings has its own rule"

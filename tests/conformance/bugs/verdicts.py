@@ -49,7 +49,7 @@ def lenience_inverted(patch: pytest.MonkeyPatch) -> None:
 
 def likeliest_kept(patch: pytest.MonkeyPatch) -> None:
     """A draft of high p is kept outright, as a greedy check would."""
-    everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: ((u * q_x < p_x) | (p_x > 0.4)).cumprod(1).sum(1))
+    everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: ((u * q_x < p_x) | (p_x > 0.15)).cumprod(1).sum(1))
 
 
 def no_residual(patch: pytest.MonkeyPatch) -> None:
@@ -144,27 +144,26 @@ def token_rule_h(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, block_h, lambda pi, p_s, q_s: pi[:, 1:])
 
 
-RATIO_LAWS = ("enumerated rejection", "sampled rejection")
 BUGS = (
-    Bug("ratio inverted", Law.ACCEPT, ratio_inverted, RATIO_LAWS),
+    Bug("ratio inverted", Law.ACCEPT, ratio_inverted, ("enumerated rejection",)),
     Bug("division by q + ε", Law.ACCEPT, divided_by_q, ("enumerated rejection", "impossible tokens at u = 0")),
     Bug("`<=` at p = 0", Law.ACCEPT, or_equal, ("impossible tokens at u = 0",)),
-    Bug("sampled draft kept with p(x)", Law.POINT_MASS, p_alone, (*RATIO_LAWS, "served rejection")),
-    Bug("likely draft kept outright", Law.ACCEPT, likeliest_kept, RATIO_LAWS),
+    Bug("sampled draft kept with p(x)", Law.POINT_MASS, p_alone, ("enumerated rejection", "served rejection")),
+    Bug("likely draft kept outright", Law.ACCEPT, likeliest_kept, ("enumerated rejection", "sampled rejection")),
     Bug("lenient unasked", Law.LENIENCE, lenient_unasked, ("enumerated rejection",)),
     Bug("lenience inverted", Law.LENIENCE, lenience_inverted, ("published lenience",)),
     Bug(
         "residual not taken",
         Law.RESIDUAL,
         no_residual,
-        (*RATIO_LAWS, "enumerated block", "served rejection", "served block"),
+        ("enumerated rejection", "enumerated block", "served rejection", "served block"),
     ),
     Bug("residual of 0 normalised", Law.RESIDUAL, residual_without_a_rest, ("residuals of p against p",)),
     Bug(
         "residual of unfiltered p",
         Law.RESIDUAL,
         residual_of_unfiltered_p,
-        ("enumerated temperature 0", "sampled top-k", "served min-p"),
+        ("enumerated temperature 0", "served min-p"),
     ),
     Bug("residual is p without the draft", Law.RESIDUAL, p_without_the_draft, ("sampled rejection",)),
     Bug("bonus after a rejection", Law.RESIDUAL, bonus_after_a_rejection, ("sampled top-k",)),

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec import sampling
 from specdec.draft import SparseProbs
 from specdec.multidraft import Siblings
 from specdec.params import Mode, SamplingParams
 from specdec.proposal import compress
-from specdec.sampling import History, probabilities
+from specdec.sampling import History
 from tests.conformance.checks.value import Check, exact
 from tests.conformance.enumeration import Drafter, Drawn, outcome, proposed, sample_law
 from tests.conformance.lenience import published
@@ -66,7 +67,7 @@ def restated() -> float:
     for params in PARAMS:
         for output in [(), (1, 1), (0, 3, 3)]:
             logits = pair(5, 7).target.logits((2, *output))
-            p = probabilities(logits[None].clone(), [params], [History((2,), output)])[0]
+            p = sampling.probabilities(logits[None].clone(), [params], [History((2,), output)])[0]
             expected = torch.tensor(reference(logits, params, (2,), output), dtype=torch.float64)
             worst = max(worst, float((p - expected).abs().max()))
     return worst
