@@ -64,6 +64,10 @@ proto: proto-tools ## Generate the code of the protos.
 docs: install-dev ## Write the pages that are made from the code.
 	$(BIN)/python docs/configuration.py
 
+.PHONY: exactness
+exactness: install-dev ## Measure acceptance and speed of every mode and write docs/exactness.md; resumes after a kill.
+	$(BIN)/python -m benchmarks.exactness $(ARGS)
+
 train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.
 	$(BIN)/python -m models.train $(ARGS)
 

@@ -40,13 +40,33 @@ def g_test(outputs: Sequence[Context], law: Tensor, vocab_size: int) -> float:
 
 def p_value(outputs: Sequence[Context], law: Law) -> float:
     """Of a G-test of the outputs against the law; 0 when one of them cannot be."""
-    cell_of = _cells(law, len(outputs))
-    numbers = {cell: number for number, cell in enumerate(dict.fromkeys(cell_of.values()))}
-    chances = torch.zeros(len(numbers) + 1, dtype=torch.float64)
+    numbers, chances = _numbered(law, len(outputs))
+    seen = [(numbers[output] if output in numbers else len(chances),) for output in outputs]
+    return g_test(seen, torch.cat([chances, chances.new_zeros(1)]), len(chances) + 1)
+
+
+def false_alarms(law: Law, outputs: int, below: float, trials: int) -> float:
+    """How often samples of the law itself, `outputs` each, have a p-value below: the test's own rate of false alarms.
+
+    G is only nearly χ² at a few outputs a cell, so the nominal rate is to be checked and not believed.
+    """
+    _, chances = _numbered(law, outputs)
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.multinomial(chances.expand(trials, -1), outputs, replacement=True, generator=generator)
+    observed = torch.zeros(trials, len(chances), dtype=torch.float64).scatter_add_(1, drawn, drawn.double() * 0 + 1)
+    g = 2 * torch.xlogy(observed, observed / (chances * outputs)).sum(1)
+    freedom = torch.full_like(g, len(chances) - 1)
+    return float((torch.special.gammaincc(freedom / 2, g / 2) < below).double().mean())
+
+
+def _numbered(law: Law, outputs: int) -> tuple[dict[Context, int], Tensor]:
+    """The number of each possible output's cell, and the chance of each cell."""
+    cell_of = _cells(law, outputs)
+    places = {cell: number for number, cell in enumerate(dict.fromkeys(cell_of.values()))}
+    chances = torch.zeros(len(places), dtype=torch.float64)
     for output, cell in cell_of.items():
-        chances[numbers[cell]] += law[output]
-    seen = [(numbers[cell_of[output]] if output in cell_of else len(numbers),) for output in outputs]
-    return g_test(seen, chances, len(chances))
+        chances[places[cell]] += law[output]
+    return {output: places[cell] for output, cell in cell_of.items()}, chances
 
 
 def _cells(law: Law, outputs: int) -> dict[Context, Context]:
@@ -60,17 +80,3 @@ def _cells(law: Law, outputs: int) -> dict[Context, Context]:
             if len(cell) == length and expected[cell] < OFTEN:
                 cell_of[output] = cell[:-1]
     return cell_of
-
-
-def false_alarms(law: Law, outputs: int, p_value_below: float, trials: int) -> float:
-    """How often samples of the law itself, `outputs` each, have a p-value below: the test's own rate of false alarms.
-
-    G is only nearly χ² at a few outputs a cell, so the nominal rate is to be checked and not believed.
-    """
-    drawn = list(law)
-    chances = torch.tensor([law[output] for output in drawn], dtype=torch.float64)
-    samples = torch.multinomial(
-        chances.expand(trials, -1), outputs, replacement=True, generator=torch.Generator().manual_seed(1)
-    )
-    alarms = sum(p_value([drawn[index] for index in row], law) < p_value_below for row in samples.tolist())
-    return alarms / trials

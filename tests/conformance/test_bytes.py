@@ -2,15 +2,17 @@
 
 import asyncio
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdec.params import Mode, SamplingParams
+from tests.conformance.conftest import Note
 from tests.conformance.served import Ask, generate, running_drafter, running_verifier
 from tests.tiny_models import make_tiny_model
+
+pytestmark = pytest.mark.integration
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 GAMMA = 5
@@ -50,7 +52,7 @@ async def metrics(http: str) -> dict[str, float]:
     ("mode", "support"), [(Mode.REJECTION, SUPPORT), (Mode.BLOCK, SUPPORT), (Mode.COUPLED, 0)], ids=str
 )
 async def test_bytes_of_a_round_are_bound_by_the_support_and_not_the_vocabulary(
-    mode: Mode, support: int, folders: tuple[Path, Path], note: Callable[[str], None]
+    mode: Mode, support: int, folders: tuple[Path, Path], note: Note
 ) -> None:
     target, draft = folders
     work = [Ask(mode, SamplingParams(seed=seed), GAMMA, PROMPT, 48) for seed in range(4)]
@@ -63,8 +65,9 @@ async def test_bytes_of_a_round_are_bound_by_the_support_and_not_the_vocabulary(
     others = OTHER_BYTES * sent["specdec_drafter_frames_sent_total"] + HELLO_BYTES
     rounds = sum(bool(response.draft_tokens) for each in done for response in each.rounds)
     note(
+        "bytes on the wire",
         f"{mode}, γ = {GAMMA}, V = {vocab_size}: {total / drafted:.0f} bytes a drafted token, {total / rounds:.0f} a "
-        f"round, {drafted / rounds:.1f} tokens drafted a round, those ahead of need counted"
+        f"round, {drafted / rounds:.1f} tokens drafted a round, those ahead of need counted",
     )
     assert total <= drafted * (ID_BYTES * support + HEADER_BYTES) + others
     # What is measured is the drafts: every token at least itself and its fence, and a distribution where there is one.

@@ -30,6 +30,8 @@ from tests.integration.verifier.scripted_drafter import (
 from tests.integration.verifier.test_drafts import beyond, corrupt_hash, malformed, outside_vocabulary, stale, wrong
 from tests.tiny_models import make_tiny_model, make_tokenizer
 
+pytestmark = pytest.mark.integration
+
 VOCAB_SIZE = 320
 PROMPT = (40, 41, 42, 43, 44, 45, 46)
 LENGTH = 16

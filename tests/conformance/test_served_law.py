@@ -6,29 +6,33 @@ forwards of transformers and a restatement of the sampling rules; an output ends
 tokens, and outputs expected fewer than ten times are pooled with those of the same beginning.
 
 A cell fails below p = 1e-6. There are 27 of them, so sound code fails this file in 27 × 1e-6 = 2.7e-5 of its runs
-(Bonferroni, as far as G follows χ²). The planted bugs beside this file are all caught at the same p.
+(Bonferroni, as far as G follows χ²; how far it does is measured below, on samples of the laws themselves, and printed).
+The planted bugs are caught at the same p.
 """
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 
 from protos.common.v1 import common_pb2 as common
 from specdec.params import Mode, SamplingParams
-from tests.conformance.conftest import Pair
-from tests.conformance.g_test import p_value
+from tests.conformance.conftest import Note
+from tests.conformance.g_test import Law, false_alarms, p_value
 from tests.conformance.served import Ask, Done, generate, pair
+from tests.conformance.small import END, PROMPT, small
+
+pytestmark = pytest.mark.integration
 
 SESSIONS = 400
 LENGTH = 4
+TITLE = f"G-tests of what is served: {SESSIONS} joint sequences of {LENGTH} tokens a cell"
 P_VALUE = 1e-6
-PROMPT = (3, 5, 1, 6)
-END = 0
 AT_ONCE = 128
+TRIALS = 2_000
 SUPPORT = 3
 """Ids in q̂: five of the eight are cut off."""
 AHEAD = 2
@@ -66,6 +70,12 @@ CELLS = [
 Served = dict[Cell, list[Done]]
 
 
+@cache
+def law_of(params: str) -> Law:
+    """Of the target under these parameters, by transformers."""
+    return small().plain.law(PARAMS[params], PROMPT, LENGTH, END)
+
+
 def asks(number: int, cell: Cell) -> list[Ask]:
     """The sessions of a cell; no two of any cells share a seed."""
     return [
@@ -82,13 +92,13 @@ def asks(number: int, cell: Cell) -> list[Ask]:
 
 
 @pytest.fixture(scope="module")
-def served(small: Pair) -> Served:
+def served() -> Served:
     """What every cell's sessions generated."""
     work = [(cell, ask) for number, cell in enumerate(CELLS) for ask in asks(number, cell)]
     random.Random(1).shuffle(work)
 
     async def run() -> list[Done]:
-        async with pair(small.target, small.drafter, support=SUPPORT, ahead=AHEAD) as client:
+        async with pair(small().target, small().drafter, support=SUPPORT, ahead=AHEAD) as client:
             return await generate(client, [ask for _, ask in work], AT_ONCE)
 
     results: Served = {cell: [] for cell in CELLS}
@@ -99,11 +109,20 @@ def served(small: Pair) -> Served:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_the_joint_law_is_the_targets(cell: Cell, served: Served, small: Pair, note: Callable[[str], None]) -> None:
-    law = small.plain.law(PARAMS[cell.params], PROMPT, LENGTH, END)
+def test_the_joint_law_is_the_targets(cell: Cell, served: Served, note: Note) -> None:
+    law = law_of(cell.params)
     found = p_value([done.tokens for done in served[cell]], law)
-    note(f"{cell!s:28} p = {found:.2g}")
+    note(TITLE, f"{cell!s:28} p = {found:.2g}")
     assert found >= P_VALUE
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_the_g_test_cries_wolf_as_rarely_as_it_says(params: str, note: Note) -> None:
+    """Samples of the law itself, at a p that 2,000 of them can measure; five standard errors."""
+    alarms = false_alarms(law_of(params), SESSIONS, below=0.01, trials=TRIALS)
+    whole = len(CELLS) * P_VALUE
+    note(TITLE, f"false alarms, {params}: {alarms:.2%} at p < 1%; of all cells at p < {P_VALUE:g}: {whole:.1e} a run")
+    assert abs(alarms - 0.01) < 5 * (0.01 * 0.99 / TRIALS) ** 0.5
 
 
 @pytest.mark.timeout(900)

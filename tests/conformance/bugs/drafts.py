@@ -154,7 +154,7 @@ BUGS = (
         "truncated after the draw",
         Law.Q_AS_SAMPLED,
         truncated_after_the_draw,
-        ("enumerated rejection", "served rejection", "served block"),
+        ("enumerated rejection", "served rejection"),
     ),
     Bug("drawn in one precision, sent in another", Law.Q_AS_SAMPLED, other_precision, ("enumerated rejection",)),
     Bug("argmax draft with its q", Law.POINT_MASS, argmax_with_its_q, ("enumerated rejection",)),

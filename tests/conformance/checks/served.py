@@ -98,7 +98,7 @@ CHECKS: tuple[Check, ...] = (
     _law("served rejection, γ = 1", Workload(Mode.REJECTION, 1_000, gammas=(1,))),
     _law("served block", Workload(Mode.BLOCK, 700)),
     _law("served coupling", Workload(Mode.COUPLED, 500)),
-    _law("served penalties", Workload(Mode.REJECTION, 400, PENALTIES)),
+    _law("served penalties", Workload(Mode.REJECTION, 700, PENALTIES, gammas=(1, 2))),
     _law("served min-p", Workload(Mode.REJECTION, 500, SamplingParams(min_p=0.3))),
     count("room of the last round", overshooting_rounds, crosses_a_border=True),
     count("drafts follow their prefix", strayed_drafts, crosses_a_border=True),

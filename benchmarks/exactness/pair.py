@@ -1,0 +1,45 @@
+"""The demo pair in this process: both engines, and prompts that neither model was trained on."""
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from specdec.engine import Engine
+
+DEMO = Path(__file__).parents[2] / "models" / "demo"
+TARGET, DRAFTER = DEMO / "target", DEMO / "drafter"
+KV_BYTES = 2**29
+PROMPT = 48
+"""Tokens of a prompt."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and its drafter."""
+
+    target: Engine
+    drafter: Engine
+
+    @classmethod
+    def load(cls) -> "Pair":
+        """In float32, one thread."""
+        return cls(*(_engine(folder) for folder in (TARGET, DRAFTER)))
+
+
+def prompts(count: int) -> list[tuple[int, ...]]:
+    """The beginnings of held-out files of this interpreter's library, as token ids."""
+    tokenizer = AutoTokenizer.from_pretrained(TARGET, local_files_only=True)
+    library = Path(sysconfig.get_paths()["stdlib"])
+    names = (DEMO / "held_out.txt").read_text(encoding="utf-8").split()
+    found = []
+    for name in names:
+        if (library / name).exists():
+            ids = tokenizer((library / name).read_text(encoding="utf-8")[: 16 * PROMPT])["input_ids"][:PROMPT]
+            found += [tuple(ids)] if len(ids) == PROMPT else []
+    return found[:count]
+
+
+def _engine(folder: Path) -> Engine:
+    return Engine.load(folder, dtype="float32", device="cpu", kv_bytes=KV_BYTES, threads=1)
