@@ -1,0 +1,162 @@
+"""Properties of the pure rules, for any p, any q̂ and any number."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specdec.acceptance import block, block_h, block_pi, rejection, residual
+from specdec.draft import Draft, SparseProbs
+from specdec.multidraft import NONE, Siblings, with_replacement, without_replacement
+from specdec.params import Mode, SamplingParams
+from specdec.proposal import compress, draw
+from specdec.sampling import History, probabilities
+from specdec.tree import Tree, TreeDraft
+from specdec.tree_verification import verify_tree
+from specdec.verification import verify
+
+LENIENCES = (1.0, 0.8, 0.4, 0.1)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft of γ tokens with all of its distributions."""
+
+    p: Tensor
+    """float64 [γ + 1, V]."""
+    draft: Draft
+    seed: int
+
+
+@st.composite
+def rows(draw_: st.DrawFn, count: int, size: int) -> Tensor:
+    """Distributions, holes and all."""
+    mass = draw_(
+        st.lists(st.lists(st.integers(0, 9), min_size=size, max_size=size).filter(any), min_size=count, max_size=count)
+    )
+    table = torch.tensor(mass, dtype=torch.float64)
+    return table / table.sum(1, keepdim=True)
+
+
+@st.composite
+def rounds(draw_: st.DrawFn) -> Round:
+    """A draft of up to four tokens over up to six ids, drawn from its own q̂."""
+    size, gamma = draw_(st.integers(2, 6)), draw_(st.integers(1, 4))
+    q = compress(draw_(rows(gamma, size)), draw_(st.integers(1, size)))
+    tokens = [draw_(st.sampled_from(law.ids.tolist())) for law in q]
+    return Round(draw_(rows(gamma + 1, size)), Draft(tuple(tokens), tuple(q)), draw_(st.integers(0, 2**40)))
+
+
+def q_rows(draft: Draft, size: int) -> Tensor:
+    """q̂ of each position, dense [γ, V]."""
+    dense = torch.zeros(len(draft.tokens), size, dtype=torch.float64)
+    for row, law in zip(dense, draft.probs, strict=True):
+        row[law.ids] = law.weights.double() / law.weights.sum()
+    return dense
+
+
+@given(rounds())
+def test_residual_and_overlap_make_one(each: Round) -> None:
+    """Σ(p - q̂)₊ = 1 - Σ min(p, q̂): what rejection loses is what it draws again from."""
+    size = each.p.shape[1]
+    q = q_rows(each.draft, size)
+    p = each.p[: len(q)]
+    lost = 1 - torch.minimum(p, q).sum(1)
+    left = residual(p, torch.ones(len(q)).double(), torch.arange(size).expand_as(q), q).sum(1)
+    torch.testing.assert_close(left[lost > 1e-9], lost[lost > 1e-9], rtol=0, atol=1e-12)
+
+
+@given(rounds())
+def test_pi_of_the_block_rule_is_at_least_what_the_token_rule_keeps(each: Round) -> None:
+    """πᵢ, the mean chance of τ ≥ i, against the product of min(1, p/q̂), whatever the chain."""
+    q = q_rows(each.draft, each.p.shape[1])
+    at = torch.arange(len(q)), torch.tensor(each.draft.tokens)
+    p_x, q_x = each.p[:-1][at][None], q[at][None]
+    pi = block_pi(p_x, q_x)[0, 1:]
+    token = (p_x / q_x).clamp_max(1.0)[0].cumprod(0)
+    assert bool((pi >= token - 1e-12).all())
+
+
+@given(rounds())
+def test_thresholds_of_the_block_rule_are_chances(each: Round) -> None:
+    size = each.p.shape[1]
+    q = torch.cat([q_rows(each.draft, size), torch.zeros(1, size).double()])
+    at = torch.arange(len(q) - 1), torch.tensor(each.draft.tokens)
+    pi = block_pi(each.p[:-1][at][None], q[:-1][at][None])
+    h = block_h(pi, each.p[None], q[None])
+    assert bool(((h >= -1e-12) & (h <= 1 + 1e-12)).all())
+    assert bool((h <= pi[:, 1:] + 1e-12).all())
+    sure = [place for place, chance in enumerate(h[0].tolist(), start=1) if chance >= 1]
+    assert int(block(h, torch.full_like(h, 1 - 2.0**-53))) == max(sure, default=0)
+
+
+@given(rounds())
+def test_lenience_only_adds_accepted_drafts(each: Round) -> None:
+    kept = [
+        verify(Mode.REJECTION, each.p, [each.draft], [each.seed], [7], [lenience])[0].accepted for lenience in LENIENCES
+    ]
+    assert all(strict <= lenient for strict, lenient in pairwise(kept))
+
+
+@pytest.mark.parametrize("siblings", [Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT])
+@given(each=rounds())
+def test_a_tree_without_branches_is_a_chain(siblings: Siblings, each: Round) -> None:
+    tree = TreeDraft(Tree.chain(len(each.draft.tokens)), each.draft.tokens, (*each.draft.probs, None))
+    (walked,) = verify_tree(siblings, each.p, [tree], [each.seed], [7])
+    (judged,) = verify(Mode.REJECTION, each.p, [each.draft], [each.seed], [7])
+    assert walked.tokens == judged.tokens
+
+
+@pytest.mark.parametrize("rule", [with_replacement, without_replacement])
+@given(each=rounds(), u=st.floats(0, 1, exclude_max=True))
+def test_one_sibling_is_token_rejection(rule: object, each: Round, u: float) -> None:
+    q = q_rows(each.draft, each.p.shape[1])[:1]
+    token = torch.tensor([[each.draft.tokens[0]]])
+    number = torch.tensor([[u]], dtype=torch.float64)
+    choice = rule(each.p[:1], torch.arange(q.shape[1])[None], q, token, number)  # type: ignore[operator]
+    kept = int(rejection(each.p[:1].gather(1, token), q.gather(1, token), number))
+    assert (int(choice.child) != NONE) == bool(kept)
+
+
+@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
+@given(each=rounds(), data=st.data())
+def test_other_names_for_the_ids_keep_as_many_drafts(mode: Mode, each: Round, data: st.DataObject) -> None:
+    """Permutation equivariance: which id is called what plays no part in what is kept."""
+    names = torch.tensor(data.draw(st.permutations(range(each.p.shape[1]))))
+    renamed = Draft(
+        tuple(int(names[token]) for token in each.draft.tokens), tuple(_renamed(law, names) for law in each.draft.probs)
+    )
+    p = torch.zeros_like(each.p)
+    p[:, names] = each.p
+    (here,), (there,) = (
+        verify(mode, law, [draft], [each.seed], [7]) for law, draft in ((each.p, each.draft), (p, renamed))
+    )
+    assert here.accepted == there.accepted
+
+
+@given(rows(3, 5), st.permutations(range(5)), st.floats(0.1, 2.0), st.floats(0.1, 1.0))
+def test_other_names_for_the_ids_rename_the_distribution(
+    p: Tensor, names: list[int], temperature: float, top_p: float
+) -> None:
+    params = [SamplingParams(temperature=temperature, top_p=top_p)] * 3
+    logits = (p + 0.01).log()
+    here = probabilities(logits, params, [History()] * 3)
+    there = probabilities(logits[:, names], params, [History()] * 3)
+    torch.testing.assert_close(there, here[:, names], rtol=0, atol=1e-12)
+
+
+@given(rows(1, 6), st.integers(1, 6), st.integers(0, 2**53 - 1))
+def test_what_is_drawn_is_in_what_is_sent(q: Tensor, support: int, number: int) -> None:
+    (sent,) = compress(q, support)
+    token = int(draw(sent.ids[None], sent.weights[None], torch.tensor([number * 2.0**-53], dtype=torch.float64)))
+    assert token in sent.ids.tolist()
+    assert float(q[0, token]) > 0
+
+
+def _renamed(law: SparseProbs, names: Tensor) -> SparseProbs:
+    ids, order = names[law.ids].sort()
+    return SparseProbs(ids, law.weights[order])

@@ -1,0 +1,54 @@
+"""q̂ stays sparse: what a verdict allocates for drafts grows with the support, not with the vocabulary.
+
+Elements of every tensor that any operation makes are counted, not time. A verdict may make a few rows as wide as the
+vocabulary per session, for the one token it adds; it must make none per drafted position beyond p itself.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specdec.draft import Draft
+from specdec.params import Mode
+from specdec.proposal import propose
+from specdec.verification import verify
+
+SUPPORT = 8
+VOCAB = 4_096
+FINAL_ROWS = 12
+"""Rows as wide as the vocabulary that the last token's residual and draw make, rounded up."""
+
+
+class Elements(TorchDispatchMode):
+    """Counts what operations make; views cost nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = 0
+        """Elements in float64 tensors at least as wide as the vocabulary."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dim() and made.shape[-1] >= VOCAB and not made._is_view():
+            self.wide += made.numel()
+        return made
+
+
+def wide_elements(mode: Mode, gamma: int) -> int:
+    """Of one session's verdict on γ drafts."""
+    generator = torch.Generator().manual_seed(1)
+    q, p = (torch.randn(rows, VOCAB, generator=generator).softmax(-1) for rows in (gamma, gamma + 1))
+    tokens, probs = propose(mode, q, [1] * gamma, list(range(gamma)), SUPPORT, [0] * gamma)
+    with Elements() as counted:
+        verify(mode, p, [Draft(tuple(tokens), tuple(probs))], [1], [0])
+    return counted.wide
+
+
+@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
+def test_a_longer_draft_makes_nothing_more_that_is_as_wide_as_the_vocabulary(mode: Mode) -> None:
+    """Checking p itself (that it is a distribution) makes one boolean or sum a row, which is not as wide."""
+    short, long = wide_elements(mode, 2), wide_elements(mode, 16)
+    assert 0 < short <= FINAL_ROWS * VOCAB
+    assert long == short
