@@ -1,4 +1,4 @@
-"""The ratio rules, one position or a few at a time; whole joints are in conformance/."""
+"""The ratio rules, one position or a few at a time; whole joints and properties are in tests/conformance."""
 
 from collections.abc import Callable
 
@@ -55,31 +55,6 @@ def test_an_impossible_token_is_never_kept_and_a_planted_or_equal_is_caught() ->
     assert never_keeps_the_impossible(rejection)
     assert not never_keeps_the_impossible(or_equal)
     assert int(block(column(0.0), column(0.0))) == 0
-
-
-@given(MASSES)
-def test_a_draft_is_kept_with_the_overlap_of_p_and_q(masses: tuple[list[float], list[float]]) -> None:
-    """Σ q·P(keep) = Σ min(p, q), with P(keep) read off the decision by bisection."""
-    p, q = distributions(masses)
-    p, q = p[q > 0][:, None], q[q > 0][:, None]
-    low, high = torch.zeros_like(p), torch.ones_like(p)
-    for _ in range(60):
-        middle = (low + high) / 2
-        kept = rejection(p, q, middle)[:, None] > 0
-        low, high = torch.where(kept, middle, low), torch.where(kept, high, middle)
-    assert float((q * low).sum()) == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-12)
-
-
-@given(MASSES)
-def test_the_residual_has_the_mass_that_rejection_lost(masses: tuple[list[float], list[float]]) -> None:
-    p, q = distributions(masses)
-    left = residual(p[None], torch.ones(1).double(), torch.arange(len(q))[None], q[None])
-    lost = 1 - float(torch.minimum(p, q).sum())
-    if float((p - q).clamp_min(0).sum()) > 0:
-        assert float(left.sum()) == pytest.approx(lost, abs=1e-12)
-        assert bool(((left[0] > 0) == (p > q)).all())
-    else:
-        assert torch.equal(left[0], p)
 
 
 @given(MASSES, st.floats(0, 1))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec.draft import NO_DRAFT, Draft, SparseProbs
+from specdec.draft import NO_DRAFT, SparseProbs
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
 from specdec.multidraft import Siblings
 from specdec.params import Mode, Origin
@@ -45,33 +45,6 @@ def draw(siblings: Siblings, q: Tensor, seed: int, at: int, width: int) -> tuple
     if width == 0:
         return [[]], []
     return propose_siblings(siblings, q, [seed], [at], VOCAB, width)
-
-
-@pytest.mark.parametrize("siblings", SAMPLED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(0, 2**62))
-@settings(deadline=None, max_examples=30)
-def test_a_chain_gets_the_chain_rules_verdict(
-    siblings: Siblings, dtype: torch.dtype, gammas: list[int], seed: int
-) -> None:
-    seeds, positions = [seed + b for b in range(len(gammas))], [10 + b for b in range(len(gammas))]
-    chains = []
-    for b, gamma in enumerate(gammas):
-        at = list(range(positions[b], positions[b] + gamma))
-        tokens, probs = (
-            propose(Mode.REJECTION, distributions(gamma, b), [seeds[b]] * gamma, at, 6) if gamma else ([], [])
-        )
-        chains.append(Draft(tuple(tokens), tuple(probs)))
-    p = distributions(sum(gammas) + len(gammas), 5, dtype)
-    as_trees = [
-        TreeDraft(Tree.chain(len(chain.tokens)), chain.tokens, (*chain.probs, None) if chain.probs else ())
-        for chain in chains
-    ]
-    expected = verify(Mode.REJECTION, p, chains, seeds, positions)
-    for verdict, wanted in zip(verify_tree(siblings, p, as_trees, seeds, positions), expected, strict=True):
-        assert verdict.path == tuple(range(wanted.accepted))
-        assert verdict.tokens == wanted.tokens
-        assert verdict.origins == wanted.origins
 
 
 @pytest.mark.parametrize("siblings", SAMPLED)
