@@ -66,28 +66,28 @@ def settings(temperature: float) -> list[Setting]:
 def _rounds(cells: Cells, size: Size) -> tuple[dict[Setting, Measured], dict[Setting, Measured]]:
     wanted = [each for temperature in TEMPERATURES for each in settings(temperature)]
     lengths = [Setting(Mode.REJECTION, temperature, gamma) for temperature in TEMPERATURES for gamma in GAMMAS]
-    pair, texts = Pair.load(), prompts(size.prompts)
-
-    def cell(setting: Setting) -> Measured:
-        return cells.get(str(setting), Measured, lambda: [measure(pair, setting, texts, size.length)])[0]
-
-    return {each: cell(each) for each in wanted}, {each: cell(each) for each in lengths}
+    missing = [each for each in dict.fromkeys([*wanted, *lengths]) if str(each) not in cells]
+    if missing:
+        pair, texts = Pair.load(), prompts(size.prompts)
+        for each in missing:
+            cells.put(str(each), [measure(pair, each, texts, size.length)])
+    known = {each: cells.get(str(each), Measured)[0] for each in [*wanted, *lengths]}
+    return {each: known[each] for each in wanted}, {each: known[each] for each in lengths}
 
 
 def _served(cells: Cells, size: Size) -> dict[tuple[float, Mode], Speed]:
-    texts = prompts(size.served_prompts)
-    found: dict[tuple[float, Mode], Speed] = {}
-    with tempfile.TemporaryDirectory() as folder, services(Path(folder)) as at:
-        for temperature in TEMPERATURES:
-            speeds = cells.get(
-                f"served at {temperature}",
-                lambda **fields: Speed(**fields | {"mode": Mode(fields["mode"])}),
-                lambda temperature=temperature: compare(
-                    at, temperature, GAMMA, texts, size.served_length, size.repeats
-                ),
-            )
-            found |= {(temperature, speed.mode): speed for speed in speeds}
-    return found
+    names = {temperature: f"served at {temperature}" for temperature in TEMPERATURES}
+    missing = [temperature for temperature, name in names.items() if name not in cells]
+    if missing:
+        texts = prompts(size.served_prompts)
+        with tempfile.TemporaryDirectory() as folder, services(Path(folder)) as at:
+            for each in missing:
+                cells.put(names[each], compare(at, each, GAMMA, texts, size.served_length, size.repeats))
+    return {(each, speed.mode): speed for each, name in names.items() for speed in cells.get(name, _speed)}
+
+
+def _speed(mode: str, **numbers: float) -> Speed:
+    return Speed(Mode(mode), **numbers)
 
 
 def _conditions(size: Size) -> page.Conditions:

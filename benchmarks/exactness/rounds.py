@@ -137,16 +137,15 @@ def _judge(
     if setting.lenience < 1.0:
         p = lenient_greedy(p, logits, [params] * len(p), [History()] * len(p), drafts, ell)
     verdicts = verify(setting.mode, p, drafts, [each.seed for each in live], [each.start for each in live], ell)
-    rows = p.split(setting.gamma + 1)
     if len(seconds) < REPLAYS:
         started = time.perf_counter()
-        verify(setting.mode, rows[0], drafts[:1], [live[0].seed], [live[0].start], ell[:1])
+        verify(setting.mode, p[: setting.gamma + 1], drafts[:1], [live[0].seed], [live[0].start], ell[:1])
         seconds.append(time.perf_counter() - started)
     if setting.mode is not Mode.REJECTION or setting.lenience < 1.0:
         return verdicts, [[] for _ in live]
     chances = [
         [overlap(row, law) for row, law in zip(mine, draft.probs, strict=False)]
-        for mine, draft in zip(exact.split(setting.gamma + 1), drafts, strict=True)
+        for mine, draft in zip(exact.view(count, setting.gamma + 1, -1), drafts, strict=True)
     ]
     return verdicts, chances
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.exactness.pair import DRAFTER, TARGET
@@ -122,11 +123,18 @@ async def _ready(verifier: str) -> None:
     """Wait until the verifier serves and has met its drafter."""
     async with asyncio.timeout(START_SECONDS), open_channel(verifier) as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-        while True:
-            info = await stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), wait_for_ready=True)
-            if info.drafters and all(drafter.state == "ready" for drafter in info.drafters):
-                return
+        while not await _has_met_its_drafter(stub):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
+
+
+async def _has_met_its_drafter(stub: verifier_pb2_grpc.VerifierServiceStub) -> bool:
+    try:
+        info = await stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), wait_for_ready=True)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise
+        return False
+    return bool(info.drafters) and all(drafter.state == "ready" for drafter in info.drafters)
 
 
 def _bytes_sent(at: Addresses) -> float:

@@ -1,7 +1,7 @@
 """Measurements that survive a kill: one JSON file, one entry a cell, written as each is done."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +20,15 @@ class Cells:
             if known["configuration"] == configuration:
                 self._cells = known
 
-    def get(self, name: str, make: Callable[..., Value], measure: Callable[[], list[Value]]) -> list[Value]:
-        """The values of a cell, measured if they are not there yet; `make` builds one from its fields."""
-        if name not in self._cells:
-            self._cells[name] = [asdict(value) for value in measure()]  # type: ignore[call-overload]
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(self._cells, indent=1), encoding="utf-8")
+    def __contains__(self, name: str) -> bool:
+        return name in self._cells
+
+    def put(self, name: str, values: Sequence[Any]) -> None:
+        """Keep a cell's dataclasses, from now on across a kill too."""
+        self._cells[name] = [asdict(value) for value in values]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._cells, indent=1), encoding="utf-8")
+
+    def get(self, name: str, make: Callable[..., Value]) -> list[Value]:
+        """The values of a cell; `make` builds one from its fields."""
         return [make(**fields) for fields in self._cells[name]]
