@@ -20,6 +20,7 @@ PARAMS = {
     "top-p": SamplingParams(top_p=0.7),
     "min-p": SamplingParams(min_p=0.4),
     "bias": SamplingParams(temperature=0.8, top_p=0.8, logit_bias={0: 2.0, 2: -1.0}),
+    "allowed and banned": SamplingParams(allowed_token_ids=(0, 1, 3), banned_token_ids=(1,)),
     "penalties": SamplingParams(presence_penalty=0.9, frequency_penalty=0.5, repetition_penalty=1.4),
 }
 

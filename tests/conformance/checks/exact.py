@@ -26,6 +26,7 @@ PARAMS = (
     SamplingParams(temperature=1.7, top_k=3, min_p=0.2),
     SamplingParams(temperature=0.6, presence_penalty=0.9, frequency_penalty=0.5, repetition_penalty=1.4),
     SamplingParams(top_p=0.8, logit_bias={0: 3.0, 2: -2.0}),
+    SamplingParams(allowed_token_ids=(0, 1, 3), banned_token_ids=(1,)),
 )
 
 

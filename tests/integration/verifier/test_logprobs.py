@@ -15,7 +15,7 @@ from specdec.logprobs import TokenLogprobs
 from specdec.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from specdec.wire.logprobs import logprobs_from_pb
-from tests.integration.conformance.served import pair
+from tests.conformance.served import pair
 from tests.integration.verifier.conftest import PROMPT, Client, output
 from tests.tiny_models import make_tiny_model
 
