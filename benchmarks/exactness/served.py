@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
@@ -122,12 +123,12 @@ def _start(children: Children, folder: Path, role: str, model: Path, settings: d
 async def _ready(verifier: str) -> None:
     """Wait until the verifier serves and has met its drafter."""
     async with asyncio.timeout(START_SECONDS), open_channel(verifier) as channel:
-        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
         while not await _has_met_its_drafter(stub):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
 
 
-async def _has_met_its_drafter(stub: verifier_pb2_grpc.VerifierServiceStub) -> bool:
+async def _has_met_its_drafter(stub: Any) -> bool:
     try:
         info = await stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), wait_for_ready=True)
     except grpc.aio.AioRpcError as error:
