@@ -16,15 +16,18 @@ from gateway.balancer import VerifierPool
 from gateway.config import DrainSettings, GatewaySettings
 from gateway.decoding import DecodeInterceptor
 from gateway.drain import Drain
-from gateway.generation import Services
+from gateway.ending import end
 from gateway.health import Health
+from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
 from gateway.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.request import new_id
+from gateway.services import Services
 from gateway.sessions import SessionStore
+from gateway.store_check import store_lines
 from gateway.tokenizer import ModelTokenizer, Tokenizer
 from gateway.verifier_client import VerifierClient
-from specdec.errors import ConfigError
+from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
 
@@ -42,35 +45,63 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then drain.
 
     Raises:
-        ConfigError: the tokenizer does not load, or an address cannot be bound.
+        ConfigError: the tokenizer does not load, the session store is unfit, or an address cannot be bound.
     """
     tokenizer = await asyncio.to_thread(ModelTokenizer.load, settings.model.path)
-    policy = StorePolicy(lease=settings.lease, ttl=settings.session_ttl, patience=settings.store_patience)
-    sessions = RedisSessionStore.at(settings.redis_url, policy)
+    sessions = RedisSessionStore.at(settings.redis_url, _policy(settings))
     async with running(settings, tokenizer, sessions) as gateway:
+        await _check_store(sessions, settings.store_replicas)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
         await gateway.drain()
 
 
+def _policy(settings: GatewaySettings) -> StorePolicy:
+    return StorePolicy(
+        lease=settings.lease,
+        ttl=settings.session_ttl,
+        patience=settings.store_patience,
+        replicas=settings.store_replicas,
+    )
+
+
+async def _check_store(sessions: SessionStore, replicas: int) -> None:
+    """Refuse a store that cannot work, and say what is unwise; one that is away may be well when it comes."""
+    try:
+        facts = await sessions.server_facts()
+    except SessionStoreDown as error:
+        _log.warning("session_store_away", error=error.message)
+        return
+    for line in store_lines(facts, replicas):
+        if line.status == "fail":
+            raise ConfigError(f"{line.name}: {line.detail}; {line.remedy}")
+        if line.status == "warn":
+            _log.warning("session_store_unwise", what=line.detail, remedy=line.remedy)
+
+
 class Gateway:
     """A running gateway."""
 
-    def __init__(self, http: str, grpc_server: GrpcServer, drain: Drain, settings: DrainSettings) -> None:
+    def __init__(
+        self, http: str, grpc_server: GrpcServer, drain: Drain, live: LiveTurns, settings: DrainSettings
+    ) -> None:
         self.http = http
         self.grpc = grpc_server.address
         self._grpc_server = grpc_server
         self._drain = drain
+        self._live = live
         self._settings = settings
 
     async def drain(self) -> None:
-        """Stop being ready, then take no new work, then wait for what runs."""
+        """Stop being ready, then take no new work, then wait for what is read; the rest goes on elsewhere."""
         _log.info("draining", settle=self._settings.settle, limit=self._settings.limit)
         self._drain.announce()
         await self._grpc_server.set_serving(False)
         await asyncio.sleep(self._settings.settle)
         self._drain.close()
+        await self._live.stop_unread()
         finished = await self._drain.wait(self._settings.limit)
+        await self._live.close()
         _log.info("drained", finished=finished)
 
 
@@ -98,6 +129,7 @@ async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: Ses
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
         stack.push_async_callback(pool.close)
+        stack.push_async_callback(services.live.close)
         await pool.look()
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
         grpc_server = await start_grpc(
@@ -106,7 +138,7 @@ async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: Ses
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow(health, drain, grpc_server)))
         address = await stack.enter_async_context(_http_server(http.build(services, health), settings.http))
-        yield Gateway(address, grpc_server, drain, settings.drain)
+        yield Gateway(address, grpc_server, drain, services.live, settings.drain)
 
 
 async def _follow(health: Health, drain: Drain, grpc_server: GrpcServer) -> None:
@@ -165,5 +197,4 @@ async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end(task)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
+from starlette.requests import Request
 
 from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
 
@@ -35,6 +36,11 @@ async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: i
         if len(body) > limit:
             raise error
     return bytes(body)
+
+
+async def parse_body(request: Request, limit: int) -> dict[str, Any]:
+    """The JSON object that a request carries; raises RequestError."""
+    return parse_json(await read_body(request.stream(), request.headers.get("content-length"), limit))
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

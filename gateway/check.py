@@ -6,6 +6,7 @@ from collections.abc import Callable
 from gateway.config import GatewaySettings
 from gateway.redis_client import ServerFacts
 from gateway.redis_sessions import RedisSessionStore
+from gateway.store_check import store_lines
 from gateway.tokenizer import ModelTokenizer
 from gateway.verifier_client import VerifierClient
 from specdec.errors import ConfigError, NoVerifier, SessionStoreDown
@@ -13,8 +14,6 @@ from specdec.serving.checks import Line, port_line, write_lines
 
 VERIFIER_TIMEOUT = 3.0
 STORE_TIMEOUT = 5.0
-OLDEST_STORE = (6, 2, 20)
-"""Older servers can be made to run code through Lua (CVE-2025-49844)."""
 
 
 async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bool:
@@ -22,7 +21,7 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     tokenizer, fingerprint = _tokenizer(settings)
     lines = [tokenizer]
     lines += await asyncio.gather(*(_verifier(address, fingerprint) for address in settings.verifiers))
-    lines += await _session_store(settings.redis_url)
+    lines += await _session_store(settings.redis_url, settings.store_replicas)
     lines += [port_line("http", settings.http), port_line("address", settings.address)]
     return write_lines(lines, write)
 
@@ -50,14 +49,14 @@ async def _verifier(address: str, fingerprint: str) -> Line:
     return Line(name, "ok", f"serves {info.model}, context {info.context_length}, gamma up to {info.gamma_max}")
 
 
-async def _session_store(url: str) -> list[Line]:
+async def _session_store(url: str, replicas: int) -> list[Line]:
     try:
         facts = await _store_facts(url)
     except (ConfigError, SessionStoreDown) as error:
         return [Line("session store", "fail", error.message, "start Redis or Valkey, or set redis_url to it")]
     except TimeoutError:
         return [Line("session store", "fail", "it does not answer", "start Redis or Valkey, or set redis_url to it")]
-    return [_version(facts), _eviction(facts), _persistence(facts)]
+    return list(store_lines(facts, replicas))
 
 
 async def _store_facts(url: str) -> ServerFacts:
@@ -67,26 +66,3 @@ async def _store_facts(url: str) -> ServerFacts:
             return await store.server_facts()
     finally:
         await store.close()
-
-
-def _version(facts: ServerFacts) -> Line:
-    found = f"{facts.name} {facts.version}"
-    parts = tuple(int(part) for part in facts.version.split(".")[:3] if part.isdecimal())
-    if facts.name == "redis" and parts < OLDEST_STORE:
-        return Line("session store", "warn", found, "update it to 6.2.20 or newer")
-    return Line("session store", "ok", found)
-
-
-def _eviction(facts: ServerFacts) -> Line:
-    found = f"maxmemory-policy is {facts.maxmemory_policy}"
-    if facts.maxmemory_policy == "noeviction":
-        return Line("session store eviction", "ok", found)
-    remedy = "set maxmemory-policy noeviction: any other may drop sessions that are running"
-    return Line("session store eviction", "warn", found, remedy)
-
-
-def _persistence(facts: ServerFacts) -> Line:
-    if facts.append_only:
-        return Line("session store persistence", "ok", "appendonly is on")
-    remedy = "set appendonly yes: without it, sessions are gone when the server restarts"
-    return Line("session store persistence", "warn", "appendonly is off", remedy)

@@ -54,7 +54,7 @@ class GatewaySettings(Settings):
     verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
     """Verifiers to dial."""
     redis_url: str = "redis://127.0.0.1:6379/0"
-    """The session store: `redis://`, `rediss://` or `unix://`, with user and password where it asks for them."""
+    """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     mode: Mode = Mode.REJECTION
     """Verification rule of a request that names none."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
@@ -65,8 +65,12 @@ class GatewaySettings(Settings):
     """Seconds a session stays ours without a sign of life."""
     session_ttl: float = Field(default=3600.0, gt=0)
     """Seconds a session is kept after its last round."""
-    store_patience: float = Field(default=5.0, ge=0)
-    """Seconds a round waits for a session store that does not answer."""
+    store_patience: float = Field(default=30.0, ge=0)
+    """Seconds a running generation waits for a session store that does not answer."""
+    store_replicas: int = Field(default=0, ge=0)
+    """Replicas that must have acknowledged a round before it is shown."""
+    grace: float = Field(default=10.0, ge=0)
+    """Seconds a generation goes on after its last reader left; then it stops, and can be resumed."""
     poll: float = Field(default=1.0, gt=0)
     """Seconds between looks at each verifier."""
     ping: float = Field(default=15.0, gt=0)

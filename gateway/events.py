@@ -19,6 +19,12 @@ class Started:
     seed: int
     system_fingerprint: str
     """Outputs of one seed agree under one value."""
+    session: str = ""
+    """The session the caller named; empty when there is none."""
+    turn: int = 1
+    """Which turn of its session this is."""
+    form: str = ""
+    """As the request had it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,31 @@
 """The HTTP front: routes onto the one use case."""
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
-from typing import Any, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from gateway import openapi, sse
-from gateway.body import Body, parse_json, read_body
-from gateway.events import Event, Finished, Round, Started
-from gateway.generation import Generator, Services
+from gateway import answers, openapi, sessions_http
+from gateway.answers import json_response
+from gateway.body import Body, parse_body
+from gateway.cursor import idempotency_key, received
+from gateway.generation import Generator
 from gateway.health import Health
 from gateway.messages import DetokenizeBody, TokenizeBody
 from gateway.openai import ChatBody, CompletionBody
 from gateway.plan import check_model
-from gateway.problems import CLIENT_GONE, Edge, on_error, on_http_error
-from gateway.replies import Answer, ChatCompletion, Completion, Model, ModelList, Text, Tokens
+from gateway.problems import Edge, on_error, on_http_error
+from gateway.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.request import check_ids
-from gateway.writers import ChatWriter, CompletionWriter, Form, Output, Writer
-from specdec.errors import InternalError, SpecdecError
+from gateway.services import Services
+from gateway.shape import Shape
+from specdec.errors import SpecdecError
 
-_Result = TypeVar("_Result")
 _BodyType = TypeVar("_BodyType", bound=Body)
 
 
@@ -39,6 +38,7 @@ def build(services: Services, health: Health) -> FastAPI:
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
+    sessions_http.mount(app, services)
     _Probes(services, health).mount(app)
     return app
 
@@ -93,11 +93,11 @@ class _Api:
 
     async def completions(self, request: Request) -> Response:
         """Continue a text."""
-        return await self._generate(request, await self._body(request, CompletionBody), CompletionWriter)
+        return await self._generate(request, await self._body(request, CompletionBody))
 
     async def chat_completions(self, request: Request) -> Response:
         """Continue a conversation."""
-        return await self._generate(request, await self._body(request, ChatBody), ChatWriter)
+        return await self._generate(request, await self._body(request, ChatBody))
 
     async def tokenize(self, request: Request) -> Response:
         """Show the tokens of a text or a conversation."""
@@ -105,14 +105,14 @@ class _Api:
         check_model(body.model or "", self._services.settings.model.served_name)
         tokens = await self._services.tokenizer.encode(body.input())
         context = self._services.pool.facts.context_length
-        return _json(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context))
+        return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context))
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
         body = await self._body(request, DetokenizeBody)
         check_model(body.model or "", self._services.settings.model.served_name)
         check_ids(body.tokens, "tokens", self._services.pool.facts.vocab_size)
-        return _json(Text(prompt=self._services.tokenizer.decode(body.tokens)))
+        return json_response(Text(prompt=self._services.tokenizer.decode(body.tokens)))
 
     async def models(self) -> ModelList:
         """The one model there is."""
@@ -136,74 +136,20 @@ class _Api:
         )
 
     async def _body(self, request: Request, kind: type[_BodyType]) -> _BodyType:
-        limit = self._services.settings.max_body_bytes
-        raw = await read_body(request.stream(), request.headers.get("content-length"), limit)
-        return kind.parse(parse_json(raw))
+        return kind.parse(await parse_body(request, self._services.settings.max_body_bytes))
 
-    async def _generate(
-        self, request: Request, body: CompletionBody | ChatBody, writer: Callable[[Started, Form], Writer]
-    ) -> Response:
-        events = self._generator.stream(body.request(request.state.request_id))
-        pending = sse.Pending(events)
-        return await _while_connected(request, self._answer(pending, body, writer))
-
-    async def _answer(
-        self, pending: sse.Pending, body: CompletionBody | ChatBody, writer: Callable[[Started, Form], Writer]
-    ) -> Response:
-        """The response; a stream is not begun before its first round, so that what fails early has a status."""
-        ping = self._services.settings.ping
-        try:
-            started = _as_started(await pending.take())
-            form = Form(self._services.tokenizer.piece, body.include_usage, bool(body.return_token_ids), body.n or 1)
-            writes = writer(started, form)
-            if not body.stream:
-                async with aclosing(pending):
-                    return _json(await _whole(pending, writes))
-            if await pending.ready(ping):
-                pending.raise_if_failed()
-        except BaseException:
-            await pending.aclose()
-            raise
-        return sse.EventStream(pending, writes, started, ping)
-
-
-async def _whole(pending: sse.Pending, writer: Writer) -> Answer:
-    outputs = [Output() for _ in range(writer.choices)]
-    while not all(output.finished for output in outputs):
-        match await pending.take():
-            case Round() as event:
-                outputs[event.choice].tokens += event.tokens
-            case Finished() as event:
-                outputs[event.choice].finished = event
-    return writer.whole(outputs)
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The outcome of `work`, which is cancelled when the client leaves before it is done."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        return Response(status_code=CLIENT_GONE)
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _as_started(event: Event) -> Started:
-    if not isinstance(event, Started):
-        raise InternalError("a generation did not begin with Started")
-    return event
-
-
-def _json(answer: BaseModel) -> Response:
-    return Response(answer.model_dump_json(exclude_unset=True), media_type="application/json")
+    async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
+        shape = Shape(isinstance(body, ChatBody), body.include_usage, bool(body.return_token_ids))
+        key = idempotency_key(request.headers)
+        wanted = replace(
+            body.request(request.state.request_id),
+            idempotency_key=key,
+            form=shape.text(),
+            resumable=bool((body.stream and body.n in (None, 1)) or key or body.session),
+        )
+        writer_of = partial(shape.writer, piece=self._services.tokenizer.piece, choices=wanted.n)
+        if not body.stream:
+            return await answers.whole(request, self._generator.stream(wanted), writer_of)
+        after = received(request.headers) if wanted.n == 1 else 0
+        events = self._generator.stream(wanted, after=after)
+        return await answers.streamed(request, events, writer_of, self._services.settings.ping, after)

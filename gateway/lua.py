@@ -1,10 +1,13 @@
-"""The six session operations as Lua, each one atomic step on the four keys of one session; replies begin with a word.
+"""The operations on one turn as Lua, each one atomic step on the four keys of a session; replies begin with a word.
 
 Scripts do not roll back: each checks everything first, and its first write is the only one the server may refuse.
-KEYS: 1 meta hash, 2 token log (int32 little-endian), 3 output stream, 4 request id -> its turn and base. They share
-one hash tag, so they live in one cluster slot. Meta fields: turn, st (GEN or DONE), n and base (token counts), ep, own
-and lu (epoch, owner, and end of its lease in server ms), fp (model), ten (tenant), par (parameters), tail, dr, ac, fin,
-cx (cancel asked for).
+KEYS: 1 meta hash, 2 token log (int32 little-endian), 3 output stream, 4 request id -> its turn, base and digest. They
+share one hash tag, so they live in one cluster slot. Meta fields: turn, st (GEN or DONE), n and base (token counts),
+ep, own and lu (epoch, owner, and end of its lease in server ms), fp (model), ten (tenant), ttl (ms), tail, dr, ac,
+fin, cx (cancel asked for). Meta outlives the log, so that what expired is told from what never was.
+
+The stream holds the last two turns. Its ids are turn-position: 2n after the round that made the log n tokens long,
+2n + 1 for an end without tokens, and first of each turn the opening, 2n of its prompt, with the parameters.
 """
 
 
@@ -14,69 +17,79 @@ def keys(session_id: str) -> tuple[str, str, str, str]:
     return f"{tag}:m", f"{tag}:t", f"{tag}:o", f"{tag}:r"
 
 
-_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
-_LEASE = "local function lease(ms) return string.format('%.0f', now + tonumber(ms)) end\n"
-_TTL = "local function expire(ms) for i = 1, 4 do redis.call('PEXPIRE', KEYS[i], ms) end end\n"
+NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+LEASE = "local function lease(ms) return string.format('%.0f', now + tonumber(ms)) end\n"
+TTL = r"""
+local function expire(ms)
+  for i = 1, 4 do redis.call('PEXPIRE', KEYS[i], (i == 1 or i == 4) and 2 * ms or ms) end
+end
+"""
 
 OPEN = (
-    _TTL
+    TTL
     + r"""
--- ARGV: request id, expected turn or '', tokens, parameters, model, tenant, ttl ms, most bytes in the log
--- OK turn n | DUP turn base state | BUSY turn | CONFLICT turn | DENIED | MODEL model | TOOLONG n
-local m = redis.call('HMGET', KEYS[1], 'turn', 'st', 'fp', 'ten')
-local turn = tonumber(m[1] or '0')
+-- ARGV: request id, expected turn or '', tokens, parameters, model, tenant, ttl ms, most bytes in the log, digest,
+-- create ('1' or '0')
+-- OK turn n | DUP turn base state | REUSED | BUSY turn | CONFLICT turn | DENIED | MODEL model | TOOLONG n | EXPIRED
+local m = redis.call('HMGET', KEYS[1], 'turn', 'st', 'fp', 'ten', 'ttl', 'n')
+local turn, ttl = tonumber(m[1] or '0'), tonumber(m[5] or ARGV[7])
+if m[4] ~= ARGV[6] and (m[1] or ARGV[10] ~= '1') then return {'DENIED'} end  -- before all else: ids are no secrets
+local len = redis.call('STRLEN', KEYS[2])
 if m[1] then
-  if m[4] ~= ARGV[6] then return {'DENIED'} end  -- before the idempotent reply: request ids are not secrets
   local seen = redis.call('HGET', KEYS[4], ARGV[1])
   if seen then
-    local of, base = seen:match('(%d+) (%d+)')
+    local of, base, digest = seen:match('(%d+) (%d+) (.*)')
+    if digest ~= ARGV[9] then return {'REUSED'} end
     return {'DUP', of, base, of == m[1] and m[2] or 'DONE'}
   end
   if m[3] ~= ARGV[5] then return {'MODEL', m[3]} end
   if m[2] == 'GEN' then return {'BUSY', m[1]} end
+  if len ~= m[6] * 4 then return {'EXPIRED'} end
 end
 if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= turn then return {'CONFLICT', tostring(turn)} end
-local len = redis.call('STRLEN', KEYS[2])
 if len + #ARGV[3] > tonumber(ARGV[8]) then return {'TOOLONG', tostring(len / 4)} end
-redis.call('APPEND', KEYS[2], ARGV[3])
 local n = (len + #ARGV[3]) / 4
 turn = turn + 1
-redis.call('HSET', KEYS[1], 'turn', turn, 'st', 'GEN', 'n', n, 'base', n, 'fp', ARGV[5], 'ten', ARGV[6],
-  'par', ARGV[4], 'dr', 0, 'ac', 0, 'fin', '', 'tail', '', 'cx', '')
-redis.call('HSET', KEYS[4], ARGV[1], turn .. ' ' .. n)
+redis.call('XADD', KEYS[3], turn .. '-' .. 2 * n, 'p', ARGV[4])
+redis.call('APPEND', KEYS[2], ARGV[3])
+redis.call('HSET', KEYS[1], 'turn', turn, 'st', 'GEN', 'n', n, 'base', n, 'fp', ARGV[5], 'ten', ARGV[6], 'ttl', ttl,
+  'own', '', 'lu', 0, 'dr', 0, 'ac', 0, 'fin', '', 'tail', '', 'cx', '')
+redis.call('HSET', KEYS[4], ARGV[1], turn .. ' ' .. n .. ' ' .. ARGV[9])
 redis.call('XTRIM', KEYS[3], 'MINID', (turn - 1) .. '-0')
-expire(ARGV[7])
+expire(ttl)
 return {'OK', tostring(turn), tostring(n)}
 """
 )
 
 ACQUIRE = (
-    _NOW
-    + _LEASE
+    NOW
+    + LEASE
     + r"""
--- ARGV: owner, lease ms, steal ('1' or '0')
--- OK epoch n base turn state parameters tail drafted accepted | HELD owner ms-left | NOSESSION
-local m = redis.call('HMGET', KEYS[1], 'own', 'lu', 'ep', 'st')
+-- ARGV: owner, lease ms, steal ('1' or '0'), turn or ''
+-- OK epoch n base turn tail drafted accepted | HELD owner ms-left | OVER turn | EXPIRED | NOSESSION
+local m = redis.call('HMGET', KEYS[1], 'own', 'lu', 'ep', 'st', 'turn', 'n')
 if not m[4] then return {'NOSESSION'} end
-if m[1] and m[1] ~= '' and m[1] ~= ARGV[1] and tonumber(m[2]) > now and ARGV[3] ~= '1' then
+if m[4] ~= 'GEN' or (ARGV[4] ~= '' and ARGV[4] ~= m[5]) then return {'OVER', m[5]} end
+if redis.call('STRLEN', KEYS[2]) ~= m[6] * 4 then return {'EXPIRED'} end
+if m[1] ~= '' and m[1] ~= ARGV[1] and tonumber(m[2]) > now and ARGV[3] ~= '1' then
   return {'HELD', m[1], tostring(tonumber(m[2]) - now)}
 end
 -- Never below the clock: the epoch keeps rising even after a failover that lost the last writes.
 local epoch = string.format('%.0f', math.max(tonumber(m[3] or '0') + 1, t[1] * 1000000 + t[2]))
 redis.call('HSET', KEYS[1], 'own', ARGV[1], 'ep', epoch, 'lu', lease(ARGV[2]))
-local s = redis.call('HMGET', KEYS[1], 'n', 'base', 'turn', 'st', 'par', 'tail', 'dr', 'ac')
-return {'OK', epoch, s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
+local s = redis.call('HMGET', KEYS[1], 'n', 'base', 'turn', 'tail', 'dr', 'ac')
+return {'OK', epoch, s[1], s[2], s[3], s[4], s[5], s[6]}
 """
 )
 
 COMMIT = (
-    _NOW
-    + _LEASE
-    + _TTL
+    NOW
+    + LEASE
+    + TTL
     + r"""
--- ARGV: epoch, base, tokens, text, tail, drafted, accepted, finish or '', lease ms, ttl ms
+-- ARGV: epoch, base, tokens, text, tail, drafted, accepted, finish or '', lease ms, note
 -- OK n cancel | DUP n cancel | FENCED epoch | GAP n | MISMATCH n state | CORRUPT n | NOSESSION
-local m = redis.call('HMGET', KEYS[1], 'ep', 'n', 'turn', 'st', 'fin', 'cx')
+local m = redis.call('HMGET', KEYS[1], 'ep', 'n', 'turn', 'st', 'fin', 'cx', 'ttl')
 if not m[2] then return {'NOSESSION'} end
 if m[1] ~= ARGV[1] then return {'FENCED', m[1] or ''} end
 local n, base, count = tonumber(m[2]), tonumber(ARGV[2]), #ARGV[3] / 4
@@ -93,21 +106,21 @@ if base > n then return {'GAP', m[2]} end
 if redis.call('STRLEN', KEYS[2]) ~= n * 4 then return {'CORRUPT', m[2]} end
 -- XADD first: it alone can be refused (memory, or an id that does not rise). An end without tokens has an odd id.
 local id = m[3] .. '-' .. (2 * (n + count) + (count == 0 and 1 or 0))
-redis.call('XADD', KEYS[3], id, 't', ARGV[3], 'x', ARGV[4], 'f', ARGV[8])
+redis.call('XADD', KEYS[3], id, 't', ARGV[3], 'x', ARGV[4], 'f', ARGV[8], 'r', ARGV[10])
 redis.call('APPEND', KEYS[2], ARGV[3])
 n = n + count
 redis.call('HSET', KEYS[1], 'n', n, 'tail', ARGV[5], 'lu', lease(ARGV[9]))
 redis.call('HINCRBY', KEYS[1], 'dr', ARGV[6])
 redis.call('HINCRBY', KEYS[1], 'ac', ARGV[7])
 if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'st', 'DONE', 'fin', ARGV[8], 'own', '') end
-expire(ARGV[10])
+expire(tonumber(m[7]))
 return {'OK', tostring(n), m[6]}
 """
 )
 
 RENEW = (
-    _NOW
-    + _LEASE
+    NOW
+    + LEASE
     + r"""
 -- ARGV: epoch, lease ms
 -- OK cancel | FENCED
@@ -117,15 +130,24 @@ return {'OK', redis.call('HGET', KEYS[1], 'cx')}
 """
 )
 
-CANCEL = r"""
+CANCEL = (
+    NOW
+    + r"""
 -- ARGV: tenant, turn. Without an epoch on purpose: any replica may ask, and the owner sees it with its next commit.
+-- A turn that nobody owns ends here, and whoever owned it last is fenced.
 -- OK | NOOP | DENIED
-local m = redis.call('HMGET', KEYS[1], 'ten', 'turn', 'st')
+local m = redis.call('HMGET', KEYS[1], 'ten', 'turn', 'st', 'own', 'lu', 'n', 'ep')
 if m[1] ~= ARGV[1] then return {'DENIED'} end
 if m[2] ~= ARGV[2] or m[3] ~= 'GEN' then return {'NOOP'} end
-redis.call('HSET', KEYS[1], 'cx', '1')
+if m[4] ~= '' and tonumber(m[5]) > now then
+  redis.call('HSET', KEYS[1], 'cx', '1')
+  return {'OK'}
+end
+redis.call('XADD', KEYS[3], m[2] .. '-' .. (2 * m[6] + 1), 't', '', 'x', '', 'f', 'stop', 'r', '')
+redis.call('HSET', KEYS[1], 'st', 'DONE', 'fin', 'stop', 'own', '', 'ep', string.format('%.0f', (m[7] or 0) + 1))
 return {'OK'}
 """
+)
 
 RELEASE = r"""
 -- ARGV: epoch

@@ -66,6 +66,7 @@ class GatewayMetrics:
             buckets=_SHORT,
             registry=registry,
         )
+        self.resumes = Counter("specdec_stream_resumes", "Callers that came back to a generation.", registry=registry)
         self.cancellations = Counter(
             "specdec_cancellations", "Generations that ended early.", ("by",), registry=registry
         )

@@ -99,6 +99,8 @@ class GenerationBody(Body):
     speculation: SpeculationBody | None = None
     return_token_ids: bool | None = None
     user: str | None = None
+    session: str | None = None
+    expect_turn: Natural | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: str | None = None
@@ -141,6 +143,9 @@ class GenerationBody(Body):
             logprobs=logprobs,
             n=1 if self.n is None else self.n,
             request_id=request_id,
+            user=self.user or "",
+            session=self.session or "",
+            expect_turn=self.expect_turn,
         )
 
     def _sampling(self) -> SamplingParams:

@@ -1,6 +1,7 @@
 """/openapi.json: bodies are read by hand, so their schemas are put in by hand, from the same models that check them."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -12,16 +13,21 @@ from gateway.body import Body
 from gateway.messages import DetokenizeBody, TokenizeBody
 from gateway.openai import ChatBody, CompletionBody
 from gateway.replies import ChatCompletionChunk, ErrorBody
+from gateway.session_replies import SessionBody
 
 _REF = "#/components/schemas/{model}"
-_BODIES: tuple[type[Body], ...] = (ChatBody, CompletionBody, DetokenizeBody, TokenizeBody)
+_BODIES: tuple[type[Body], ...] = (ChatBody, CompletionBody, DetokenizeBody, SessionBody, TokenizeBody)
+_PATH = re.compile(r"{(\w+)}")
+_QUERY = {name: {"type": "integer", "minimum": 0} for name in ("limit", "received")}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
     for status, text in {
         400: "Bad request",
-        404: "Unknown model",
+        404: "Unknown model, session or generation",
         409: "Conflict",
+        410: "Not kept any more",
         413: "Body too large",
+        422: "Idempotency key of another request",
         429: "Too much work",
         500: "Internal error",
         503: "Something needed is missing",
@@ -30,9 +36,47 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def get(app: FastAPI, path: str, endpoint: Callable[..., Any], answer: type[BaseModel]) -> None:
-    """Add a route that answers with a model."""
-    app.add_api_route(path, endpoint, methods=["GET"], response_model=answer, responses=_REFUSALS)
+def get(
+    app: FastAPI,
+    path: str,
+    endpoint: Callable[..., Any],
+    answer: type[BaseModel],
+    query: Sequence[str] = (),
+    events: bool = False,
+) -> None:
+    """Add a route that answers with a model, or with `events` a stream; `query` names what it reads of the query."""
+    _plain(app, "GET", path, endpoint, answer, query, {"text/event-stream": {}} if events else {})
+
+
+def delete(
+    app: FastAPI, path: str, endpoint: Callable[..., Any], answer: type[BaseModel], query: Sequence[str]
+) -> None:
+    """Add a route that forgets or ends something."""
+    _plain(app, "DELETE", path, endpoint, answer, query, {})
+
+
+def _plain(  # noqa: PLR0913  # one route, its parts
+    app: FastAPI,
+    method: str,
+    path: str,
+    endpoint: Callable[..., Any],
+    answer: type[BaseModel],
+    query: Sequence[str],
+    content: dict[str, Any],
+) -> None:
+    inside = [("path", name) for name in _PATH.findall(path)] if query else []
+    parameters = [
+        {"name": name, "in": where, "required": where == "path", "schema": _QUERY.get(name, {"type": "string"})}
+        for where, name in (*inside, *(("query", name) for name in query))
+    ]
+    app.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        response_model=None if query else answer,
+        responses={200: {"model": answer, "content": content}, **_REFUSALS},
+        openapi_extra={"parameters": parameters} if parameters else None,
+    )
 
 
 def post(

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from gateway.ending import end
 from gateway.metrics import GatewayMetrics
-from gateway.sessions import Commit, SessionStore
+from gateway.patience import patiently
+from gateway.sessions import Commit, Lease, SessionStore
 from specdec.errors import Fenced, SessionStoreDown, SpecdecError
 
 RELEASE_TIMEOUT = 1.0
@@ -13,26 +15,32 @@ RELEASE_TIMEOUT = 1.0
 
 
 class OwnedSession:
-    """The one writer of an opened session."""
+    """The one writer of an opened turn."""
 
-    def __init__(self, sessions: SessionStore, session_id: str, owner: str, metrics: GatewayMetrics) -> None:
+    def __init__(self, sessions: SessionStore, session_id: str, owner: str, metrics: GatewayMetrics, turn: int) -> None:
         self._sessions = sessions
         self._owner = owner
         self._metrics = metrics
+        self._turn = turn
         self.id = session_id
         self.epoch = 0
         self.done = False
 
-    async def acquire(self) -> int:
+    async def acquire(self, patience: float) -> Lease:
         """Take it, or take it again under a new epoch; what the old epoch still has under way is void.
 
+        Args:
+            patience: seconds to wait for a store that is away.
+
         Raises:
+            SessionHeld: another owner has it.
+            TurnOver: the turn is done.
             SessionStoreDown: the store does not answer.
         """
         with self._metrics.store_seconds.labels("acquire").time():
-            lease = await self._sessions.acquire(self.id, self._owner)
+            lease = await patiently(lambda: self._sessions.acquire(self.id, self._owner, turn=self._turn), patience)
         self.epoch = lease.epoch
-        return self.epoch
+        return lease
 
     async def commit(self, commit: Commit) -> bool:
         """Write one round.
@@ -56,7 +64,7 @@ class OwnedSession:
         try:
             yield
         finally:
-            heartbeat.cancel()
+            await end(heartbeat)
             if self.epoch and not self.done:
                 await self._release()
 

@@ -1,8 +1,7 @@
 """A request once the model's facts are known: everything resolved, nothing left to refuse."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from gateway.request import GenerationRequest, check_ids
 from gateway.verifier import Call, VerifierInfo
@@ -38,26 +37,6 @@ class Plan:
             speculation=self.speculation,
             logprobs=self.logprobs,
         )
-
-    def parameters(self) -> bytes:
-        """All but the prompt, as JSON: with the committed tokens, enough to go on elsewhere."""
-        sampling = {
-            field.name: getattr(self.sampling, field.name)
-            for field in fields(self.sampling)
-            if field.name != "logit_bias"
-        }
-        return json.dumps(
-            {
-                "sampling": sampling | {"logit_bias": dict(self.sampling.logit_bias)},
-                "max_tokens": self.max_tokens,
-                "stop_token_ids": self.stop_token_ids,
-                "stop": self.stop,
-                "mode": self.speculation.mode,
-                "gamma": self.speculation.gamma,
-                "lenience": self.speculation.lenience,
-                "logprobs": self.logprobs,
-            }
-        ).encode()
 
 
 def check_model(asked: str, served: str) -> None:

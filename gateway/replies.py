@@ -47,6 +47,14 @@ class SpeculationReport(BaseModel):
     fallbacks: dict[str, int]
 
 
+class SessionRef(BaseModel):
+    """The session an answer belongs to."""
+
+    id: str
+    turn: int
+    """Turns it has now: what the next request may expect."""
+
+
 class Answer(BaseModel):
     """What bodies and chunks share."""
 
@@ -60,6 +68,8 @@ class Answer(BaseModel):
     speculation: SpeculationReport | None = None
     seed: int | None = None
     prompt_token_ids: list[int] | None = None
+    session: SessionRef | None = None
+    """Only when the request named it."""
 
 
 class CompletionChoice(BaseModel):

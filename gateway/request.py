@@ -1,5 +1,6 @@
 """What a caller asks for: one frozen value, whichever door it came through, and every limit that needs no model."""
 
+import hashlib
 import math
 import secrets
 import uuid
@@ -12,6 +13,7 @@ from specdec.params import MAX_SEED, Mode, SamplingParams, Speculation, check_lo
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_CHOICES = 16
+MAX_NAME = 256
 ROLES = ("system", "user", "assistant")
 
 _MAX_ID = 2**31 - 1
@@ -60,6 +62,19 @@ def random_seed() -> int:
     return secrets.randbits(_SEED_BITS)
 
 
+def check_name(name: str, param: str) -> str:
+    """The name a caller chose; raises FieldInvalid when it is longer than names are kept."""
+    if len(name) > MAX_NAME:
+        raise FieldInvalid(f"{param} must have at most {MAX_NAME} characters", param)
+    return name
+
+
+def tenant_of(user: str) -> str:
+    """The tenant of a user; callers that name none are one tenant together. Raises FieldInvalid."""
+    check_name(user, "user")
+    return f"user:{user}" if user else "default"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One generation; a value that exists is valid as far as can be told without the model.
@@ -94,9 +109,35 @@ class GenerationRequest:
     n: int = 1
     """Generations of this prompt; the i-th, from 0 on, has the seed i higher."""
     request_id: str = field(default_factory=new_id)
+    idempotency_key: str = ""
+    """The same key asks for the same generation, however often it comes; empty for a new one each time."""
+    user: str = ""
+    """On whose behalf; what is one user's is not there for another."""
+    session: str = ""
+    """The session to continue; empty for one of its own."""
+    expect_turn: int | None = None
+    """Turns the session must have had before; None takes it as it is."""
+    form: str = ""
+    """How the answer is to be written, kept for whoever resumes it."""
+    resumable: bool = True
+    """Whether the caller could come back: it has a key, or learns the generation's name before its end."""
+
+    @property
+    def tenant(self) -> str:
+        """Whose sessions the request may touch."""
+        return tenant_of(self.user)
+
+    @property
+    def digest(self) -> str:
+        """Equal for requests that ask for the same; a seed drawn for the caller is not part of what was asked."""
+        sampling = self.sampling if self.seeded else replace(self.sampling, seed=0)
+        asked = replace(self, sampling=sampling, request_id="", idempotency_key="", form="", resumable=True)
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt)
+        check_name(self.user, "user")
+        check_name(self.idempotency_key, "request_id")
         _check_stops(self.stop)
         check_ids(self.stop_token_ids, "stop_token_ids")
         for name, ids in self.sampling.named_ids.items():
@@ -112,11 +153,22 @@ class GenerationRequest:
         Speculation(gamma=self.gamma, lenience=self.lenience)
         if not 1 <= self.n <= MAX_CHOICES:
             raise FieldInvalid(f"n must be in 1..{MAX_CHOICES}, got {self.n}", "n")
+        if self.session and self.n > 1:
+            raise FieldInvalid("a session takes one choice a turn", "n")
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
         """The request as one of each of its generations."""
         seeds = [(self.sampling.seed + place) % (MAX_SEED + 1) for place in range(self.n)]
-        return tuple(replace(self, n=1, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
+        key = self.idempotency_key
+        return tuple(
+            replace(
+                self,
+                n=1,
+                sampling=replace(self.sampling, seed=seed),
+                idempotency_key=f"{key} {place}" if key and place else key,
+            )
+            for place, seed in enumerate(seeds)
+        )
 
 
 def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
 
-from gateway.events import Event, Finished, Round, Started
-from gateway.generation import Generator, Services
+from gateway import service_replies, session_service
+from gateway.events import Finished, Round, Started
+from gateway.generation import Generator
 from gateway.output import OutputToken
 from gateway.plan import check_model
 from gateway.request import (
@@ -22,25 +24,27 @@ from gateway.request import (
     new_id,
     random_seed,
 )
-from gateway.statistics import Summary
+from gateway.services import Services
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldRequired, InternalError
-from specdec.logprobs import TokenLogprobs
 from specdec.params import Mode, SamplingParams
-from specdec.wire.logprobs import floats_to_bytes
-from specdec.wire.params import finish_to_pb, mode_from_pb, mode_to_pb, origin_to_pb
-from specdec.wire.tokens import tokens_to_bytes
+from specdec.wire.params import mode_from_pb
 
-SERVICES = ("specdec.gateway.v1.GenerationService", "specdec.gateway.v1.ModelService")
+SERVICES = (
+    "specdec.gateway.v1.GenerationService",
+    "specdec.gateway.v1.ModelService",
+    "specdec.gateway.v1.SessionService",
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def register(server: grpc.aio.Server, services: Services) -> None:
-    """Add both services to a server."""
+    """Add the services to a server."""
     pb_grpc.add_GenerationServiceServicer_to_server(GenerationServicer(services), server)
     pb_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
+    session_service.register(server, services)
 
 
 class GenerationServicer(pb_grpc.GenerationServiceServicer):
@@ -54,7 +58,9 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         """Returns the whole result at once."""
         tokens: list[OutputToken] = []
         started: Started | None = None
-        stream = self._generator.stream(_request(request), context.time_remaining())
+        wanted = _request(request)
+        wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
+        stream = self._generator.stream(wanted, context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
                 match event:
@@ -63,7 +69,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
                     case Round():
                         tokens += event.tokens
                     case Finished() if started is not None:
-                        return _whole(started, tokens, event)
+                        return service_replies.whole(started, tokens, event)
         raise InternalError("a generation ended without Finished")
 
     async def StreamGenerate(  # noqa: N802
@@ -73,7 +79,22 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         stream = self._generator.stream(_request(request.request), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
-                yield _event(event)
+                yield pb.StreamGenerateResponse(**service_replies.event(event))
+
+    async def ResumeGeneration(  # noqa: N802
+        self, request: pb.ResumeGenerationRequest, context: Context
+    ) -> AsyncIterator[pb.ResumeGenerationResponse]:
+        """Streams the events again, from where the caller stopped reading."""
+        stream = self._generator.resume(request.id, request.user, request.received, context.time_remaining())
+        async with aclosing(stream) as events:
+            async for event in events:
+                yield pb.ResumeGenerationResponse(**service_replies.event(event))
+
+    async def CancelGeneration(  # noqa: N802
+        self, request: pb.CancelGenerationRequest, context: Context
+    ) -> pb.CancelGenerationResponse:
+        """Ends a generation with what is committed."""
+        return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, request.user))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
         """Shows tokens without generating."""
@@ -137,6 +158,10 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         request_id=message.request_id or new_id(),
+        idempotency_key=message.request_id,
+        user=message.user,
+        session=message.session,
+        expect_turn=message.expect_turn if message.HasField("expect_turn") else None,
     )
 
 
@@ -161,89 +186,3 @@ def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
     for name, frozen in (("logit_bias", dict), ("allowed_token_ids", tuple), ("banned_token_ids", tuple)):
         given[name] = frozen(getattr(options, name))
     return SamplingParams(**given, min_tokens=min_tokens)
-
-
-def _event(event: Event) -> pb.StreamGenerateResponse:
-    match event:
-        case Started():
-            return pb.StreamGenerateResponse(started=_started(event))
-        case Round():
-            return pb.StreamGenerateResponse(round=_round(event))
-        case Finished():
-            return pb.StreamGenerateResponse(finished=_finished(event))
-
-
-def _started(event: Started) -> pb.Started:
-    return pb.Started(
-        id=event.id,
-        model=event.model,
-        prompt_token_ids=event.prompt_tokens,
-        seed=event.seed,
-        system_fingerprint=event.system_fingerprint,
-    )
-
-
-def _round(event: Round) -> pb.Round:
-    return pb.Round(
-        text=event.text,
-        tokens=[_token(token) for token in event.tokens],
-        rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in event.rejected],
-        drafted=event.drafted,
-        accepted=event.accepted,
-    )
-
-
-def _finished(event: Finished) -> pb.Finished:
-    return pb.Finished(
-        finish_reason=finish_to_pb(event.reason),
-        matched_stop=event.matched_stop,
-        usage=_usage(event),
-        speculation=_summary(event.summary),
-    )
-
-
-def _whole(started: Started, tokens: list[OutputToken], finished: Finished) -> pb.GenerateResponse:
-    return pb.GenerateResponse(
-        id=started.id,
-        model=started.model,
-        text="".join(token.text for token in tokens),
-        tokens=[_token(token) for token in tokens],
-        finish_reason=finish_to_pb(finished.reason),
-        usage=_usage(finished),
-        speculation=_summary(finished.summary),
-        seed=started.seed,
-    )
-
-
-def _token(token: OutputToken) -> pb.CommittedToken:
-    logprobs = _logprobs(token.logprobs) if token.logprobs is not None else None
-    return pb.CommittedToken(id=token.id, text=token.text, origin=origin_to_pb(token.origin), logprobs=logprobs)
-
-
-def _logprobs(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
-    return pb.TokenLogprobs(
-        logprob=logprobs.logprob,
-        top_ids=tokens_to_bytes(token for token, _ in logprobs.top),
-        top_logprobs=floats_to_bytes(logprob for _, logprob in logprobs.top),
-    )
-
-
-def _usage(finished: Finished) -> pb.Usage:
-    return pb.Usage(prompt_tokens=finished.prompt_tokens, completion_tokens=finished.completion_tokens)
-
-
-def _summary(summary: Summary) -> pb.SpeculationSummary:
-    return pb.SpeculationSummary(
-        mode=mode_to_pb(summary.speculation.mode),
-        num_spec_steps=summary.num_spec_steps,
-        num_spec_tokens=summary.num_spec_tokens,
-        num_draft_tokens=summary.num_draft_tokens,
-        num_accepted_draft_tokens=summary.num_accepted_draft_tokens,
-        draft_acceptance_rate=summary.draft_acceptance_rate,
-        mean_acceptance_length=summary.mean_acceptance_length,
-        acceptance_histogram=summary.acceptance_histogram,
-        num_plain_steps=summary.num_plain_steps,
-        fallbacks=dict(summary.fallbacks),
-        lenience=summary.speculation.lenience,
-        lossy=summary.speculation.lossy,
-    )

@@ -12,7 +12,7 @@ from gateway.redis_client import ServerFacts
 
 
 class SessionState(StrEnum):
-    """Whether the current turn is still being generated."""
+    """Whether a turn is still being generated."""
 
     GENERATING = "GEN"
     DONE = "DONE"
@@ -33,7 +33,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Ownership of a session, and all that is needed to go on from where it stands."""
+    """Ownership of a turn that is being generated, and where it stands."""
 
     epoch: int
     """Fencing number: higher than that of every earlier owner."""
@@ -42,9 +42,6 @@ class Lease:
     base: int
     """Index of the turn's first output token."""
     turn: int
-    state: SessionState
-    params: bytes
-    """As given to `open`."""
     tail: str
     """Text committed but held back."""
     drafted: int
@@ -72,6 +69,8 @@ class Commit:
     accepted: int = 0
     finish: str = ""
     """Why the turn ends; empty while it goes on."""
+    note: bytes = b""
+    """What else a reader of this round is to know."""
 
     def __post_init__(self) -> None:
         if not self.tokens and not self.finish:
@@ -88,8 +87,75 @@ class Committed:
     """Someone asked for the turn to end."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session as a whole, at one moment."""
+
+    turn: int
+    """Turns begun; 0 for none yet."""
+    state: SessionState
+    """Of the last turn."""
+    n: int
+    """Committed tokens of all turns."""
+    model_fingerprint: str
+    expires_in: float
+    """Seconds until it is gone, unless it is used."""
+    request_turn: int | None = None
+    """The turn that the request asked about opened; None when it opened none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """A committed round as it is read back."""
+
+    tokens: tuple[int, ...]
+    finish: str
+    note: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """A turn, or what of it came after a position, at one moment."""
+
+    state: SessionState
+    lease_left: float
+    """Seconds for which its owner keeps others out; 0 when anyone may take it."""
+    prompt: tuple[int, ...]
+    """Everything before the output; empty unless the whole turn was read."""
+    params: bytes
+    """As given to `open`; empty unless the whole turn was read."""
+    rounds: tuple[StoredRound, ...]
+
+
 class SessionStore(Protocol):
-    """Where sessions live. Every operation is atomic and may be repeated; each raises SessionStoreDown."""
+    """Where sessions live. Every operation is atomic and may be repeated; each raises SessionStoreDown.
+
+    Whatever names a session and a tenant raises SessionNotFound for another tenant's, as for one that never was, and
+    SessionExpired for one whose tokens are gone.
+    """
+
+    async def create(self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None) -> None:
+        """Make a session without turns; it lives for `ttl` seconds after its last use, or as long as the store says."""
+
+    async def delete(self, session_id: str, tenant: str) -> None:
+        """Forget a session; a turn that runs ends at its next commit."""
+
+    async def named(self, tenant: str, limit: int, after: str = "") -> list[str]:
+        """Sessions that were made with `create`, newest first, those behind `after`."""
+
+    async def look(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
+        """A session, and which of its turns a request opened."""
+
+    async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
+        """A turn: all of it, or the rounds that came when the log was `after` tokens long or more.
+
+        Raises:
+            SessionNotFound: also when the session has not come to that turn.
+            SessionExpired: also when its events are not kept any more.
+        """
+
+    async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
+        """Return when `read` would find something behind `after`, or after `timeout` seconds, or early."""
 
     async def open(  # noqa: PLR0913  # one step, its arguments
         self,
@@ -100,27 +166,34 @@ class SessionStore(Protocol):
         model_fingerprint: str,
         tenant: str,
         expect_turn: int | None = None,
+        digest: str = "",
+        create: bool = True,
     ) -> Opened:
-        """Append the caller's tokens and begin a turn; a session that is not there is made.
+        """Append the caller's tokens and begin a turn.
 
         Args:
             tokens: at least one; history is never sent again.
             expect_turn: refuse unless this many turns came before; None takes it as it is.
+            digest: of what the request asks; the same request id with another digest is a mistake.
+            create: make the session when it is not there.
 
         Raises:
             SessionBusy: the turn before is not done, or `expect_turn` is not the count.
-            SessionNotFound: the session is another tenant's.
+            IdempotencyKeyReused: the request id came before, with another digest.
             FieldRequired: no tokens.
             FieldInvalid: the session speaks with another model.
             ContextLengthExceeded: the log would be longer than the store allows.
+            SessionStoreFull: there is no room for new turns; those that run go on.
         """
 
-    async def acquire(self, session_id: str, owner: str, steal: bool = False) -> Lease:
-        """Become the owner; from now on every earlier owner is fenced out.
+    async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
+        """Become the owner of the running turn; from now on every earlier owner is fenced out.
 
         Raises:
-            SessionBusy: another owner's lease runs and `steal` is not set.
+            TurnOver: no turn runs, or not the one named.
+            SessionHeld: another owner's lease runs and `steal` is not set.
             SessionNotFound: no such session.
+            SessionExpired: its tokens are gone.
         """
 
     async def commit(self, commit: Commit) -> Committed:
@@ -142,10 +215,10 @@ class SessionStore(Protocol):
         """
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """Ask the owner, whoever it is, to end the turn; False when that turn is not running.
+        """End a turn: its owner ends it with its next commit, and one without an owner ends now.
 
-        Raises:
-            SessionNotFound: no such session of this tenant.
+        Returns:
+            False when that turn is not running.
         """
 
     async def release(self, session_id: str, epoch: int) -> bool:

@@ -8,6 +8,7 @@ import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from gateway.cursor import cursor
 from gateway.events import Event, Finished, Round, Started
 from gateway.problems import error_body
 from gateway.replies import Answer
@@ -60,8 +61,9 @@ class Pending:
 class EventStream(StreamingResponse):
     """The answer to a request that asked for a stream; when it ends, however it ends, so does the generation."""
 
-    def __init__(self, pending: Pending, writer: Writer, started: Started, ping: float) -> None:
-        super().__init__(stream(pending, writer, started, ping), media_type="text/event-stream", headers=_HEADERS)
+    def __init__(self, pending: Pending, writer: Writer, started: Started, ping: float, after: int = 0) -> None:
+        content = stream(pending, writer, started, ping, after)
+        super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
         self._pending = pending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,17 +71,19 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def stream(pending: Pending, writer: Writer, started: Started, ping: float) -> AsyncIterator[bytes]:
+async def stream(pending: Pending, writer: Writer, started: Started, ping: float, after: int) -> AsyncIterator[bytes]:
     """The bytes of the answer, from the first chunk to [DONE]; after an error there is no [DONE].
 
     Args:
         pending: the events after Started.
         ping: seconds of silence after which a comment is sent.
+        after: output tokens the client has already.
     """
-    position = 0
+    position = after
+    name = started.id if writer.choices == 1 else ""  # of several generations at once nobody could say where they are
     try:
-        for chunk in writer.opening():
-            yield _event(started.id, position, chunk)
+        for chunk in writer.opening() if not after else ():
+            yield _event(name, position, chunk)
         running = writer.choices
         while running:
             while not await pending.ready(ping):
@@ -88,7 +92,7 @@ async def stream(pending: Pending, writer: Writer, started: Started, ping: float
             running -= isinstance(event, Finished)
             position += len(event.tokens) if isinstance(event, Round) else 0
             for chunk in _chunks(writer, event):
-                yield _event(started.id, position, chunk)
+                yield _event(name, position, chunk)
         yield _DONE
     except SpecdecError as error:
         _log.info("stream_failed", reason=error.reason, message=error.message)
@@ -108,8 +112,8 @@ def _chunks(writer: Writer, event: Event) -> Iterator[Answer]:
 
 
 def _event(name: str, position: int, chunk: Answer) -> bytes:
-    """`id` is the generation and how many of its tokens the client has after this event."""
-    return f"id: {name}.{position}\ndata: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
+    place = f"id: {cursor(name, position)}\n" if name else ""
+    return f"{place}data: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
 
 
 def _failure(error: SpecdecError) -> bytes:

@@ -13,6 +13,8 @@ from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
 from specdec.vocabulary import fingerprint
 
 _THREADS = 2
+_MARK = "\u241fanswer\u241f"
+"""Stands for an assistant's text in a chat template."""
 
 
 class Tokenizer(Protocol):
@@ -24,6 +26,9 @@ class Tokenizer(Protocol):
 
     async def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The ids of a prompt; ids come back as they are."""
+
+    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        """The ids of a prompt that goes on from `history`, which stays as it is; from nothing, as `encode`."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
@@ -71,6 +76,20 @@ class ModelTokenizer:
             case ChatPrompt(messages):
                 return await self._on_thread(partial(self._encode_chat, messages))
 
+    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        """The ids of a prompt that goes on from `history`: no tokens that open a text, no system prompt of its own.
+
+        Raises:
+            UnsupportedParameter: a chat, and the model has no chat template, or one that tells no turns apart.
+            FieldInvalid: the chat template refuses the messages.
+        """
+        match prompt:
+            case TextPrompt(text) if history:
+                return await self._on_thread(partial(self._encode, text, False))
+            case ChatPrompt(messages) if history:
+                return await self._on_thread(partial(self._encode_turn, messages, history[-1]))
+        return await self.encode(prompt)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -87,6 +106,18 @@ class ModelTokenizer:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
 
     def _encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._encode(self._render(messages), False)
+
+    def _encode_turn(self, messages: Sequence[Message], last: int) -> tuple[int, ...]:
+        """What the template puts behind an assistant's turn, whose closing token may be `last` already."""
+        before = (Message("user", "?"), Message("assistant", _MARK))
+        _, mark, rest = self._render((*before, *messages)).rpartition(_MARK)
+        if not mark:
+            raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
+        ids = self._encode(rest, False)
+        return ids[1:] if ids[:1] == (last,) else ids
+
+    def _render(self, messages: Sequence[Message]) -> str:
         from jinja2 import TemplateError
 
         if self._tokenizer.chat_template is None:
@@ -96,4 +127,4 @@ class ModelTokenizer:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
-        return self._encode(text, False)
+        return str(text)

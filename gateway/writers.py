@@ -18,6 +18,7 @@ from gateway.replies import (
     CompletionChoice,
     Delta,
     DeltaChoice,
+    SessionRef,
     Usage,
     metrics_of,
     report_of,
@@ -107,7 +108,12 @@ class Writer(ABC):
             "metrics": metrics_of(summary),
             "speculation": report_of(summary),
             "seed": self._started.seed,
+            **self._session(),
         }
+
+    def _session(self) -> dict[str, Any]:
+        started = self._started
+        return {"session": SessionRef(id=started.session, turn=started.turn)} if started.session else {}
 
     def _ids(self, tokens: Sequence[OutputToken]) -> dict[str, Any]:
         return {"token_ids": [token.id for token in tokens]} if self._form.token_ids else {}

@@ -6,12 +6,14 @@ SpecdecError
 ├── RequestError           the caller's mistake, named by field
 │   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
 │   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
-│   ├── RouteNotFound      └── SessionNotFound
+│   ├── RouteNotFound      ├── SessionNotFound   ├── SessionExpired    ├── GenerationNotFound
+│   └── IdempotencyKeyReused
 └── ServiceError           not the caller's mistake
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
+    │                                                                   └── SessionStoreFull
     ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── TokenizerMismatch
-    ├── DeadlineExceeded   └── InternalError
-                               └── NoDistribution
+    │   ├── SessionHeld    ├── DeadlineExceeded   ├── CursorAhead       └── InternalError
+    │   └── TurnOver                                                       └── NoDistribution
 """
 
 from typing import ClassVar
@@ -109,6 +111,24 @@ class SessionNotFound(RequestError):
     reason = "SESSION_NOT_FOUND"
 
 
+class GenerationNotFound(RequestError):
+    """No such generation: it never was, it expired, or it is another user's."""
+
+    reason = "GENERATION_NOT_FOUND"
+
+
+class SessionExpired(RequestError):
+    """It was there, and what is asked of it is not kept any more."""
+
+    reason = "EVENTS_EXPIRED"
+
+
+class IdempotencyKeyReused(RequestError):
+    """The key came before, with a request that asked for something else."""
+
+    reason = "IDEMPOTENCY_KEY_REUSED"
+
+
 class ServiceError(SpecdecError):
     """Not the caller's mistake."""
 
@@ -137,10 +157,38 @@ class SessionStoreDown(ServiceError):
     reason = "SESSION_STORE_DOWN"
 
 
+class SessionStoreFull(SessionStoreDown):
+    """Redis has no room for new turns; those that run go on."""
+
+    reason = "SESSION_STORE_FULL"
+
+
 class SessionBusy(ServiceError):
     """The session is generating already, or another writer was first."""
 
     reason = "SESSION_BUSY"
+
+
+class SessionHeld(SessionBusy):
+    """Another owner has the session for `seconds` more."""
+
+    reason = "SESSION_HELD"
+
+    def __init__(self, message: str, seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class TurnOver(SessionBusy):
+    """The turn is done: there is nothing left to own."""
+
+    reason = "TURN_OVER"
+
+
+class CursorAhead(ServiceError):
+    """The caller has seen more than the store holds: the store lost it, and nothing is invented in its place."""
+
+    reason = "LOG_ROLLED_BACK"
 
 
 class Fenced(ServiceError):

@@ -7,9 +7,20 @@ from typing import TypeVar
 
 from gateway.redis_client import ServerFacts
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from gateway.sessions import Commit, Committed, Lease, Opened, SessionState
+from gateway.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
 from gateway.verifier import Call, VerifiedRound, VerifierInfo
-from specdec.errors import Fenced, NoVerifier, SessionDiverged, SessionStoreDown, SpecdecError
+from specdec.errors import (
+    Fenced,
+    IdempotencyKeyReused,
+    NoVerifier,
+    SessionBusy,
+    SessionDiverged,
+    SessionHeld,
+    SessionNotFound,
+    SessionStoreDown,
+    SpecdecError,
+    TurnOver,
+)
 from specdec.logprobs import TokenLogprobs
 from specdec.params import FinishReason, Mode, Origin
 
@@ -34,6 +45,9 @@ class ByteTokenizer:
             case ChatPrompt(messages):
                 return tuple("".join(f"{m.role}: {m.content}\n" for m in messages).encode())
 
+    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        return await self.encode(prompt)
+
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 
@@ -55,6 +69,13 @@ class MemorySession:
     drafted: int = 0
     accepted: int = 0
     cancelled: bool = False
+    turn: int = 1
+    tenant: str = ""
+    params: bytes = b""
+    prompt: tuple[int, ...] = ()
+    fingerprint: str = ""
+    stored: list[StoredRound] = field(default_factory=list)
+    requests: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class MemorySessionStore:
@@ -79,22 +100,76 @@ class MemorySessionStore:
         model_fingerprint: str,
         tenant: str,
         expect_turn: int | None = None,
+        digest: str = "",
+        create: bool = True,
     ) -> Opened:
         self._up("open")
-        self.sessions[session_id] = MemorySession(list(tokens), len(tokens))
-        return Opened(turn=1, base=len(tokens))
+        session = self.sessions.get(session_id)
+        if session is None:
+            session = self.sessions[session_id] = MemorySession([], 0, turn=0, tenant=tenant, finish="stop")
+        if request_id in session.requests:
+            turn, seen = session.requests[request_id]
+            if seen != digest:
+                raise IdempotencyKeyReused("this idempotency key came before, with another request")
+            return Opened(turn, session.base, repeated=True)
+        if not session.finish or expect_turn not in (None, session.turn):
+            raise SessionBusy("another writer was first")
+        session.turn += 1
+        session.tokens += tokens
+        session.prompt, session.base, session.params = tuple(session.tokens), len(session.tokens), params_blob
+        session.finish, session.stored, session.fingerprint = "", [], model_fingerprint
+        session.requests[request_id] = (session.turn, digest)
+        return Opened(turn=session.turn, base=session.base)
 
-    async def acquire(self, session_id: str, owner: str, steal: bool = False) -> Lease:
+    async def create(self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None) -> None:
+        self._up("create")
+        self.sessions[session_id] = MemorySession(
+            [], 0, turn=0, tenant=tenant, finish="stop", fingerprint=model_fingerprint
+        )
+
+    async def delete(self, session_id: str, tenant: str) -> None:
+        self._of(session_id, tenant)
+        del self.sessions[session_id]
+
+    async def named(self, tenant: str, limit: int, after: str = "") -> list[str]:
+        return [name for name, session in self.sessions.items() if session.tenant == tenant][:limit]
+
+    async def look(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
+        session = self._of(session_id, tenant)
+        state = SessionState.DONE if session.finish else SessionState.GENERATING
+        seen = session.requests.get(request_id, (None, ""))[0]
+        return SessionView(session.turn, state, len(session.tokens), session.fingerprint, 60.0, seen)
+
+    async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
+        session = self._of(session_id, tenant)
+        if turn != session.turn:
+            raise SessionNotFound("no such session", "session")
+        state = SessionState.DONE if session.finish else SessionState.GENERATING
+        behind, length = [], session.base
+        for stored in session.stored:
+            if after is None or length >= after:
+                behind.append(stored)
+            length += len(stored.tokens)
+        left = 60.0 if session.owner else 0.0
+        whole = after is None
+        return TurnView(state, left, session.prompt if whole else (), session.params if whole else b"", tuple(behind))
+
+    async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
+        await asyncio.sleep(0.005)
+
+    async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
         self._up("acquire")
         session = self.sessions[session_id]
+        if session.finish:
+            raise TurnOver("the turn is done")
+        if session.owner not in ("", owner) and not steal:
+            raise SessionHeld("another gateway has the session", 60.0)
         session.epoch, session.owner = session.epoch + 1, owner
         return Lease(
             epoch=session.epoch,
             n=len(session.tokens),
             base=session.base,
-            turn=1,
-            state=SessionState.GENERATING,
-            params=b"",
+            turn=session.turn,
             tail=session.tail,
             drafted=session.drafted,
             accepted=session.accepted,
@@ -108,10 +183,13 @@ class MemorySessionStore:
         if commit.base != len(session.tokens) or session.finish:
             raise SessionDiverged("the round does not continue the log")
         session.tokens += commit.tokens
+        session.stored.append(StoredRound(tuple(commit.tokens), commit.finish, commit.note))
         session.texts.append(commit.text)
         session.tail, session.finish = commit.tail, commit.finish
         session.drafted += commit.drafted
         session.accepted += commit.accepted
+        if commit.finish:
+            session.owner = ""
         return Committed(len(session.tokens), session.cancelled)
 
     async def renew(self, session_id: str, epoch: int) -> bool:
@@ -119,7 +197,7 @@ class MemorySessionStore:
         return self.sessions[session_id].cancelled
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        self.sessions[session_id].cancelled = True
+        self._of(session_id, tenant).cancelled = True
         return True
 
     async def release(self, session_id: str, epoch: int) -> bool:
@@ -139,6 +217,13 @@ class MemorySessionStore:
 
     async def close(self) -> None:
         return
+
+    def _of(self, session_id: str, tenant: str) -> MemorySession:
+        self._up("read")
+        session = self.sessions.get(session_id)
+        if session is None or session.tenant != tenant:
+            raise SessionNotFound("no such session", "session")
+        return session
 
     def _up(self, what: str) -> None:
         if self.down:

@@ -313,14 +313,23 @@ class GenerateRequest(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    EXPECT_TURN_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name; the only model when empty."""
     text: _builtins.str
     """Raw text."""
     request_id: _builtins.str
-    """Chosen by the caller to find the generation again in logs and retries; made up when empty."""
+    """Chosen by the caller: the same one with the same request attaches to the generation it began. Empty is a new one."""
     logprobs: _builtins.int
     """Report log probabilities: of each token, and of this many (0..20) most likely ones at its position."""
+    user: _builtins.str
+    """On whose behalf; what is one user's is not there for another."""
+    session: _builtins.str
+    """Session to continue: the prompt is what is new. Empty for a generation of its own."""
+    expect_turn: _builtins.int
+    """Refuse unless the session has had this many turns."""
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt:
         """Ids."""
@@ -353,15 +362,22 @@ class GenerateRequest(_message.Message):
         speculation: Global___SpeculationOptions | None = ...,
         request_id: _builtins.str = ...,
         logprobs: _builtins.int | None = ...,
+        user: _builtins.str = ...,
+        session: _builtins.str = ...,
+        expect_turn: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "chat", b"chat", "logprobs", b"logprobs", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "chat", b"chat", "logprobs", b"logprobs", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "session", b"session", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expect_turn: _TypeAlias = _typing.Literal["expect_turn"]  # noqa: Y015
+    _WhichOneofArgType__expect_turn: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn"]  # noqa: Y015
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "tokens", "chat"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expect_turn) -> _WhichOneofReturnType__expect_turn | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
     @_typing.overload
@@ -383,6 +399,8 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The generation's name."""
     model: _builtins.str
@@ -393,6 +411,10 @@ class GenerateResponse(_message.Message):
     """Why it ended."""
     seed: _builtins.int
     """The seed used."""
+    session: _builtins.str
+    """The session the request named."""
+    turn: _builtins.int
+    """Turns its session has now."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedToken]:
         """Every committed token."""
@@ -416,10 +438,12 @@ class GenerateResponse(_message.Message):
         usage: Global___Usage | None = ...,
         speculation: Global___SpeculationSummary | None = ...,
         seed: _builtins.int = ...,
+        session: _builtins.str = ...,
+        turn: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["speculation", b"speculation", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "id", b"id", "model", b"model", "seed", b"seed", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "id", b"id", "model", b"model", "seed", b"seed", "session", b"session", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "turn", b"turn", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -498,6 +522,8 @@ class Started(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The generation's name."""
     model: _builtins.str
@@ -506,6 +532,10 @@ class Started(_message.Message):
     """The seed used."""
     system_fingerprint: _builtins.str
     """Outputs of one seed agree under one value."""
+    session: _builtins.str
+    """The session the request named."""
+    turn: _builtins.int
+    """Turns its session has now."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt's ids, as the target sees them."""
@@ -518,10 +548,12 @@ class Started(_message.Message):
         prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         seed: _builtins.int = ...,
         system_fingerprint: _builtins.str = ...,
+        session: _builtins.str = ...,
+        turn: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "model", b"model", "prompt_token_ids", b"prompt_token_ids", "seed", b"seed", "system_fingerprint", b"system_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "model", b"model", "prompt_token_ids", b"prompt_token_ids", "seed", b"seed", "session", b"session", "system_fingerprint", b"system_fingerprint", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -814,6 +846,375 @@ class SpeculationSummary(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SpeculationSummary: _TypeAlias = SpeculationSummary  # noqa: Y015
+
+@_typing.final
+class ResumeGenerationRequest(_message.Message):
+    """Asks for a generation again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The generation's name, from Started."""
+    user: _builtins.str
+    """As in the request that began it."""
+    received: _builtins.int
+    """Output tokens received so far: they are left out."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        user: _builtins.str = ...,
+        received: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "received", b"received", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeGenerationRequest: _TypeAlias = ResumeGenerationRequest  # noqa: Y015
+
+@_typing.final
+class ResumeGenerationResponse(_message.Message):
+    """One event of a stream: Started, then Rounds, then Finished."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTED_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def started(self) -> Global___Started:
+        """First."""
+
+    @_builtins.property
+    def round(self) -> Global___Round:
+        """Tokens were committed."""
+
+    @_builtins.property
+    def finished(self) -> Global___Finished:
+        """Last."""
+
+    def __init__(
+        self,
+        *,
+        started: Global___Started | None = ...,
+        round: Global___Round | None = ...,
+        finished: Global___Finished | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "round", b"round", "started", b"started"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "round", b"round", "started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "round", "finished"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___ResumeGenerationResponse: _TypeAlias = ResumeGenerationResponse  # noqa: Y015
+
+@_typing.final
+class CancelGenerationRequest(_message.Message):
+    """Asks for the end of a generation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The generation's name, from Started."""
+    user: _builtins.str
+    """As in the request that began it."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelGenerationRequest: _TypeAlias = CancelGenerationRequest  # noqa: Y015
+
+@_typing.final
+class CancelGenerationResponse(_message.Message):
+    """What came of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    cancelled: _builtins.bool
+    """False when the generation had ended by itself."""
+    def __init__(
+        self,
+        *,
+        cancelled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelGenerationResponse: _TypeAlias = CancelGenerationResponse  # noqa: Y015
+
+@_typing.final
+class Session(_message.Message):
+    """A conversation that is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    GENERATING_FIELD_NUMBER: _builtins.int
+    EXPIRES_IN_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Name; cannot be guessed."""
+    model: _builtins.str
+    """Model it speaks with."""
+    turn: _builtins.int
+    """Turns begun: what the next request may expect."""
+    tokens: _builtins.int
+    """Committed tokens of all turns."""
+    generating: _builtins.bool
+    """Whether its last turn is still being generated."""
+    expires_in: _builtins.float
+    """Seconds until it is gone, unless it is used."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        generating: _builtins.bool = ...,
+        expires_in: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in", "generating", b"generating", "id", b"id", "model", b"model", "tokens", b"tokens", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Session: _TypeAlias = Session  # noqa: Y015
+
+@_typing.final
+class CreateSessionRequest(_message.Message):
+    """Asks for a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Model name; the only model when empty."""
+    user: _builtins.str
+    """On whose behalf."""
+    ttl: _builtins.float
+    """Seconds it lives after its last use; unset takes the server's."""
+    request_id: _builtins.str
+    """The same one makes the same session; made up when empty."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        user: _builtins.str = ...,
+        ttl: _builtins.float | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ttl", b"_ttl", "ttl", b"ttl"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ttl", b"_ttl", "model", b"model", "request_id", b"request_id", "ttl", b"ttl", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ttl: _TypeAlias = _typing.Literal["ttl"]  # noqa: Y015
+    _WhichOneofArgType__ttl: _TypeAlias = _typing.Literal["_ttl", b"_ttl"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttl) -> _WhichOneofReturnType__ttl | None: ...
+
+Global___CreateSessionRequest: _TypeAlias = CreateSessionRequest  # noqa: Y015
+
+@_typing.final
+class CreateSessionResponse(_message.Message):
+    """The session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def session(self) -> Global___Session:
+        """New, or made before by the same request."""
+
+    def __init__(
+        self,
+        *,
+        session: Global___Session | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateSessionResponse: _TypeAlias = CreateSessionResponse  # noqa: Y015
+
+@_typing.final
+class GetSessionRequest(_message.Message):
+    """Asks for one session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Name."""
+    user: _builtins.str
+    """On whose behalf."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSessionRequest: _TypeAlias = GetSessionRequest  # noqa: Y015
+
+@_typing.final
+class GetSessionResponse(_message.Message):
+    """The session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def session(self) -> Global___Session:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        session: Global___Session | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
+
+@_typing.final
+class ListSessionsRequest(_message.Message):
+    """Asks for the sessions of a user."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """On whose behalf."""
+    page_size: _builtins.int
+    """At most this many, up to 100; 20 when unset."""
+    page_token: _builtins.str
+    """From the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionsRequest: _TypeAlias = ListSessionsRequest  # noqa: Y015
+
+@_typing.final
+class ListSessionsResponse(_message.Message):
+    """A page of sessions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """For the next page; empty when this is the last."""
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___Session] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
+
+@_typing.final
+class DeleteSessionRequest(_message.Message):
+    """Asks to forget a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Name."""
+    user: _builtins.str
+    """On whose behalf."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSessionRequest: _TypeAlias = DeleteSessionRequest  # noqa: Y015
+
+@_typing.final
+class DeleteSessionResponse(_message.Message):
+    """It is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSessionResponse: _TypeAlias = DeleteSessionResponse  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):

@@ -45,6 +45,16 @@ class GenerationServiceStub(object):
                 request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.StreamGenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.StreamGenerateResponse.FromString,
                 _registered_method=True)
+        self.ResumeGeneration = channel.unary_stream(
+                '/specdec.gateway.v1.GenerationService/ResumeGeneration',
+                request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ResumeGenerationRequest.SerializeToString,
+                response_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ResumeGenerationResponse.FromString,
+                _registered_method=True)
+        self.CancelGeneration = channel.unary_unary(
+                '/specdec.gateway.v1.GenerationService/CancelGeneration',
+                request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CancelGenerationRequest.SerializeToString,
+                response_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CancelGenerationResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/specdec.gateway.v1.GenerationService/Tokenize',
                 request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.TokenizeRequest.SerializeToString,
@@ -70,6 +80,20 @@ class GenerationServiceServicer(object):
 
     def StreamGenerate(self, request, context):
         """Streams one event per round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeGeneration(self, request, context):
+        """Streams the events of a generation again, from where the caller stopped reading; it goes on if it had stopped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelGeneration(self, request, context):
+        """Ends a generation with what is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,6 +125,16 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.StreamGenerate,
                     request_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.StreamGenerateRequest.FromString,
                     response_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.StreamGenerateResponse.SerializeToString,
+            ),
+            'ResumeGeneration': grpc.unary_stream_rpc_method_handler(
+                    servicer.ResumeGeneration,
+                    request_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ResumeGenerationRequest.FromString,
+                    response_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ResumeGenerationResponse.SerializeToString,
+            ),
+            'CancelGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelGeneration,
+                    request_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CancelGenerationRequest.FromString,
+                    response_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CancelGenerationResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -168,6 +202,60 @@ class GenerationService(object):
             '/specdec.gateway.v1.GenerationService/StreamGenerate',
             protos_dot_gateway_dot_v1_dot_gateway__pb2.StreamGenerateRequest.SerializeToString,
             protos_dot_gateway_dot_v1_dot_gateway__pb2.StreamGenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/specdec.gateway.v1.GenerationService/ResumeGeneration',
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.ResumeGenerationRequest.SerializeToString,
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.ResumeGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specdec.gateway.v1.GenerationService/CancelGeneration',
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.CancelGenerationRequest.SerializeToString,
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.CancelGenerationResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -342,6 +430,214 @@ class ModelService(object):
             '/specdec.gateway.v1.ModelService/GetModel',
             protos_dot_gateway_dot_v1_dot_gateway__pb2.GetModelRequest.SerializeToString,
             protos_dot_gateway_dot_v1_dot_gateway__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class SessionServiceStub(object):
+    """Keeps conversations, so that a request sends only what is new.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CreateSession = channel.unary_unary(
+                '/specdec.gateway.v1.SessionService/CreateSession',
+                request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CreateSessionRequest.SerializeToString,
+                response_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CreateSessionResponse.FromString,
+                _registered_method=True)
+        self.GetSession = channel.unary_unary(
+                '/specdec.gateway.v1.SessionService/GetSession',
+                request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.GetSessionRequest.SerializeToString,
+                response_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.GetSessionResponse.FromString,
+                _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/specdec.gateway.v1.SessionService/ListSessions',
+                request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ListSessionsResponse.FromString,
+                _registered_method=True)
+        self.DeleteSession = channel.unary_unary(
+                '/specdec.gateway.v1.SessionService/DeleteSession',
+                request_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.DeleteSessionRequest.SerializeToString,
+                response_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.DeleteSessionResponse.FromString,
+                _registered_method=True)
+
+
+class SessionServiceServicer(object):
+    """Keeps conversations, so that a request sends only what is new.
+    """
+
+    def CreateSession(self, request, context):
+        """Makes a session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSession(self, request, context):
+        """Describes one session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSessions(self, request, context):
+        """Lists the sessions of a user, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSession(self, request, context):
+        """Forgets a session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SessionServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CreateSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSession,
+                    request_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CreateSessionRequest.FromString,
+                    response_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.CreateSessionResponse.SerializeToString,
+            ),
+            'GetSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSession,
+                    request_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.GetSessionRequest.FromString,
+                    response_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.GetSessionResponse.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ListSessionsRequest.FromString,
+                    response_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'DeleteSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSession,
+                    request_deserializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.DeleteSessionRequest.FromString,
+                    response_serializer=protos_dot_gateway_dot_v1_dot_gateway__pb2.DeleteSessionResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'specdec.gateway.v1.SessionService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('specdec.gateway.v1.SessionService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class SessionService(object):
+    """Keeps conversations, so that a request sends only what is new.
+    """
+
+    @staticmethod
+    def CreateSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specdec.gateway.v1.SessionService/CreateSession',
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.CreateSessionRequest.SerializeToString,
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.CreateSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specdec.gateway.v1.SessionService/GetSession',
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.GetSessionRequest.SerializeToString,
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.GetSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specdec.gateway.v1.SessionService/ListSessions',
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.ListSessionsRequest.SerializeToString,
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specdec.gateway.v1.SessionService/DeleteSession',
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.DeleteSessionRequest.SerializeToString,
+            protos_dot_gateway_dot_v1_dot_gateway__pb2.DeleteSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

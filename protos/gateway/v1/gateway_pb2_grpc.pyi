@@ -37,6 +37,10 @@ class GenerationServiceStub:
     """Returns the whole result at once."""
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_gateway_pb2.StreamGenerateRequest, _gateway_pb2.StreamGenerateResponse]
     """Streams one event per round."""
+    ResumeGeneration: _grpc.UnaryStreamMultiCallable[_gateway_pb2.ResumeGenerationRequest, _gateway_pb2.ResumeGenerationResponse]
+    """Streams the events of a generation again, from where the caller stopped reading; it goes on if it had stopped."""
+    CancelGeneration: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.CancelGenerationRequest, _gateway_pb2.CancelGenerationResponse]
+    """Ends a generation with what is committed."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.TokenizeRequest, _gateway_pb2.TokenizeResponse]
     """Shows tokens without generating."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DetokenizeRequest, _gateway_pb2.DetokenizeResponse]
@@ -51,6 +55,10 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """Returns the whole result at once."""
     StreamGenerate: _aio.UnaryStreamMultiCallable[_gateway_pb2.StreamGenerateRequest, _gateway_pb2.StreamGenerateResponse]  # type: ignore[assignment]
     """Streams one event per round."""
+    ResumeGeneration: _aio.UnaryStreamMultiCallable[_gateway_pb2.ResumeGenerationRequest, _gateway_pb2.ResumeGenerationResponse]  # type: ignore[assignment]
+    """Streams the events of a generation again, from where the caller stopped reading; it goes on if it had stopped."""
+    CancelGeneration: _aio.UnaryUnaryMultiCallable[_gateway_pb2.CancelGenerationRequest, _gateway_pb2.CancelGenerationResponse]  # type: ignore[assignment]
+    """Ends a generation with what is committed."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_gateway_pb2.TokenizeRequest, _gateway_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Shows tokens without generating."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DetokenizeRequest, _gateway_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -74,6 +82,22 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.StreamGenerateResponse], _abc.AsyncIterator[_gateway_pb2.StreamGenerateResponse]]:
         """Streams one event per round."""
+
+    @_abc_1.abstractmethod
+    def ResumeGeneration(
+        self,
+        request: _gateway_pb2.ResumeGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_gateway_pb2.ResumeGenerationResponse], _abc.AsyncIterator[_gateway_pb2.ResumeGenerationResponse]]:
+        """Streams the events of a generation again, from where the caller stopped reading; it goes on if it had stopped."""
+
+    @_abc_1.abstractmethod
+    def CancelGeneration(
+        self,
+        request: _gateway_pb2.CancelGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.CancelGenerationResponse, _abc.Awaitable[_gateway_pb2.CancelGenerationResponse]]:
+        """Ends a generation with what is committed."""
 
     @_abc_1.abstractmethod
     def Tokenize(
@@ -135,3 +159,70 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         """Describes one model."""
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class SessionServiceStub:
+    """Keeps conversations, so that a request sends only what is new."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> SessionServiceAsyncStub: ...
+    CreateSession: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.CreateSessionRequest, _gateway_pb2.CreateSessionResponse]
+    """Makes a session."""
+    GetSession: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.GetSessionRequest, _gateway_pb2.GetSessionResponse]
+    """Describes one session."""
+    ListSessions: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ListSessionsRequest, _gateway_pb2.ListSessionsResponse]
+    """Lists the sessions of a user, newest first."""
+    DeleteSession: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DeleteSessionRequest, _gateway_pb2.DeleteSessionResponse]
+    """Forgets a session."""
+
+@_typing.type_check_only
+class SessionServiceAsyncStub(SessionServiceStub):
+    """Keeps conversations, so that a request sends only what is new."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    CreateSession: _aio.UnaryUnaryMultiCallable[_gateway_pb2.CreateSessionRequest, _gateway_pb2.CreateSessionResponse]  # type: ignore[assignment]
+    """Makes a session."""
+    GetSession: _aio.UnaryUnaryMultiCallable[_gateway_pb2.GetSessionRequest, _gateway_pb2.GetSessionResponse]  # type: ignore[assignment]
+    """Describes one session."""
+    ListSessions: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ListSessionsRequest, _gateway_pb2.ListSessionsResponse]  # type: ignore[assignment]
+    """Lists the sessions of a user, newest first."""
+    DeleteSession: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DeleteSessionRequest, _gateway_pb2.DeleteSessionResponse]  # type: ignore[assignment]
+    """Forgets a session."""
+
+class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Keeps conversations, so that a request sends only what is new."""
+
+    @_abc_1.abstractmethod
+    def CreateSession(
+        self,
+        request: _gateway_pb2.CreateSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.CreateSessionResponse, _abc.Awaitable[_gateway_pb2.CreateSessionResponse]]:
+        """Makes a session."""
+
+    @_abc_1.abstractmethod
+    def GetSession(
+        self,
+        request: _gateway_pb2.GetSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.GetSessionResponse, _abc.Awaitable[_gateway_pb2.GetSessionResponse]]:
+        """Describes one session."""
+
+    @_abc_1.abstractmethod
+    def ListSessions(
+        self,
+        request: _gateway_pb2.ListSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.ListSessionsResponse, _abc.Awaitable[_gateway_pb2.ListSessionsResponse]]:
+        """Lists the sessions of a user, newest first."""
+
+    @_abc_1.abstractmethod
+    def DeleteSession(
+        self,
+        request: _gateway_pb2.DeleteSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.DeleteSessionResponse, _abc.Awaitable[_gateway_pb2.DeleteSessionResponse]]:
+        """Forgets a session."""
+
+def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

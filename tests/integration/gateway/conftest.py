@@ -106,6 +106,8 @@ async def stage(**settings: Any) -> AsyncIterator[Stage]:
             "address": "127.0.0.1:0",
             "verifiers": (server.address,),
             "max_body_bytes": 65536,
+            "grace": 0.0,
+            "store_patience": 0.0,
         }
         chosen = GatewaySettings(**(values | settings))
         gateway = await stack.enter_async_context(running(chosen, ByteTokenizer(), store))

@@ -94,7 +94,7 @@ async def test_the_event_stream_is_what_openai_clients_and_proxies_expect(here: 
     assert (last, rest) == ("data: [DONE]", "")
     generation = next(iter(here.store.sessions))
     positions = [event.split("\n")[0] for event in events]
-    assert positions == [f"id: {generation}.{n}" for n in (4, 8, 12, 14, 14)]
+    assert positions == [f"id: {generation}-1.{n}" for n in (4, 8, 12, 14, 14)]
     assert all(json.loads(event.split("\ndata: ")[1])["object"] == "text_completion" for event in events)
 
 

@@ -31,6 +31,37 @@ async def test_a_chat_goes_through_the_models_template(tokenizer: ModelTokenizer
     assert tokenizer.decode(ids) == "# Read a file.\nx = 1\n"
 
 
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+NEXT = ChatPrompt((Message("user", "and now"),))
+
+
+async def test_a_turn_is_encoded_as_the_template_has_it_behind_an_answer(tokenizer: ModelTokenizer) -> None:
+    begun = await tokenizer.encode(ChatPrompt((Message("user", "one"),)))
+    answer = await tokenizer.encode_after(TextPrompt("x = 1"), begun)
+    added = await tokenizer.encode_after(NEXT, (*begun, *answer))
+    assert tokenizer.decode((*begun, *answer, *added)) == "# one\nx = 1\n# and now\n"
+
+
+async def test_a_closing_token_that_was_generated_is_not_put_twice() -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    inner.chat_template = CHATML
+    tokenizer = ModelTokenizer(inner)
+    closing = inner.convert_tokens_to_ids("<|im_end|>")
+    cut = await tokenizer.encode_after(NEXT, (5, 6))
+    closed = await tokenizer.encode_after(NEXT, (5, 6, closing))
+    assert cut == (closing, *closed)
+    assert inner.decode(closed) == "\n<|im_start|>user\nand now<|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_a_turn_of_ids_or_on_nothing_is_encoded_as_any_other(tokenizer: ModelTokenizer) -> None:
+    assert await tokenizer.encode_after(TokenPrompt((1, 2)), (5,)) == (1, 2)
+    assert await tokenizer.encode_after(NEXT, ()) == await tokenizer.encode(NEXT)
+
+
 async def test_the_pieces_of_a_text_are_the_text(tokenizer: ModelTokenizer) -> None:
     ids = await tokenizer.encode(TextPrompt(TEXT))
     detokenizer = Detokenizer(tokenizer.decode)

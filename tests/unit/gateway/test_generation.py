@@ -13,9 +13,10 @@ from gateway.balancer import VerifierPool
 from gateway.config import FailoverSettings, GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.events import Event, Finished, Round, Started
-from gateway.generation import Generator, Services
+from gateway.generation import Generator
 from gateway.metrics import GatewayMetrics
 from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
+from gateway.services import Services
 from specdec.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -53,7 +54,9 @@ class Stage:
         self.metrics = GatewayMetrics(CollectorRegistry())
         self.pool = VerifierPool(self.verifiers, ByteTokenizer.fingerprint, self.metrics)
         self.drain = Drain(self.metrics)
-        self.settings = GatewaySettings(model=TokenizerSettings(path=Path("models/bytes")), **settings)
+        self.settings = GatewaySettings(
+            model=TokenizerSettings(path=Path("models/bytes")), **{"grace": 0.0, "store_patience": 0.0} | settings
+        )
         self.generator = Generator(
             Services(
                 tokenizer=ByteTokenizer(),
@@ -99,7 +102,7 @@ async def test_a_generation_is_started_then_rounds_then_finished() -> None:
     stage = Stage()
     first, *middle, last = await stage.run()
     assert first == Started(
-        id=next(iter(stage.store.sessions)),
+        id=f"{next(iter(stage.store.sessions))}-1",
         created=first.created,
         model="bytes",
         prompt_tokens=tuple(b"Say it"),

@@ -1,0 +1,68 @@
+"""Waits for news of many streams over one connection: one XREAD BLOCK for all of them."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.ending import end
+
+BLOCK = 0.2
+"""Seconds one read blocks; a stream that is added meanwhile is first looked at after that."""
+_PAUSE = 0.2
+"""Seconds between tries while the server is away."""
+
+
+class StreamTail:
+    """Reads while someone waits, and not otherwise."""
+
+    def __init__(self, client: Redis) -> None:
+        """Args: client: of its own, for its connection is busy while a read blocks."""
+        self._client = client
+        self._waiting: dict[str, dict[asyncio.Future[None], str]] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    async def wait(self, key: str, after: str, timeout: float) -> None:
+        """Return when the stream at `key` has an entry behind the id `after`, or after `timeout` seconds."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, {})[future] = after
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await future
+        finally:
+            waiting = self._waiting[key]
+            del waiting[future]
+            if not waiting:
+                del self._waiting[key]
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._reader is not None:
+            await end(self._reader)
+        await self._client.aclose()
+
+    async def _read(self) -> None:
+        while self._waiting:
+            oldest: Any = {key: min(afters.values(), key=_order) for key, afters in self._waiting.items()}
+            try:
+                found: Any = await self._client.xread(oldest, count=1, block=round(BLOCK * 1000))
+            except (RedisError, OSError):
+                await asyncio.sleep(_PAUSE)
+                continue
+            for key in found or ():
+                self._wake((key if isinstance(key, bytes) else key[0]).decode())
+
+    def _wake(self, key: str) -> None:
+        for future in self._waiting.get(key, {}):
+            if not future.done():
+                future.set_result(None)
+
+
+def _order(name: str) -> tuple[int, int]:
+    turn, _, position = name.partition("-")
+    return int(turn), int(position)

@@ -1,0 +1,104 @@
+"""From the events of a generation to the messages of the gRPC API."""
+
+from typing import Any
+
+from gateway.events import Event, Finished, Round, Started
+from gateway.output import OutputToken
+from gateway.statistics import Summary
+from protos.gateway.v1 import gateway_pb2 as pb
+from specdec.logprobs import TokenLogprobs
+from specdec.wire.logprobs import floats_to_bytes
+from specdec.wire.params import finish_to_pb, mode_to_pb, origin_to_pb
+from specdec.wire.tokens import tokens_to_bytes
+
+
+def event(happened: Event) -> dict[str, Any]:
+    """The one field of a stream's message."""
+    match happened:
+        case Started():
+            return {"started": _started(happened)}
+        case Round():
+            return {"round": _round(happened)}
+        case Finished():
+            return {"finished": _finished(happened)}
+
+
+def _started(event: Started) -> pb.Started:
+    return pb.Started(
+        id=event.id,
+        model=event.model,
+        prompt_token_ids=event.prompt_tokens,
+        seed=event.seed,
+        system_fingerprint=event.system_fingerprint,
+        session=event.session,
+        turn=event.turn,
+    )
+
+
+def _round(event: Round) -> pb.Round:
+    return pb.Round(
+        text=event.text,
+        tokens=[_token(token) for token in event.tokens],
+        rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in event.rejected],
+        drafted=event.drafted,
+        accepted=event.accepted,
+    )
+
+
+def _finished(event: Finished) -> pb.Finished:
+    return pb.Finished(
+        finish_reason=finish_to_pb(event.reason),
+        matched_stop=event.matched_stop,
+        usage=_usage(event),
+        speculation=_summary(event.summary),
+    )
+
+
+def whole(started: Started, tokens: list[OutputToken], finished: Finished) -> pb.GenerateResponse:
+    """The answer in one piece."""
+    return pb.GenerateResponse(
+        id=started.id,
+        model=started.model,
+        text="".join(token.text for token in tokens),
+        tokens=[_token(token) for token in tokens],
+        finish_reason=finish_to_pb(finished.reason),
+        usage=_usage(finished),
+        speculation=_summary(finished.summary),
+        seed=started.seed,
+        session=started.session,
+        turn=started.turn,
+    )
+
+
+def _token(token: OutputToken) -> pb.CommittedToken:
+    logprobs = _logprobs(token.logprobs) if token.logprobs is not None else None
+    return pb.CommittedToken(id=token.id, text=token.text, origin=origin_to_pb(token.origin), logprobs=logprobs)
+
+
+def _logprobs(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
+    return pb.TokenLogprobs(
+        logprob=logprobs.logprob,
+        top_ids=tokens_to_bytes(token for token, _ in logprobs.top),
+        top_logprobs=floats_to_bytes(logprob for _, logprob in logprobs.top),
+    )
+
+
+def _usage(finished: Finished) -> pb.Usage:
+    return pb.Usage(prompt_tokens=finished.prompt_tokens, completion_tokens=finished.completion_tokens)
+
+
+def _summary(summary: Summary) -> pb.SpeculationSummary:
+    return pb.SpeculationSummary(
+        mode=mode_to_pb(summary.speculation.mode),
+        num_spec_steps=summary.num_spec_steps,
+        num_spec_tokens=summary.num_spec_tokens,
+        num_draft_tokens=summary.num_draft_tokens,
+        num_accepted_draft_tokens=summary.num_accepted_draft_tokens,
+        draft_acceptance_rate=summary.draft_acceptance_rate,
+        mean_acceptance_length=summary.mean_acceptance_length,
+        acceptance_histogram=summary.acceptance_histogram,
+        num_plain_steps=summary.num_plain_steps,
+        fallbacks=dict(summary.fallbacks),
+        lenience=summary.speculation.lenience,
+        lossy=summary.speculation.lossy,
+    )

@@ -1,0 +1,109 @@
+"""A gateway can be killed in the middle of a stream: its client goes on at another, from the last event it has."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.conftest import System, running_system, wait_until
+
+REQUEST: dict[str, Any] = {
+    "model": "demo",
+    "prompt": "import os\nimport sys\n\n\ndef main(",
+    "max_tokens": 300,
+    "ignore_eos": True,
+    "return_token_ids": True,
+    "stream": True,
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Two gateways over one verifier and one store; a test kills the first."""
+    with running_system(tmp_path_factory.mktemp("pair"), "--gateways", "2") as running:
+        yield running
+
+
+def gateways(system: System) -> list[dict[str, Any]]:
+    return [entry for entry in system.state if entry["role"] == "gateway"]
+
+
+class Listener:
+    """Reads an event stream; what it has of it stays with it when the connection breaks."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.last = ""
+
+    @property
+    def generation(self) -> str:
+        return self.last.rpartition(".")[0]
+
+    def hear(self, lines: Iterator[str], enough: int = 10**6) -> None:
+        """Up to the end of the stream, or until `enough` tokens are there."""
+        for line in lines:
+            if line.startswith("id: "):
+                self.last = line.removeprefix("id: ")
+            elif line.startswith("data: {"):
+                chunk = json.loads(line.removeprefix("data: "))
+                assert "error" not in chunk, chunk
+                self.ids += [token for choice in chunk["choices"] for token in choice["token_ids"]]
+                if len(self.ids) >= enough:
+                    return
+
+    def begin(self, gateway: str, request: dict[str, Any], enough: int = 10**6) -> None:
+        """Ask a gateway for a generation."""
+        with (
+            httpx2.Client(timeout=60) as client,
+            client.stream("POST", f"http://{gateway}/v1/completions", json=request) as events,
+        ):
+            self.hear(events.iter_lines(), enough)
+
+    def resume(self, gateway: str) -> None:
+        """Go on at a gateway from the last event."""
+        path = f"http://{gateway}/v1/generations/{self.generation}/events"
+        headers = {"last-event-id": self.last}
+        with httpx2.Client(timeout=60) as client, client.stream("GET", path, headers=headers) as events:
+            assert events.status_code == 200
+            self.hear(events.iter_lines())
+
+
+def undisturbed(system: System, request: dict[str, Any]) -> list[int]:
+    with httpx2.Client(timeout=60) as client:
+        answer = client.post(f"{system.http}/v1/completions", json=request | {"stream": False}).json()
+    return list(answer["choices"][0]["token_ids"])
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 11}])
+def test_an_event_stream_goes_on_at_another_gateway(pair: System, system: System, sampling: dict[str, Any]) -> None:
+    first, second = gateways(pair)
+    client = Listener()
+    client.begin(first["http"], REQUEST | sampling, enough=20)
+    client.resume(second["http"])
+    assert client.ids == undisturbed(system, REQUEST | sampling)
+
+
+def test_a_killed_gateway_costs_no_token_and_repeats_none(pair: System, system: System) -> None:
+    request = REQUEST | {"temperature": 0}
+    expected = undisturbed(system, request)
+    first, second = gateways(pair)
+    client = Listener()
+    killer = threading.Thread(target=kill_when, args=(first["pid"], lambda: len(client.ids) > 5))
+    killer.start()
+    with suppress(httpx2.HTTPError):
+        client.begin(first["http"], request)
+    killer.join()
+    assert len(client.ids) < len(expected), "the gateway was killed too late"
+    client.resume(second["http"])
+    assert client.ids == expected
+
+
+def kill_when(pid: int, condition: Callable[[], bool]) -> None:
+    wait_until(condition)
+    os.kill(pid, signal.SIGKILL)

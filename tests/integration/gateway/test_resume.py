@@ -1,0 +1,244 @@
+"""Generations outlive the connections, and the gateways, they were begun through."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import DrainSettings
+from gateway.redis_sessions import RedisSessionStore
+from gateway.sessions import Commit
+from gateway.turns import note_of
+from gateway.verifier import VerifiedRound
+from specdec.cli.processes import Children
+from specdec.params import Origin
+from tests.gateway_fakes import ScriptedVerifier, until
+from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, replicas
+from tests.integration.sessions.server import Server
+
+TEXT = LONG.text
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
+    try:
+        with Children(grace=5) as children:
+            yield Server(folder, children)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def verifier() -> ScriptedVerifier:
+    return ScriptedVerifier(script=LONG)
+
+
+@pytest.fixture
+async def pair(server: Server, verifier: ScriptedVerifier) -> AsyncIterator[list[Replica]]:
+    async with replicas(server.url, verifier) as made:
+        yield made
+
+
+async def test_a_client_goes_on_at_the_same_gateway(pair: list[Replica], verifier: ScriptedVerifier) -> None:
+    heard = Heard()
+    await pair[0].stream(heard, enough=5)
+    await pair[0].resume(heard)
+    assert heard.text == TEXT
+    assert heard.done
+    assert len(verifier.calls) == 1
+
+
+async def test_another_gateway_tells_what_the_owner_commits(pair: list[Replica], verifier: ScriptedVerifier) -> None:
+    first, second = Heard(), Heard()
+    listening = asyncio.create_task(pair[0].stream(first))
+    await until(lambda: len(first.text) > 3)
+    second.last_id = f"{first.generation}.0"
+    await pair[1].resume(second)
+    await listening
+    assert first.text == second.text == TEXT
+    assert first.chunks[-1] == second.chunks[-1]
+    assert len(verifier.calls) == 1
+
+
+async def test_a_drained_gateway_hands_over_at_once(server: Server, verifier: ScriptedVerifier) -> None:
+    async with replicas(server.url, verifier, drain=DrainSettings(limit=0.0), lease=3600.0) as pair:
+        heard = Heard()
+        listening = asyncio.create_task(pair[0].stream(heard))
+        await until(lambda: len(heard.text) > 3)
+        await pair[0].gateway.drain()
+        await listening
+        assert heard.error is not None
+        assert heard.error["code"] == "draining"
+        await pair[1].resume(heard)
+    assert heard.text == TEXT
+    assert len(verifier.calls) == 2
+    assert verifier.calls[1].epoch > verifier.calls[0].epoch
+
+
+async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_owner_commits(
+    server: Server, verifier: ScriptedVerifier, pair: list[Replica]
+) -> None:
+    heard = Heard()
+    listening = asyncio.create_task(pair[0].stream(heard))
+    await until(lambda: len(heard.text) > 3)
+    thief, sid = RedisSessionStore.at(server.url), heard.generation.partition("-")[0]
+    lease = await thief.acquire(sid, "thief", steal=True)
+    for base, token in enumerate(b"!?", start=lease.n):
+        stolen = VerifiedRound(base, (token,), (Origin.PLAIN,))
+        await thief.commit(Commit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
+    await thief.release(sid, lease.epoch)
+    await thief.close()
+    await listening
+    at = lease.n - len(ASKED["prompt"])
+    assert heard.text == f"{TEXT[:at]}!?{TEXT[at + 2 :]}"
+    assert heard.done
+
+
+async def test_an_ended_generation_is_told_again_with_the_same_counts(pair: list[Replica]) -> None:
+    first, again = Heard(), Heard()
+    await pair[0].stream(first)
+    again.last_id = f"{first.generation}.0"
+    await pair[1].resume(again)
+    assert again.text == TEXT
+    assert again.chunks[-1] == first.chunks[-1]
+    tail = Heard(last_id=first.last_id)
+    await pair[1].resume(tail)
+    assert (tail.text, tail.done) == ("", True)
+
+
+async def test_without_readers_it_stops_after_the_grace_and_can_be_resumed(
+    server: Server, verifier: ScriptedVerifier
+) -> None:
+    async with replicas(server.url, verifier, grace=0.05) as pair:
+        heard = Heard()
+        await pair[0].stream(heard, enough=3)
+        await until(lambda: verifier.cancelled == 1)
+        await pair[1].resume(heard)
+    assert heard.text == TEXT
+
+
+async def test_a_request_that_comes_again_attaches(pair: list[Replica], verifier: ScriptedVerifier) -> None:
+    key = {"idempotency-key": "attach"}
+    answers = await asyncio.gather(pair[0].post(headers=key, max_tokens=20), pair[1].post(headers=key, max_tokens=20))
+    later = await pair[0].post(headers=key, max_tokens=20)
+    bodies = [answer.json() for answer in (*answers, later)]
+    assert [body["choices"][0]["text"] for body in bodies] == [TEXT[:20]] * 3
+    assert len({body["id"] for body in bodies}) == 1
+    assert len(verifier.calls) == 1
+
+
+async def test_a_key_with_another_request_is_refused_by_name(pair: list[Replica]) -> None:
+    key = {"idempotency-key": "other"}
+    await pair[0].post(headers=key, max_tokens=3)
+    answer = await pair[1].post(headers=key, max_tokens=4)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "idempotency_key_reused")
+
+
+async def test_several_choices_under_one_key_run_once_and_give_no_cursor(
+    pair: list[Replica], verifier: ScriptedVerifier
+) -> None:
+    key, heard = {"idempotency-key": "several"}, Heard()
+    answers = [await replica.post(headers=key, max_tokens=3, n=2) for replica in pair]
+    await pair[0].stream(heard, headers=key, max_tokens=3, n=2)
+    assert [[choice["text"] for choice in answer.json()["choices"]] for answer in answers] == [[TEXT[:3]] * 2] * 2
+    assert len(verifier.calls) == 2
+    assert (heard.done, heard.last_id) == (True, "")
+
+
+async def test_a_key_is_its_users_own(pair: list[Replica]) -> None:
+    key = {"idempotency-key": "mine"}
+    ids = {(await pair[0].post(headers=key, max_tokens=3, user=user)).json()["id"] for user in ("a", "b")}
+    assert len(ids) == 2
+
+
+async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> None:
+    heard = Heard()
+    listening = asyncio.create_task(pair[0].stream(heard))
+    await until(lambda: len(heard.text) > 3)
+    path = f"/v1/generations/{heard.generation}"
+    assert (await pair[1].client.delete(path)).json()["cancelled"] is True
+    await listening
+    assert heard.done
+    assert TEXT.startswith(heard.text)
+    assert heard.text != TEXT
+    assert (await pair[1].client.delete(path)).json()["cancelled"] is False
+
+
+async def test_a_paused_generation_is_cancelled_where_it_stands(server: Server, verifier: ScriptedVerifier) -> None:
+    async with replicas(server.url, verifier, grace=0.0) as pair:
+        heard = Heard()
+        await pair[0].stream(heard, enough=3)
+        await until(lambda: verifier.cancelled == 1)
+        assert (await pair[1].client.delete(f"/v1/generations/{heard.generation}")).json()["cancelled"]
+        await pair[1].resume(heard)
+    assert heard.done
+    assert TEXT.startswith(heard.text)
+
+
+@pytest.mark.parametrize("name", ["nothing", "0" * 32 + "-1", "0" * 31 + "{}" + "-1"])
+async def test_a_generation_that_never_was_is_not_found(pair: list[Replica], name: str) -> None:
+    for method, path in (("GET", f"/v1/generations/{name}/events"), ("DELETE", f"/v1/generations/{name}")):
+        answer = await pair[0].client.request(method, path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "generation_not_found")
+
+
+async def test_another_users_generation_is_answered_like_one_that_never_was(pair: list[Replica]) -> None:
+    heard = Heard()
+    await pair[0].stream(heard, user="ann")
+    never = f"{'0' * 32}-1"
+    for user in ("", "bob"):
+        for suffix, method in (("/events", "GET"), ("", "DELETE")):
+            answers = [
+                await pair[1].client.request(method, f"/v1/generations/{name}{suffix}?user={user}")
+                for name in (heard.generation, never)
+            ]
+            assert [answer.status_code for answer in answers] == [404, 404]
+            assert answers[0].json() == answers[1].json()
+    again = Heard(last_id=f"{heard.generation}.0")
+    await pair[1].resume(again, user="ann")
+    assert again.text == TEXT
+
+
+async def test_a_cursor_ahead_of_the_log_is_a_conflict_and_a_foreign_one_a_mistake(pair: list[Replica]) -> None:
+    heard = Heard()
+    await pair[0].stream(heard)
+    path = f"/v1/generations/{heard.generation}/events"
+    ahead = await pair[1].client.get(path, headers={"last-event-id": f"{heard.generation}.999"})
+    assert (ahead.status_code, ahead.json()["error"]["code"]) == (409, "log_rolled_back")
+    foreign = await pair[1].client.get(path, headers={"last-event-id": "x.1"})
+    assert foreign.status_code == 400
+
+
+async def test_events_of_an_old_turn_are_gone(pair: list[Replica]) -> None:
+    session = (await pair[0].client.post("/v1/sessions", json={})).json()["id"]
+    for _ in range(3):
+        assert (await pair[0].post(session=session, max_tokens=2)).status_code == 200
+    statuses = [
+        (await pair[0].client.get(f"/v1/generations/{session}-{turn}/events")).status_code for turn in (1, 2, 3)
+    ]
+    assert statuses == [410, 200, 200]
+
+
+async def test_a_stream_pauses_while_the_store_is_away_and_then_goes_on(
+    server: Server, verifier: ScriptedVerifier, pair: list[Replica]
+) -> None:
+    heard = Heard()
+    listening = asyncio.create_task(pair[0].stream(heard))
+    await until(lambda: len(heard.text) > 3)
+    server.kill()
+    try:
+        held: dict[str, Any] = (await pair[1].post()).json()
+        assert held["error"]["code"] == "session_store_down"
+        paused = len(heard.text)
+        await asyncio.sleep(0.2)
+        assert len(heard.text) <= paused + 1
+    finally:
+        server.start()
+    await listening
+    assert heard.text == TEXT
+    assert heard.done
