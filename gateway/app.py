@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -15,6 +15,7 @@ from gateway import http, service
 from gateway.balancer import VerifierPool
 from gateway.config import DrainSettings, GatewaySettings
 from gateway.decoding import DecodeInterceptor
+from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.generation import Services
 from gateway.health import Health
@@ -25,11 +26,14 @@ from gateway.sessions import SessionStore
 from gateway.tokenizer import ModelTokenizer, Tokenizer
 from gateway.verifier_client import VerifierClient
 from specdec.errors import ConfigError
+from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
+FIRST_LOOK = 2.0
+"""Seconds the verifiers are looked for before the gateway listens, ready or not."""
 KEEP_ALIVE = 75
 """Seconds an idle HTTP connection stays open; longer than those of usual proxies, so that they close first."""
 READY_POLL = 0.2
@@ -82,8 +86,9 @@ async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: Ses
         ConfigError: an address cannot be bound.
     """
     metrics = GatewayMetrics(CollectorRegistry())
-    verifiers = [VerifierClient(address) for address in settings.verifiers]
-    pool = VerifierPool(verifiers, tokenizer.fingerprint, metrics)
+    pool = VerifierPool((), tokenizer.fingerprint, metrics)
+    source = source_of(settings.discovery, settings.verifiers, settings.cluster)
+    watch_age(source, metrics.registry)
     drain = Drain(metrics)
     services = Services(
         tokenizer=tokenizer,
@@ -98,8 +103,10 @@ async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: Ses
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
         stack.push_async_callback(pool.close)
-        await pool.look()
+        await stack.enter_async_context(_background(pool.follow(source, VerifierClient)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(pool.known.wait(), FIRST_LOOK)
         grpc_server = await start_grpc(
             settings.address, lambda server: service.register(server, services), service.SERVICES, [DecodeInterceptor()]
         )

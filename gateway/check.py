@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 
 from gateway.config import GatewaySettings
+from gateway.discovery.sources import source_of
 from gateway.redis_client import ServerFacts
 from gateway.redis_sessions import RedisSessionStore
 from gateway.tokenizer import ModelTokenizer
@@ -13,6 +15,7 @@ from specdec.serving.checks import Line, port_line, write_lines
 
 VERIFIER_TIMEOUT = 3.0
 STORE_TIMEOUT = 5.0
+DISCOVERY_TIMEOUT = 5.0
 OLDEST_STORE = (6, 2, 20)
 """Older servers can be made to run code through Lua (CVE-2025-49844)."""
 
@@ -21,7 +24,9 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     """Write one JSON object a line for each thing looked at; False when something must be mended."""
     tokenizer, fingerprint = _tokenizer(settings)
     lines = [tokenizer]
-    lines += await asyncio.gather(*(_verifier(address, fingerprint) for address in settings.verifiers))
+    found, addresses = await _discovered(settings)
+    lines += found
+    lines += await asyncio.gather(*(_verifier(address, fingerprint) for address in addresses))
     lines += await _session_store(settings.redis_url)
     lines += [port_line("http", settings.http), port_line("address", settings.address)]
     return write_lines(lines, write)
@@ -33,6 +38,23 @@ def _tokenizer(settings: GatewaySettings) -> tuple[Line, str]:
     except ConfigError as error:
         return Line("tokenizer", "fail", error.message, "set model.path to a folder with the model's tokenizer"), ""
     return Line("tokenizer", "ok", f"{settings.model.path} loads, fingerprint {fingerprint}"), fingerprint
+
+
+async def _discovered(settings: GatewaySettings) -> tuple[list[Line], list[str]]:
+    """What discovery says now, and the verifiers it finds."""
+    kind = settings.discovery.kind
+    source = source_of(settings.discovery, settings.verifiers, settings.cluster)
+    try:
+        async with asyncio.timeout(DISCOVERY_TIMEOUT), aclosing(source.snapshots()) as snapshots:
+            endpoints = await anext(snapshots)
+    except ConfigError as error:
+        return [Line("discovery", "fail", error.message, "run in a pod, or set cluster.kubeconfig")], []
+    except TimeoutError:
+        return [Line("discovery", "fail", f"no answer from {kind}", "see that it can be reached and allows it")], []
+    addresses = [endpoint.address for endpoint in endpoints]
+    if not addresses:
+        return [Line("discovery", "warn", f"{kind} knows no verifier", "start one, or mend discovery.names")], []
+    return [Line("discovery", "ok", f"{kind}: {', '.join(addresses)}")], addresses
 
 
 async def _verifier(address: str, fingerprint: str) -> Line:

@@ -84,6 +84,7 @@ class Verifier(Protocol):
         """Ask for its facts.
 
         Raises:
+            Draining: it is shutting down.
             NoVerifier: it does not answer.
         """
 

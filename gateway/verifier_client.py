@@ -7,7 +7,7 @@ import grpc.aio
 from gateway.verifier import Call, DrafterState, VerifiedRound, VerifierInfo
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.serving.channel import open_channel
 from specdec.serving.status import from_rpc_error
 from specdec.wire.logprobs import logprobs_from_pb
@@ -27,12 +27,16 @@ class VerifierClient:
         """Ask for its facts.
 
         Raises:
+            Draining: it is shutting down.
             NoVerifier: it does not answer within `timeout` seconds.
         """
         try:
             answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
-            raise NoVerifier(f"verifier {self.address} does not answer") from error
+            known = from_rpc_error(error)
+            raise (
+                known if isinstance(known, Draining) else NoVerifier(f"verifier {self.address} does not answer")
+            ) from error
         return VerifierInfo(
             model=answer.model,
             tokenizer_hash=answer.tokenizer_hash,
