@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ class DrafterClient:
         self._identity = identity
         self._times = times or Times()
         self._unanswered = 0
+        self._asked: dict[int, float] = {}
+        """When each ping that has no answer yet was sent."""
 
     async def run(self) -> None:
         """Connect, and again after every loss, until cancelled."""
@@ -115,6 +118,7 @@ class DrafterClient:
 
     async def _exchange(self, call: Call) -> None:
         self._unanswered = 0
+        self._asked = {}
         parts = [asyncio.create_task(part) for part in (self._receive(call), self._send(call), self._watch())]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -144,6 +148,7 @@ class DrafterClient:
                 raise LinkBroken("no answer to pings")
             nonce += 1
             self._unanswered += 1
+            self._asked[nonce] = time.perf_counter()
             self._link.outbox.ping(nonce)
 
     def _take(self, response: pb.DraftResponse) -> None:
@@ -157,8 +162,16 @@ class DrafterClient:
         for nack in response.nacks:
             reason = _REFUSALS.get(nack.reason, Refusal.MALFORMED)
             self._link.nacked(nack.session_id, nack.epoch, reason, nack.detail)
+        if response.HasField("pong"):
+            self._answered(response.pong.nonce)
         if response.HasField("load") and response.load.step_seconds > 0:
             self._link.step_seconds = response.load.step_seconds
+
+    def _answered(self, nonce: int) -> None:
+        asked = self._asked.get(nonce)
+        self._asked = {later: sent for later, sent in self._asked.items() if later > nonce}
+        if asked is not None:
+            self._link.round_trip(time.perf_counter() - asked)
 
 
 async def _read(call: Call) -> pb.DraftResponse:
