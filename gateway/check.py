@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
 
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
@@ -12,6 +11,7 @@ from gateway.tokenizer import ModelTokenizer
 from gateway.verifier_client import VerifierClient
 from specdec.errors import ConfigError, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Line, port_line, write_lines
+from specdec.serving.discovery import first_snapshot
 
 VERIFIER_TIMEOUT = 3.0
 STORE_TIMEOUT = 5.0
@@ -45,8 +45,7 @@ async def _discovered(settings: GatewaySettings) -> tuple[list[Line], list[str]]
     kind = settings.discovery.kind
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     try:
-        async with asyncio.timeout(DISCOVERY_TIMEOUT), aclosing(source.snapshots()) as snapshots:
-            endpoints = await anext(snapshots)
+        endpoints = await first_snapshot(source, DISCOVERY_TIMEOUT)
     except ConfigError as error:
         return [Line("discovery", "fail", error.message, "run in a pod, or set cluster.kubeconfig")], []
     except TimeoutError:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from specdec.engine import Engine
 from specdec.errors import ConfigError, TokenizerMismatch
 from specdec.serving.checks import Line, port_line, write_lines
+from specdec.serving.discovery import first_snapshot, source_of
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
 from verifier_service.drafter_client import DrafterClient, Identity, LinkBroken, Times
@@ -20,10 +21,15 @@ _DRAFTER_SECONDS = 3.0
 async def check(settings: VerifierSettings, write: Callable[[str], object]) -> bool:
     """Write one JSON object a line for each thing looked at; False when something must be mended."""
     lines, engine = _model(settings)
+    addresses = await _discovered(settings)
     if engine is not None:
-        lines += await asyncio.gather(*(_drafter(address, engine.tokenizer_hash) for address in settings.drafters))
-    if not settings.drafters:
-        lines.append(Line("drafters", "warn", "none: every token is plain", "set drafters to where they listen"))
+        lines += await asyncio.gather(*(_drafter(address, engine.tokenizer_hash) for address in addresses))
+    if not addresses:
+        lines.append(
+            Line(
+                "drafters", "warn", "none: every token is plain", "set drafters or discovery.names to where they listen"
+            )
+        )
     lines += [port_line("http", settings.http), port_line("address", settings.address)]
     return write_lines(lines, write)
 
@@ -36,6 +42,14 @@ def _model(settings: VerifierSettings) -> tuple[list[Line], Engine | None]:
     loaded = f"{settings.model.path} loads on {engine.device}, context {engine.context_length}"
     tokenizer = f"{engine.vocab_size} ids, fingerprint {engine.tokenizer_hash}"
     return [Line("model", "ok", loaded), Line("tokenizer", "ok", tokenizer)], engine
+
+
+async def _discovered(settings: VerifierSettings) -> list[str]:
+    try:
+        found = await first_snapshot(source_of(settings.discovery, settings.drafters), _DRAFTER_SECONDS)
+    except TimeoutError:
+        return []
+    return [endpoint.address for endpoint in found]
 
 
 async def _drafter(address: str, tokenizer_hash: str) -> Line:

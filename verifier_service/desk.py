@@ -92,4 +92,5 @@ class _Counted:
         costs.accepted(len(done.draft), done.accepted)
         metrics.alpha.set(costs.alpha)
         metrics.c.set(costs.c())
+        metrics.plain_seconds.set(costs.passes.step() or 0.0)
         metrics.beta.set(costs.beta())

@@ -64,6 +64,9 @@ class Metrics:
             "specdec_drafter_malformed", "Drafts that made no sense.", ["address"], registry=registry
         )
         self.alpha = Gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.", registry=registry)
+        self.plain_seconds = Gauge(
+            "specdec_verify_plain_seconds", "A pass without drafts over as many sessions as usual.", registry=registry
+        )
         self.c = Gauge("specdec_spec_cost_c", "One draft token, in target steps.", registry=registry)
         self.beta = Gauge("specdec_spec_cost_beta", "One more verified token, in target steps.", registry=registry)
         for reason in Fallback:

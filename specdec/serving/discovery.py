@@ -7,6 +7,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol, Self
 
@@ -90,7 +91,7 @@ class DnsSource:
     """
 
     def __init__(self, names: Sequence[str], every: float) -> None:
-        self._names = [split_address(name) for name in names]
+        self._names = names
         self._every = every
         self._answered = time.monotonic()
 
@@ -104,9 +105,9 @@ class DnsSource:
         known: Endpoints | None = None
         while True:
             try:
-                found = await self._resolve()
+                found = await resolve(self._names)
             except OSError as error:
-                _log.warning("resolution_failed", names=[host for host, _ in self._names], error=str(error))
+                _log.warning("resolution_failed", names=self._names, error=str(error))
             else:
                 self._answered = time.monotonic()
                 if found != known:
@@ -114,9 +115,15 @@ class DnsSource:
                     yield found
             await asyncio.sleep(self._every)
 
-    async def _resolve(self) -> Endpoints:
-        found = await asyncio.gather(*(_addresses(host, port) for host, port in self._names))
-        return tuple(Endpoint(address) for address in sorted(set().union(*found)))
+
+async def resolve(names: Iterable[str]) -> Endpoints:
+    """One endpoint for each A and AAAA record of names given as `host:port`; a name that does not exist has none.
+
+    Raises:
+        OSError: the resolver failed.
+    """
+    found = await asyncio.gather(*(_addresses(*split_address(name)) for name in names))
+    return tuple(Endpoint(address) for address in sorted(set().union(*found)))
 
 
 async def _addresses(host: str, port: int) -> set[str]:
@@ -139,6 +146,16 @@ def source_of(settings: DiscoverySettings, listed: Iterable[str]) -> Source:
     if settings.kind == "dns":
         return DnsSource(settings.names, settings.every)
     return StaticSource(listed)
+
+
+async def first_snapshot(source: Source, timeout: float) -> Endpoints:
+    """Who is there now.
+
+    Raises:
+        TimeoutError: no word within `timeout` seconds.
+    """
+    async with asyncio.timeout(timeout), aclosing(source.snapshots()) as snapshots:
+        return await anext(snapshots)
 
 
 def watch_age(source: Source, registry: CollectorRegistry) -> None:
