@@ -74,7 +74,7 @@ def up(
 
 @app.command(epilog=EPILOG)
 def serve(
-    role: Annotated[Role, typer.Argument(help="Which service.")],
+    role: Annotated[serving.Servant, typer.Argument(help="Which service.")],
     config: Annotated[Path, typer.Option(help="The service's YAML file.")],
 ) -> None:
     """Run one service in the foreground."""
