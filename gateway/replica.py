@@ -8,6 +8,9 @@ from specdec.serving.discovery import Endpoint
 
 INFO_TIMEOUT = 2.0
 """Seconds a verifier has to tell its facts."""
+_MISSES = 3
+"""Looks in vain at a ready verifier before it counts as unreachable: a busy machine is not a dead one, and a call that
+fails says more at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +24,8 @@ class Replica:
     condition: str = "connecting"
     running: int = 0
     """Generations of this gateway."""
+    missed: int = _MISSES
+    """Looks in vain since it last answered."""
 
     @property
     def state(self) -> str:
@@ -46,7 +51,8 @@ class Replica:
         except Draining:
             return self._enter("draining", None)
         except SpecdecError:
-            return self._enter("unreachable", None)
+            self.missed += 1
+            return self.missed >= _MISSES and self._enter("unreachable", None)
         if info.tokenizer_hash != tokenizer_hash:
             reason = f"its tokenizer is not this gateway's ({info.model}: {info.tokenizer_hash}, not {tokenizer_hash})"
             return self._enter(f"refused: {reason}", None)
@@ -54,5 +60,6 @@ class Replica:
 
     def _enter(self, condition: str, info: VerifierInfo | None) -> bool:
         self.info = info
+        self.missed = 0 if info else _MISSES
         before, self.condition = self.condition, condition
         return condition != before

@@ -183,3 +183,28 @@ async def test_the_pool_follows_a_source() -> None:
     assert pool.ready_addresses == {"a:1"}
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_a_ready_one_is_given_up_after_some_looks_in_vain_and_found_again_at_once() -> None:
+    verifier = ScriptedVerifier()
+    pool = make(verifier)
+    await pool.look()
+    verifier.reachable = False
+    states = []
+    for _ in range(4):
+        await pool.look()
+        states.append(pool.states["a:1"])
+    assert states == ["ready", "ready", "unreachable", "unreachable"]
+    verifier.reachable = True
+    await pool.look()
+    assert pool.states["a:1"] == "ready"
+
+
+async def test_one_that_failed_a_call_is_not_given_another_look() -> None:
+    verifier = ScriptedVerifier()
+    pool = make(verifier)
+    await pool.look()
+    pool.lost(verifier)
+    verifier.reachable = False
+    await pool.look()
+    assert pool.states["a:1"] == "unreachable"
