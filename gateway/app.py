@@ -11,7 +11,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from gateway import http, service
+from gateway import http, redis_client, service
 from gateway.balancer import VerifierPool
 from gateway.config import DrainSettings, GatewaySettings
 from gateway.decoding import DecodeInterceptor
@@ -20,6 +20,7 @@ from gateway.drain import Drain
 from gateway.generation import Services
 from gateway.health import Health
 from gateway.metrics import GatewayMetrics
+from gateway.pins import Pins, RedisPins
 from gateway.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.request import new_id
 from gateway.sessions import SessionStore
@@ -51,7 +52,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     tokenizer = await asyncio.to_thread(ModelTokenizer.load, settings.model.path)
     policy = StorePolicy(lease=settings.lease, ttl=settings.session_ttl, patience=settings.store_patience)
     sessions = RedisSessionStore.at(settings.redis_url, policy)
-    async with running(settings, tokenizer, sessions) as gateway:
+    pins = RedisPins(redis_client.connect(settings.redis_url), settings.session_ttl)
+    async with running(settings, tokenizer, sessions, pins) as gateway:
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
         await gateway.drain()
@@ -79,14 +81,16 @@ class Gateway:
 
 
 @asynccontextmanager
-async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: SessionStore) -> AsyncIterator[Gateway]:
+async def running(
+    settings: GatewaySettings, tokenizer: Tokenizer, sessions: SessionStore, pins: Pins | None = None
+) -> AsyncIterator[Gateway]:
     """Both fronts on their addresses, until the context ends.
 
     Raises:
         ConfigError: an address cannot be bound.
     """
     metrics = GatewayMetrics(CollectorRegistry())
-    pool = VerifierPool((), tokenizer.fingerprint, metrics)
+    pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
     drain = Drain(metrics)

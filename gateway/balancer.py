@@ -8,6 +8,7 @@ from contextlib import aclosing, contextmanager, suppress
 import structlog
 
 from gateway.metrics import GatewayMetrics
+from gateway.pins import NoPins, Pins
 from gateway.replica import Replica
 from gateway.verifier import Verifier, VerifierInfo
 from specdec.errors import NoVerifier
@@ -23,8 +24,11 @@ _log = structlog.get_logger()
 class VerifierPool:
     """The verifiers there are, looked at again and again; only the ready ones are chosen."""
 
-    def __init__(self, verifiers: Sequence[Verifier], tokenizer_hash: str, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, verifiers: Sequence[Verifier], tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None
+    ) -> None:
         """`verifiers` are there from the start; `follow` brings and takes others."""
+        self._pins = pins or NoPins()
         self._replicas = {verifier.address: Replica(verifier, Endpoint(verifier.address)) for verifier in verifiers}
         self._leaving: list[Replica] = []
         self._tokenizer_hash = tokenizer_hash
@@ -56,7 +60,7 @@ class VerifierPool:
         return next(iter(ready.values()))
 
     def choose(
-        self, session: str, system_fingerprint: str = "", avoid: Collection[str] = (), pinned: str = ""
+        self, session: str, system_fingerprint: str = "", avoid: Collection[str] = ()
     ) -> tuple[Verifier, VerifierInfo]:
         """The verifier of a session: rendezvous hashing with bounded loads (Mirrokni et al., arXiv 1608.01350).
 
@@ -64,7 +68,6 @@ class VerifierPool:
             session: keeps to its verifier while that one is ready and has not too much.
             system_fingerprint: of the verifier it began with; empty when it begins now.
             avoid: addresses taken only when there is no other.
-            pinned: key of the verifier that served it last; goes before the ranking.
 
         Raises:
             NoVerifier: none is ready.
@@ -72,17 +75,21 @@ class VerifierPool:
         ready = self._ready(system_fingerprint)
         if not ready:
             raise NoVerifier(self._why())
-        candidates = {
-            self._replicas[address].endpoint.key: address for address in ready.keys() - set(avoid) or ready.keys()
-        }
-        key = pinned if pinned in candidates else self._affine(session, candidates)
-        address = candidates[key]
+        candidates = self._candidates(ready, avoid)
+        address = candidates[self._affine(session, candidates)]
         return self._replicas[address].verifier, ready[address]
 
-    def key_of(self, verifier: Verifier) -> str:
-        """What to pin a session to `verifier` with; empty when it is gone."""
+    async def settle(
+        self, verifier: Verifier, session: str, epoch: int, system_fingerprint: str, avoid: Collection[str]
+    ) -> Verifier:
+        """The verifier that served the session last, while it is ready; else `verifier`, which is remembered."""
         replica = self._find(verifier)
-        return replica.endpoint.key if replica else ""
+        candidates = self._candidates(self._ready(system_fingerprint), avoid)
+        if replica is None or replica.endpoint.key not in candidates:
+            return verifier
+        key = await self._pins.settle(session, epoch, replica.endpoint.key, candidates)
+        pinned = self._replicas.get(candidates.get(key, ""))
+        return pinned.verifier if pinned else verifier
 
     @contextmanager
     def serving(self, verifier: Verifier) -> Iterator[None]:
@@ -146,6 +153,7 @@ class VerifierPool:
 
     async def close(self) -> None:
         """Let all connections go."""
+        await self._pins.close()
         replicas = (*self._replicas.values(), *self._leaving)
         await asyncio.gather(*(replica.verifier.close() for replica in replicas))
 
@@ -166,6 +174,10 @@ class VerifierPool:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _candidates(self, ready: Mapping[str, VerifierInfo], avoid: Collection[str]) -> dict[str, str]:
+        """Key to address of the ready ones without those to avoid, unless that leaves none."""
+        return {self._replicas[address].endpoint.key: address for address in ready.keys() - set(avoid) or ready.keys()}
 
     def _affine(self, session: str, candidates: Mapping[str, str]) -> str:
         loads = {key: self._replicas[address].running for key, address in candidates.items()}

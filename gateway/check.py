@@ -9,7 +9,7 @@ from gateway.redis_client import ServerFacts
 from gateway.redis_sessions import RedisSessionStore
 from gateway.tokenizer import ModelTokenizer
 from gateway.verifier_client import VerifierClient
-from specdec.errors import ConfigError, NoVerifier, SessionStoreDown
+from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Line, port_line, write_lines
 from specdec.serving.discovery import first_snapshot
 

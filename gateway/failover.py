@@ -40,6 +40,7 @@ class Failover:
         failed: list[str] = []
         while True:
             call = await next_call()
+            verifier = await self._pool.settle(verifier, call.session_id, call.epoch, system_fingerprint, failed)
             lost: SpecdecError = NoVerifier(f"verifier {verifier.address} ended without finishing")
             try:
                 rounds = verifier.generate(call, _remaining(deadline))

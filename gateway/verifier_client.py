@@ -28,7 +28,8 @@ class VerifierClient:
 
         Raises:
             Draining: it is shutting down.
-            NoVerifier: it does not answer within `timeout` seconds.
+            DeadlineExceeded: it does not answer within `timeout` seconds.
+            NoVerifier: it is not there.
         """
         try:
             answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)

@@ -52,6 +52,9 @@ class ScalingSettings(Section):
     """How busy drafters are sized to be."""
     min_speedup: float = Field(default=1.05, ge=0)
     """A session must gain this much from drafts, or else the drafters go down to the minimum."""
+    draft_batch: float = Field(default=0.0, ge=0)
+    """Sessions that one drafter step should hold; the measured batch when that is larger. Left at 0, drafters that are
+    too many are not noticed: they share the sessions, and the small batches they measure make them look needed."""
     starved: float = Field(default=0.1, gt=0, lt=1)
     """Share of rounds short of drafts above which a drafter is added whatever the ratio says."""
     idle: float = Field(default=0.5, gt=0, lt=1)

@@ -31,7 +31,7 @@ def wish(reading: Reading, current: int, settings: ScalingSettings) -> Wish:
         return _clamped(Wish(current, "no_verifier"), settings)
     if current == 0:
         return _clamped(Wish(1, "try"), settings)
-    costs = _costs(reading)
+    costs = _costs(reading, settings.draft_batch)
     if costs is None and reading.verify_pass is not None and reading.gamma is None:
         return Wish(settings.minimum, "nobody_asks")
     if costs is None:
@@ -66,7 +66,7 @@ def _clamped(found: Wish, settings: ScalingSettings) -> Wish:
     return found if inside == found.drafters else Wish(inside, "limit", found.ratio, found.speedup)
 
 
-def _costs(reading: Reading) -> Costs | None:
+def _costs(reading: Reading, full_batch: float) -> Costs | None:
     """None before there are numbers for all of it."""
     known = (reading.alpha, reading.gamma, reading.draft_step, reading.draft_batch)
     verify = (reading.verify_pass, reading.verify_batch)
@@ -80,7 +80,7 @@ def _costs(reading: Reading) -> Costs | None:
         draft_step=draft_step,
         verify_pass=verify_pass,
         plain_pass=reading.plain_pass or verify_pass,
-        draft_batch=draft_batch,
+        draft_batch=max(draft_batch, full_batch),
         verify_batch=verify_batch,
         round_trip=reading.round_trip or 0.0,
     )

@@ -26,10 +26,10 @@ TOKENS = 120
 
 def tokens(http: str, request: dict[str, Any]) -> list[int]:
     """The output of one stream."""
-    client = OpenAI(base_url=f"{http}/v1", api_key="none", max_retries=0, timeout=120)
     extras = {"ignore_eos": True, "return_token_ids": True}
-    stream = client.completions.create(model="demo", max_tokens=TOKENS, stream=True, extra_body=extras, **request)
-    return [token for chunk in stream for token in (chunk.choices[0].token_ids or [])]
+    with OpenAI(base_url=f"{http}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        stream = client.completions.create(model="demo", max_tokens=TOKENS, stream=True, extra_body=extras, **request)
+        return [token for chunk in stream for token in (chunk.choices[0].token_ids or [])]
 
 
 def states(system: System) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.balancer import VerifierPool
 from gateway.metrics import GatewayMetrics
+from gateway.pins import NoPins
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoint, StaticSource
 from tests.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier
@@ -101,13 +103,31 @@ async def test_none_gets_much_more_than_its_share() -> None:
     assert len({pool.choose("one session")[0].address for _ in range(3)}) == 1
 
 
+class WrittenPins(NoPins):
+    """Says what a test wrote."""
+
+    def __init__(self) -> None:
+        self.pinned = ""
+        self.asked: list[tuple[str, int, str, set[str]]] = []
+
+    async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
+        self.asked.append((session, epoch, choice, set(candidates)))
+        return self.pinned if self.pinned in candidates else choice
+
+
 async def test_a_pinned_session_goes_where_it_was_while_that_is_ready() -> None:
-    pool = make(*(ScriptedVerifier(f"{name}:1") for name in "abc"))
+    pins, verifiers = WrittenPins(), [ScriptedVerifier(f"{name}:1") for name in "abc"]
+    pool = VerifierPool(verifiers, TOKENIZER_HASH, GatewayMetrics(CollectorRegistry()), pins)
     await pool.look()
-    elsewhere = next(name for name in ("a:1", "b:1", "c:1") if name != pool.choose("s")[0].address)
-    assert pool.choose("s", pinned=elsewhere)[0].address == elsewhere
-    assert pool.choose("s", pinned="gone:1")[0] is pool.choose("s")[0]
-    assert pool.choose("s", pinned=elsewhere, avoid=[elsewhere])[0].address != elsewhere
+    chosen, _ = pool.choose("s")
+    elsewhere = next(verifier for verifier in verifiers if verifier is not chosen)
+    assert await pool.settle(chosen, "s", 7, "fp_test", ()) is chosen
+    assert pins.asked == [("s", 7, chosen.address, {"a:1", "b:1", "c:1"})]
+    pins.pinned = elsewhere.address
+    assert await pool.settle(chosen, "s", 7, "fp_test", ()) is elsewhere
+    assert await pool.settle(chosen, "s", 7, "fp_test", [elsewhere.address]) is chosen
+    pool.lost(elsewhere)
+    assert await pool.settle(chosen, "s", 7, "fp_test", ()) is chosen
 
 
 class Dialled(ScriptedVerifier):

@@ -53,6 +53,12 @@ def test_idle_drafters_are_fewer_than_the_ratio() -> None:
     assert (found.drafters, found.reason) == (3, "idle")
 
 
+def test_drafters_that_share_too_few_sessions_do_not_look_needed() -> None:
+    sharing = replace(READING, verifiers=20, draft_batch=8.0)
+    assert wish(sharing, 40, SETTINGS).drafters == 40, "the batches they measure say so"
+    assert wish(sharing, 40, replace_settings(draft_batch=32.0)).drafters == 10
+
+
 def test_a_small_difference_is_not_worth_a_change() -> None:
     assert wish(replace(READING, verifiers=20), 10, SETTINGS).drafters == 10
     assert wish(replace(READING, verifiers=22), 10, SETTINGS).drafters == 10
