@@ -61,7 +61,7 @@ async def _verifier(address: str, fingerprint: str) -> Line:
     client = VerifierClient(address)
     try:
         info = await client.info(VERIFIER_TIMEOUT)
-    except NoVerifier as error:
+    except (NoVerifier, Draining, DeadlineExceeded) as error:
         return Line(name, "warn", error.message, "start it, or set verifiers to where it listens")
     finally:
         await client.close()

@@ -1,5 +1,6 @@
 """Which verifier has a session's KV: a hint in Redis that every gateway shares, and that nobody needs."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ from redis.exceptions import RedisError
 
 _log = structlog.get_logger()
 
+_PATIENCE = 0.5
+"""Seconds a generation waits for the hint."""
 _SETTLE = """
 -- KEYS: pin. ARGV: epoch, ttl ms, choice, every candidate. Returns the verifier that is to serve.
 local held = redis.call('HMGET', KEYS[1], 'v', 'ep')
@@ -62,8 +65,9 @@ class RedisPins:
         """See Pins.settle."""
         key = f"sd:1:{{{session}}}:v"
         try:
-            answer: bytes = await self._script(keys=[key], args=[epoch, self._ttl_ms, choice, *candidates])
-        except (RedisError, OSError) as error:
+            async with asyncio.timeout(_PATIENCE):
+                answer: bytes = await self._script(keys=[key], args=[epoch, self._ttl_ms, choice, *candidates])
+        except (RedisError, OSError) as error:  # a timeout is an OSError
             _log.info("pin_unknown", session=session, error=str(error))
             return choice
         return answer.decode()

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from gateway.verifier import Verifier, VerifierInfo
-from specdec.errors import Draining, SpecdecError
+from specdec.errors import DeadlineExceeded, Draining, SpecdecError
 from specdec.serving.discovery import Endpoint
 
 INFO_TIMEOUT = 2.0
 """Seconds a verifier has to tell its facts."""
 _MISSES = 3
-"""Looks in vain at a ready verifier before it counts as unreachable: a busy machine is not a dead one, and a call that
-fails says more at once."""
+"""Looks without an answer in time before a ready verifier counts as unreachable: a busy machine is not a dead one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +24,7 @@ class Replica:
     running: int = 0
     """Generations of this gateway."""
     missed: int = _MISSES
-    """Looks in vain since it last answered."""
+    """Looks without an answer since it last gave one."""
 
     @property
     def state(self) -> str:
@@ -50,9 +49,11 @@ class Replica:
             info = await self.verifier.info(INFO_TIMEOUT)
         except Draining:
             return self._enter("draining", None)
-        except SpecdecError:
+        except DeadlineExceeded:
             self.missed += 1
             return self.missed >= _MISSES and self._enter("unreachable", None)
+        except SpecdecError:
+            return self._enter("unreachable", None)
         if info.tokenizer_hash != tokenizer_hash:
             reason = f"its tokenizer is not this gateway's ({info.model}: {info.tokenizer_hash}, not {tokenizer_hash})"
             return self._enter(f"refused: {reason}", None)

@@ -85,7 +85,8 @@ class Verifier(Protocol):
 
         Raises:
             Draining: it is shutting down.
-            NoVerifier: it does not answer.
+            DeadlineExceeded: it does not answer in time.
+            NoVerifier: it is not there.
         """
 
     def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:

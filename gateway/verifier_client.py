@@ -34,10 +34,7 @@ class VerifierClient:
         try:
             answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
-            known = from_rpc_error(error)
-            raise (
-                known if isinstance(known, Draining) else NoVerifier(f"verifier {self.address} does not answer")
-            ) from error
+            raise self._unanswered(error) from error
         return VerifierInfo(
             model=answer.model,
             tokenizer_hash=answer.tokenizer_hash,
@@ -69,6 +66,14 @@ class VerifierClient:
     async def close(self) -> None:
         """Let the connection go."""
         await self._channel.close()
+
+    def _unanswered(self, error: grpc.RpcError) -> SpecdecError:
+        known = from_rpc_error(error)
+        if isinstance(known, Draining):
+            return known
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded(f"verifier {self.address} does not answer in time")
+        return NoVerifier(f"verifier {self.address} does not answer")
 
     def _translated(self, error: grpc.RpcError) -> SpecdecError:
         known = from_rpc_error(error)

@@ -9,7 +9,15 @@ from gateway.redis_client import ServerFacts
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.sessions import Commit, Committed, Lease, Opened, SessionState
 from gateway.verifier import Call, VerifiedRound, VerifierInfo
-from specdec.errors import Draining, Fenced, NoVerifier, SessionDiverged, SessionStoreDown, SpecdecError
+from specdec.errors import (
+    DeadlineExceeded,
+    Draining,
+    Fenced,
+    NoVerifier,
+    SessionDiverged,
+    SessionStoreDown,
+    SpecdecError,
+)
 from specdec.logprobs import TokenLogprobs
 from specdec.params import FinishReason, Mode, Origin
 
@@ -225,12 +233,15 @@ class ScriptedVerifier:
         self.cancelled = 0
         self.reachable = True
         self.draining = False
+        self.slow = False
         self.failures: list[tuple[int, SpecdecError]] = []
         """For each call to come: after how many rounds it fails, and how."""
 
     async def info(self, timeout: float) -> VerifierInfo:
         if not self.reachable:
             raise NoVerifier(f"verifier {self.address} does not answer")
+        if self.slow:
+            raise DeadlineExceeded(f"verifier {self.address} does not answer in time")
         if self.draining:
             raise Draining("the verifier is shutting down")
         return self.facts

@@ -205,17 +205,17 @@ async def test_the_pool_follows_a_source() -> None:
     await asyncio.wait([task])
 
 
-async def test_a_ready_one_is_given_up_after_some_looks_in_vain_and_found_again_at_once() -> None:
+async def test_a_ready_one_that_is_slow_is_given_some_looks_before_it_is_given_up() -> None:
     verifier = ScriptedVerifier()
     pool = make(verifier)
     await pool.look()
-    verifier.reachable = False
+    verifier.slow = True
     states = []
     for _ in range(4):
         await pool.look()
         states.append(pool.states["a:1"])
     assert states == ["ready", "ready", "unreachable", "unreachable"]
-    verifier.reachable = True
+    verifier.slow = False
     await pool.look()
     assert pool.states["a:1"] == "ready"
 
@@ -225,6 +225,15 @@ async def test_one_that_failed_a_call_is_not_given_another_look() -> None:
     pool = make(verifier)
     await pool.look()
     pool.lost(verifier)
+    verifier.slow = True
+    await pool.look()
+    assert pool.states["a:1"] == "unreachable"
+
+
+async def test_one_that_is_not_there_is_given_up_at_once() -> None:
+    verifier = ScriptedVerifier()
+    pool = make(verifier)
+    await pool.look()
     verifier.reachable = False
     await pool.look()
     assert pool.states["a:1"] == "unreachable"
