@@ -135,7 +135,9 @@ class VerifierPool:
         for address, endpoint in wanted.items():
             if address not in self._replicas:
                 self._replicas[address] = Replica(dial(address), endpoint)
-            self._replicas[address].endpoint = endpoint
+            replica = self._replicas[address]
+            replica.endpoint = endpoint
+            self._metrics.verifier_up.labels(address).set(replica.ready)
         self._wake()
 
     async def watch(self, every: float) -> None:
@@ -158,14 +160,13 @@ class VerifierPool:
         await asyncio.gather(*(replica.verifier.close() for replica in replicas))
 
     async def _look_at(self, replica: Replica) -> None:
-        changed = await replica.look(self._tokenizer_hash)
-        if self._replicas.get(replica.verifier.address) is not replica:
-            return
-        self._metrics.verifier_up.labels(replica.verifier.address).set(replica.ready)
-        if changed:
+        if await replica.look(self._tokenizer_hash):
             self._note(replica)
 
     def _note(self, replica: Replica) -> None:
+        """Tell of a new state, unless it is that of one that is leaving."""
+        if self._replicas.get(replica.verifier.address) is not replica:
+            return
         log = _log.error if replica.state.startswith("refused") else _log.info
         log("verifier_state", address=replica.verifier.address, state=replica.state)
         self._metrics.verifier_up.labels(replica.verifier.address).set(replica.ready)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -91,6 +92,15 @@ async def test_it_serves_as_soon_as_the_first_list_is_in(house: House) -> None:
     assert await house.text() == LONG.text
 
 
+async def test_when_all_pods_are_gone_it_is_not_ready_and_says_why(house: House) -> None:
+    house.api.store.delete(SLICES, "s0")
+    await until_states(house, {})
+    answer = json.loads(await asyncio.to_thread(_read, str(house.client.base_url.join("/readyz"))))
+    assert answer["missing"] == ["no verifier is known"]
+    house.says(0)
+    assert await until_ready(house) == LONG.text
+
+
 async def test_a_generation_on_a_pod_that_terminates_is_finished_there_and_the_next_begins_elsewhere(
     house: House,
 ) -> None:
@@ -126,6 +136,11 @@ async def test_with_the_api_away_a_lost_verifier_is_still_found_out(house: House
             assert await house.text() == LONG.text
 
 
+async def until_ready(house: House) -> str:
+    await until_states(house, {"0": "ready"})
+    return await house.text()
+
+
 async def until_states(house: House, wanted: dict[str, str]) -> None:
     async with asyncio.timeout(20):
         while await house.states() != wanted:  # noqa: ASYNC110 - what is waited for is the gateway's word
@@ -133,6 +148,11 @@ async def until_states(house: House, wanted: dict[str, str]) -> None:
 
 
 def _read(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    """The body, of a refusal as well."""
+    try:
+        answer = urllib.request.urlopen(url, timeout=10)
+    except urllib.error.HTTPError as refusal:
+        answer = refusal
+    with answer:
         body: bytes = answer.read()
         return body
