@@ -130,7 +130,7 @@ class Tiers:
     def _draft(self, drafter: Server) -> None:
         if not (drafter.idle and drafter.alive):
             return
-        batch = []
+        batch: list[tuple[Session, int]] = []
         while drafter.queue and len(batch) < self.world.draft_batch:
             session, number = drafter.queue.popleft()
             if session.round == number:
