@@ -28,7 +28,7 @@ def a_round(asked: int, drafted: int, accepted: int) -> Round:
     """Accepted drafts and one token more."""
     last = Origin.BONUS if accepted == drafted else Origin.RECOVERED
     origins = (Origin.ACCEPTED,) * accepted + (last,)
-    return Round(0, (1,) * len(origins), origins, (1,) * drafted, accepted, None, Fallback.NONE, Timing(), asked)
+    return Round(0, (1,) * len(origins), origins, (1,) * drafted, accepted, None, Fallback.NONE, Timing(), asked=asked)
 
 
 class Services:
