@@ -36,6 +36,7 @@ class LeaseSettings(Section):
     """The Lease that says which replica of the controller acts."""
 
     name: str = "specdec-ratio-controller"
+    """In the cluster's namespace."""
     duration: float = Field(default=30.0, ge=3)
     """Seconds of silence after which another replica takes over."""
 
@@ -46,6 +47,7 @@ class ScalingSettings(Section):
     minimum: int = Field(default=1, ge=0)
     """Kept while drafting does not pay, too; with 0 one drafter is tried every `retry` seconds."""
     maximum: int = Field(default=64, ge=1)
+    """Never more than these."""
     verify_busy: float = Field(default=0.8, gt=0, le=1)
     """How busy verifiers are sized to be."""
     draft_busy: float = Field(default=0.8, gt=0, le=1)
