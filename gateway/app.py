@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -30,6 +31,7 @@ from specdec.errors import ConfigError
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
+from specdec.serving.tls import Certificates
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
@@ -91,6 +93,7 @@ async def running(
     """
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
+    dial = partial(VerifierClient, certificates=Certificates.of(settings.tls))
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
     drain = Drain(metrics)
@@ -107,7 +110,7 @@ async def running(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
         stack.push_async_callback(pool.close)
-        await stack.enter_async_context(_background(pool.follow(source, VerifierClient)))
+        await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
         with suppress(TimeoutError):
             await asyncio.wait_for(pool.known.wait(), FIRST_LOOK)

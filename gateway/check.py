@@ -1,7 +1,7 @@
 """What `specdec doctor` asks the gateway: is what its settings name there, and is it what the gateway needs."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
@@ -12,6 +12,7 @@ from gateway.verifier_client import VerifierClient
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Line, port_line, write_lines
 from specdec.serving.discovery import first_snapshot
+from specdec.serving.tls import Certificates
 
 VERIFIER_TIMEOUT = 3.0
 STORE_TIMEOUT = 5.0
@@ -26,7 +27,7 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     lines = [tokenizer]
     found, addresses = await _discovered(settings)
     lines += found
-    lines += await asyncio.gather(*(_verifier(address, fingerprint) for address in addresses))
+    lines += await _verifiers(settings, addresses, fingerprint)
     lines += await _session_store(settings.redis_url)
     lines += [port_line("http", settings.http), port_line("address", settings.address)]
     return write_lines(lines, write)
@@ -56,9 +57,17 @@ async def _discovered(settings: GatewaySettings) -> tuple[list[Line], list[str]]
     return [Line("discovery", "ok", f"{kind}: {', '.join(addresses)}")], addresses
 
 
-async def _verifier(address: str, fingerprint: str) -> Line:
-    name = f"verifier {address}"
-    client = VerifierClient(address)
+async def _verifiers(settings: GatewaySettings, addresses: Iterable[str], fingerprint: str) -> list[Line]:
+    try:
+        certificates = Certificates.of(settings.tls)
+    except ConfigError as error:
+        return [Line("tls", "fail", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
+    clients = [VerifierClient(address, certificates) for address in addresses]
+    return await asyncio.gather(*(_verifier(client, fingerprint) for client in clients))
+
+
+async def _verifier(client: VerifierClient, fingerprint: str) -> Line:
+    name = f"verifier {client.address}"
     try:
         info = await client.info(VERIFIER_TIMEOUT)
     except (NoVerifier, Draining, DeadlineExceeded) as error:

@@ -9,6 +9,7 @@ from gateway.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.params import Mode
 from specdec.serving.settings import Address, Section, Settings
+from specdec.serving.tls import DialTlsSettings
 
 
 class TokenizerSettings(Section):
@@ -57,6 +58,7 @@ class GatewaySettings(Settings):
     """Verifiers to dial, where they are a static list."""
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
     cluster: ClusterSettings = ClusterSettings()
+    tls: DialTlsSettings = DialTlsSettings()
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://` or `unix://`, with user and password where it asks for them."""
     mode: Mode = Mode.REJECTION

@@ -10,6 +10,7 @@ from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.serving.channel import open_channel
 from specdec.serving.status import from_rpc_error
+from specdec.serving.tls import Certificates
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
@@ -18,10 +19,22 @@ from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 class VerifierClient:
     """One verifier over gRPC (see gateway.verifier.Verifier)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, certificates: Certificates | None = None) -> None:
         self.address = address
-        self._channel = open_channel(address)
+        self._certificates = certificates
+        self._dial()
+
+    def _dial(self) -> None:
+        self._pems = self._certificates and self._certificates.pems
+        self._channel = open_channel(self.address, self._certificates)
         self._stub = VerifierServiceStub(self._channel)
+
+    async def _redial_with_new_certificates(self) -> None:
+        """A channel keeps its certificates for life: one that broke after they changed is replaced."""
+        if self._certificates and self._certificates.pems != self._pems:
+            broken = self._channel
+            self._dial()
+            await broken.close()
 
     async def info(self, timeout: float) -> VerifierInfo:
         """Ask for its facts.
@@ -34,6 +47,7 @@ class VerifierClient:
         try:
             answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
+            await self._redial_with_new_certificates()
             raise self._unanswered(error) from error
         return VerifierInfo(
             model=answer.model,

@@ -13,6 +13,7 @@ from specdec.engine import Engine
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.tls import Certificates
 from verifier_service.config import VerifierSettings
 from verifier_service.costs import Costs
 from verifier_service.desk import Desk, Parts
@@ -64,12 +65,19 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     servicer = VerifierServicer(settings.mode)
+    certificates = Certificates.of(settings.tls)
     with closing(serve_metrics(settings.http, registry, lambda: servicer.is_ready)) as http:
-        server = await start_grpc(settings.address, servicer.register, [SERVICE])
+        server = await start_grpc(
+            settings.address,
+            servicer.register,
+            [SERVICE],
+            certificates=certificates,
+            health_address=settings.health,
+        )
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="model") as thread:
                 engine = await asyncio.get_running_loop().run_in_executor(thread, load_engine, settings)
-                async with _running(settings, engine, thread, metrics) as ready:
+                async with _running(settings, engine, thread, metrics, certificates) as ready:
                     servicer.become_ready(ready)
                     await server.set_serving(True)
                     _log.info("serving", address=server.address, http=http.address, model=ready.model.name)
@@ -80,7 +88,11 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def _running(
-    settings: VerifierSettings, engine: Engine, thread: Executor, metrics: Metrics
+    settings: VerifierSettings,
+    engine: Engine,
+    thread: Executor,
+    metrics: Metrics,
+    certificates: Certificates | None,
 ) -> AsyncIterator[Ready]:
     """The parts behind the servicer; if one of them dies, so does the process."""
     pool = DrafterPool()
@@ -92,7 +104,7 @@ async def _running(
     model = Model(
         settings.model.served_name, engine.tokenizer_hash, limits, tuple(engine.end_token_ids), engine.fingerprint
     )
-    identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash)
+    identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
     fleet = Fleet(pool, identity, settings.drafting.probe, metrics)
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(scheduler.run()), tasks.create_task(fleet.run(source))]

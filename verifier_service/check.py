@@ -1,7 +1,7 @@
 """What `specdec doctor` asks the verifier: does its model load, do its drafters answer, are its ports free."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry
 
@@ -9,6 +9,7 @@ from specdec.engine import Engine
 from specdec.errors import ConfigError, TokenizerMismatch
 from specdec.serving.checks import Line, port_line, write_lines
 from specdec.serving.discovery import first_snapshot, source_of
+from specdec.serving.tls import Certificates
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
 from verifier_service.drafter_client import DrafterClient, Identity, LinkBroken, Times
@@ -23,7 +24,7 @@ async def check(settings: VerifierSettings, write: Callable[[str], object]) -> b
     lines, engine = _model(settings)
     addresses = await _discovered(settings)
     if engine is not None:
-        lines += await asyncio.gather(*(_drafter(address, engine.tokenizer_hash) for address in addresses))
+        lines += await _drafters(settings, engine.tokenizer_hash, addresses)
     if not addresses:
         lines.append(
             Line(
@@ -52,11 +53,19 @@ async def _discovered(settings: VerifierSettings) -> list[str]:
     return [endpoint.address for endpoint in found]
 
 
-async def _drafter(address: str, tokenizer_hash: str) -> Line:
+async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: Iterable[str]) -> list[Line]:
+    try:
+        identity = Identity("check", tokenizer_hash, Certificates.of(settings.tls))
+    except ConfigError as error:
+        return [Line("tls", "fail", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
+    return await asyncio.gather(*(_drafter(address, identity) for address in addresses))
+
+
+async def _drafter(address: str, identity: Identity) -> Line:
     """Greet the drafter as a serving verifier would."""
     name = f"drafter {address}"
     link = DrafterLink(address, probe=_DRAFTER_SECONDS, metrics=Metrics(CollectorRegistry()))
-    client = DrafterClient(link, Identity("check", tokenizer_hash), Times(hello=_DRAFTER_SECONDS))
+    client = DrafterClient(link, identity, Times(hello=_DRAFTER_SECONDS))
     try:
         async with client.greeted():
             model = link.status.model

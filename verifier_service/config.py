@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from specdec.params import Mode
 from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.settings import Address, ModelSettings, Section, Settings
+from specdec.serving.tls import DialTlsSettings
 
 
 class DraftingSettings(Section):
@@ -32,6 +33,9 @@ class VerifierSettings(Settings):
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
+    health: Address | None = None
+    """Where grpc.health.v1 listens besides, always in plaintext, for probes; nowhere when None."""
+    tls: DialTlsSettings = DialTlsSettings()
     drafters: tuple[Address, ...] = ()
     """Drafters to dial, where they are a static list; with none every token is plain."""
     discovery: DiscoverySettings = DiscoverySettings()

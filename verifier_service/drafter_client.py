@@ -14,6 +14,7 @@ from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.errors import SpecdecError, TokenizerMismatch
 from specdec.serving.channel import open_channel
+from specdec.serving.tls import Certificates
 from specdec.wire.draft import PROTOCOL, draft_from_pb
 from specdec.wire.session import close_to_pb, commit_to_pb, open_to_pb
 from verifier_service.link import DrafterLink, LinkState
@@ -50,6 +51,8 @@ class Identity:
 
     verifier_id: str
     tokenizer_hash: str
+    certificates: Certificates | None = None
+    """None for plaintext."""
 
 
 class LinkBroken(Exception):
@@ -91,7 +94,7 @@ class DrafterClient:
             TokenizerMismatch: the drafter does not fit.
             LinkBroken: no answer, or the stream broke inside the context.
         """
-        async with open_channel(self._link.address) as channel:
+        async with open_channel(self._link.address, self._identity.certificates) as channel:
             call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             try:
                 async with asyncio.timeout(self._times.hello):
