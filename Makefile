@@ -62,7 +62,7 @@ proto: proto-tools ## Generate the code of the protos.
 
 .PHONY: docs
 docs: install-dev ## Write the pages that are made from the code.
-	$(BIN)/python docs/configuration.py
+	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py
 
 .PHONY: exactness
 exactness: install-dev ## Measure acceptance and speed of every mode and write docs/exactness.md; resumes after a kill.
