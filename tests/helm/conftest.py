@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.helm.engine import CHART, Helm, Manifest, find_helm, manifests, notes
+from tests.helm.engine import CHART, Helm, Manifest, find_helm, manifests
 
 CASES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
 
@@ -21,6 +21,11 @@ def values_of(case: str) -> dict[str, object]:
 @cache
 def _texts(helm: Helm, case: str) -> dict[str, str]:
     return helm.render(CHART, values_of(case))
+
+
+@cache
+def _objects(helm: Helm, case: str) -> list[Manifest]:
+    return manifests(_texts(helm, case))
 
 
 @pytest.fixture(scope="session")
@@ -48,22 +53,16 @@ def case(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def objects(helm: Helm, case: str) -> list[Manifest]:
     """Everything that this case installs."""
-    return manifests(_texts(helm, case))
-
-
-@pytest.fixture
-def printed(helm: Helm, case: str) -> str:
-    """What this case prints."""
-    return notes(_texts(helm, case))
+    return _objects(helm, case)
 
 
 @pytest.fixture(scope="session")
 def full(helm: Helm) -> list[Manifest]:
     """What the case with everything in it installs."""
-    return manifests(_texts(helm, "full"))
+    return _objects(helm, "full")
 
 
 @pytest.fixture(scope="session")
 def default(helm: Helm) -> list[Manifest]:
     """What the least case installs."""
-    return manifests(_texts(helm, "default"))
+    return _objects(helm, "default")
