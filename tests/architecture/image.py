@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -74,11 +75,12 @@ def installed(service: str) -> set[str]:
     return found
 
 
-def foreign_modules(service: str) -> set[str]:
+@cache
+def foreign_modules(service: str) -> frozenset[str]:
     """Top-level modules that are installed here and would not be in the image."""
     ours = installed(service)
-    return {
+    return frozenset(
         module
         for module, owners in metadata.packages_distributions().items()
         if not {canonicalize_name(owner) for owner in owners} & ours and module.isidentifier()
-    } - {"pip", "setuptools", "pkg_resources", "protos", "specdec", *SERVICES}
+    ) - {"pip", "setuptools", "pkg_resources", "protos", "specdec", *SERVICES}
