@@ -47,8 +47,10 @@ class VerifierClient:
         try:
             answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
-            await self._redial_with_new_certificates()
-            raise self._unanswered(error) from error
+            unanswered = self._unanswered(error)
+            if isinstance(unanswered, NoVerifier):
+                await self._redial_with_new_certificates()
+            raise unanswered from error
         return VerifierInfo(
             model=answer.model,
             tokenizer_hash=answer.tokenizer_hash,
