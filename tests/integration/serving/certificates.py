@@ -14,7 +14,7 @@ PEER = "specdec-verifier.namespace.svc"
 
 
 class Authority:
-    """Issues certificates for PEER."""
+    """Issues certificates for DNS names."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -24,10 +24,10 @@ class Authority:
             _builder(self._name, self._name, self._key).add_extension(basics, True).sign(self._key, hashes.SHA256())
         )
 
-    def issue(self, folder: Path) -> DialTlsSettings:
+    def issue(self, folder: Path, name: str = PEER) -> DialTlsSettings:
         """Write tls.crt, tls.key and ca.crt, as a Kubernetes Secret would hold them."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([x509.DNSName(PEER)])
+        names = x509.SubjectAlternativeName([x509.DNSName(name)])
         certificate = _builder(_name("leaf"), self._name, key).add_extension(names, False)
         folder.mkdir(exist_ok=True)
         pem = serialization.Encoding.PEM
@@ -36,7 +36,7 @@ class Authority:
         )
         (folder / "tls.crt").write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(pem))
         (folder / "ca.crt").write_bytes(self._certificate.public_bytes(pem))
-        return DialTlsSettings(certificate=folder / "tls.crt", key=folder / "tls.key", ca=folder / "ca.crt", peer=PEER)
+        return DialTlsSettings(certificate=folder / "tls.crt", key=folder / "tls.key", ca=folder / "ca.crt", peer=name)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
