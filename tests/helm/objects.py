@@ -30,6 +30,12 @@ def pods(objects: Iterable[Manifest]) -> dict[str, dict[str, Any]]:
     return {template["metadata"]["labels"]["app.kubernetes.io/component"]: template for template in templates}
 
 
+def tiers(objects: Iterable[Manifest]) -> list[str]:
+    """The tiers that are installed."""
+    running = pods(objects)
+    return [tier for tier in TIERS if tier in running]
+
+
 def containers(template: Manifest) -> Iterator[dict[str, Any]]:
     """All of a pod's, those that start it included."""
     yield from template["spec"].get("initContainers", [])
