@@ -60,9 +60,13 @@ proto: proto-tools ## Generate the code of the protos.
 	PATH=$(CURDIR)/.venv-proto/bin:$$PATH .venv-proto/bin/python -m grpc_tools.protoc -I. \
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. protos/*/v1/*.proto
 
-.PHONY: docs
+.PHONY: docs crd-validators
 docs: install-dev ## Write the pages that are made from the code.
-	$(BIN)/python docs/configuration.py
+	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py
+
+crd-validators: ## Fetch the schemas of the operators' resources (needs npm); then SPECDEC_CRD_VALIDATORS=build/crds make test.
+	npm install --silent --no-audit --no-fund --prefix build/crds @kubernetes-models/keda@0.4.2 \
+		@kubernetes-models/prometheus-operator@6.0.0 @kubernetes-models/cert-manager@4.4.4 @kubernetes-models/gateway-api@0.5.1
 
 .PHONY: exactness
 exactness: install-dev ## Measure acceptance and speed of every mode and write docs/exactness.md; resumes after a kill.

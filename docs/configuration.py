@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from drafter_service.config import DrafterSettings
 from gateway.config import GatewaySettings
+from gateway.ratio_controller.config import RatioSettings
 from specdec.cli.settings import UpSettings
 from specdec.serving.settings import Settings
 from verifier_service.config import VerifierSettings
@@ -31,6 +32,7 @@ SERVICES: tuple[tuple[str, type[Settings]], ...] = (
     ("specdec serve drafter", DrafterSettings),
     ("specdec serve verifier", VerifierSettings),
     ("specdec serve gateway", GatewaySettings),
+    ("specdec serve ratio-controller", RatioSettings),
 )
 
 

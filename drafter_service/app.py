@@ -18,6 +18,7 @@ from drafter_service.worker import Limits, Worker
 from specdec.engine import Engine
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.tls import Certificates
 
 _GRACE_SECONDS = 2.0
 """Streams are told to end before the server stops, so a short one loses nothing."""
@@ -68,7 +69,13 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[Running]:
     worker = Worker(partial(load_drafter, settings), limits, metrics)
     service = DrafterService(worker, metrics, incarnation=uuid.uuid4().hex)
     with closing(serve_metrics(settings.http, metrics.registry, lambda: worker.alive)) as http:
-        server = await start_grpc(settings.address, service.register, [SERVICE])
+        server = await start_grpc(
+            settings.address,
+            service.register,
+            [SERVICE],
+            certificates=Certificates.of(settings.tls),
+            health_address=settings.health,
+        )
         _log.info("drafter_listening", address=server.address, http=http.address)
         running = Running(server, http.address, worker)
         worker.start()

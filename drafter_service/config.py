@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from specdec.dense import Dense
 from specdec.serving.settings import Address, ModelSettings, Settings
+from specdec.serving.tls import TlsSettings
 
 
 class DrafterSettings(Settings):
@@ -20,6 +21,9 @@ class DrafterSettings(Settings):
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
+    health: Address | None = None
+    """Where grpc.health.v1 listens besides, always in plaintext, for probes; nowhere when None."""
+    tls: TlsSettings = TlsSettings()
     support: Annotated[int, Field(ge=1, le=65535)] | Dense = 64
     """Most ids that a draft's distribution holds, which is what travels with every token; `dense_fp16` and `dense_fp32`
     hold the whole vocabulary, for tests."""

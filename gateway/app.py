@@ -3,7 +3,8 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -11,15 +12,17 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from gateway import http, service
+from gateway import http, redis_client, service
 from gateway.balancer import VerifierPool
 from gateway.config import DrainSettings, GatewaySettings
 from gateway.decoding import DecodeInterceptor
+from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.ending import end
 from gateway.health import Health
 from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
+from gateway.pins import Pins, RedisPins
 from gateway.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.request import new_id
 from gateway.services import Services
@@ -28,11 +31,15 @@ from gateway.store_check import store_lines
 from gateway.tokenizer import ModelTokenizer, Tokenizer
 from gateway.verifier_client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
+from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
+from specdec.serving.tls import Certificates
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
+FIRST_LOOK = 2.0
+"""Seconds the verifiers are looked for before the gateway listens, ready or not."""
 KEEP_ALIVE = 75
 """Seconds an idle HTTP connection stays open; longer than those of usual proxies, so that they close first."""
 READY_POLL = 0.2
@@ -49,7 +56,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """
     tokenizer = await asyncio.to_thread(ModelTokenizer.load, settings.model.path)
     sessions = RedisSessionStore.at(settings.redis_url, _policy(settings))
-    async with running(settings, tokenizer, sessions) as gateway:
+    pins = RedisPins(redis_client.connect(settings.redis_url), settings.session_ttl)
+    async with running(settings, tokenizer, sessions, pins) as gateway:
         await _check_store(sessions, settings.store_replicas)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
@@ -106,15 +114,19 @@ class Gateway:
 
 
 @asynccontextmanager
-async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: SessionStore) -> AsyncIterator[Gateway]:
+async def running(
+    settings: GatewaySettings, tokenizer: Tokenizer, sessions: SessionStore, pins: Pins | None = None
+) -> AsyncIterator[Gateway]:
     """Both fronts on their addresses, until the context ends.
 
     Raises:
         ConfigError: an address cannot be bound.
     """
     metrics = GatewayMetrics(CollectorRegistry())
-    verifiers = [VerifierClient(address) for address in settings.verifiers]
-    pool = VerifierPool(verifiers, tokenizer.fingerprint, metrics)
+    pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
+    dial = partial(VerifierClient, certificates=Certificates.of(settings.tls))
+    source = source_of(settings.discovery, settings.verifiers, settings.cluster)
+    watch_age(source, metrics.registry)
     drain = Drain(metrics)
     services = Services(
         tokenizer=tokenizer,
@@ -130,8 +142,10 @@ async def running(settings: GatewaySettings, tokenizer: Tokenizer, sessions: Ses
         stack.push_async_callback(sessions.close)
         stack.push_async_callback(pool.close)
         stack.push_async_callback(services.live.close)
-        await pool.look()
+        await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(pool.known.wait(), FIRST_LOOK)
         grpc_server = await start_grpc(
             settings.address, lambda server: service.register(server, services), service.SERVICES, [DecodeInterceptor()]
         )

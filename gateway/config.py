@@ -5,8 +5,11 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from gateway.cluster import ClusterSettings
+from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.params import Mode
 from specdec.serving.settings import Address, Section, Settings
+from specdec.serving.tls import DialTlsSettings
 
 
 class TokenizerSettings(Section):
@@ -52,7 +55,10 @@ class GatewaySettings(Settings):
     address: Address = "127.0.0.1:50051"
     """The gRPC API."""
     verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
-    """Verifiers to dial."""
+    """Verifiers to dial, where they are a static list."""
+    discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
+    cluster: ClusterSettings = ClusterSettings()
+    tls: DialTlsSettings = DialTlsSettings()
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     mode: Mode = Mode.REJECTION

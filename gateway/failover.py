@@ -40,14 +40,17 @@ class Failover:
         failed: list[str] = []
         while True:
             call = await next_call()
+            verifier = await self._pool.settle(verifier, call.session_id, call.epoch, system_fingerprint, failed)
             lost: SpecdecError = NoVerifier(f"verifier {verifier.address} ended without finishing")
             try:
-                async with aclosing(verifier.generate(call, _remaining(deadline))) as rounds:
-                    async for verified in rounds:
-                        yield verified
-                        if verified.finish is not None:
-                            return
-                        failed = []
+                rounds = verifier.generate(call, _remaining(deadline))
+                with self._pool.serving(verifier):
+                    async with aclosing(rounds):
+                        async for verified in rounds:
+                            yield verified
+                            if verified.finish is not None:
+                                return
+                            failed = []
             except (NoVerifier, Draining, QueueFull) as error:
                 lost = error
             failed.append(verifier.address)

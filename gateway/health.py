@@ -25,7 +25,8 @@ class Health:
         if self._drain.closing:
             missing.append("the gateway is shutting down")
         if not self._pool.ready_addresses:
-            missing += [f"verifier {address} is {state}" for address, state in self._pool.states.items()]
+            states = [f"verifier {address} is {state}" for address, state in self._pool.states.items()]
+            missing += states or ["no verifier is known"]
         if not await self._store_answers():
             missing.append("the session store does not answer")
         return missing

@@ -84,7 +84,9 @@ class Verifier(Protocol):
         """Ask for its facts.
 
         Raises:
-            NoVerifier: it does not answer.
+            Draining: it is shutting down.
+            DeadlineExceeded: it does not answer in time.
+            NoVerifier: it is not there.
         """
 
     def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:

@@ -7,9 +7,10 @@ import grpc.aio
 from gateway.verifier import Call, DrafterState, VerifiedRound, VerifierInfo
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.serving.channel import open_channel
 from specdec.serving.status import from_rpc_error
+from specdec.serving.tls import Certificates
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
@@ -18,21 +19,38 @@ from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 class VerifierClient:
     """One verifier over gRPC (see gateway.verifier.Verifier)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, certificates: Certificates | None = None) -> None:
         self.address = address
-        self._channel = open_channel(address)
+        self._certificates = certificates
+        self._dial()
+
+    def _dial(self) -> None:
+        self._pems = self._certificates and self._certificates.pems
+        self._channel = open_channel(self.address, self._certificates)
         self._stub = VerifierServiceStub(self._channel)
+
+    async def _redial_with_new_certificates(self) -> None:
+        """A channel keeps its certificates for life: one that broke after they changed is replaced."""
+        if self._certificates and self._certificates.pems != self._pems:
+            broken = self._channel
+            self._dial()
+            await broken.close()
 
     async def info(self, timeout: float) -> VerifierInfo:
         """Ask for its facts.
 
         Raises:
-            NoVerifier: it does not answer within `timeout` seconds.
+            Draining: it is shutting down.
+            DeadlineExceeded: it does not answer within `timeout` seconds.
+            NoVerifier: it is not there.
         """
         try:
             answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
-            raise NoVerifier(f"verifier {self.address} does not answer") from error
+            unanswered = self._unanswered(error)
+            if isinstance(unanswered, NoVerifier):
+                await self._redial_with_new_certificates()
+            raise unanswered from error
         return VerifierInfo(
             model=answer.model,
             tokenizer_hash=answer.tokenizer_hash,
@@ -64,6 +82,14 @@ class VerifierClient:
     async def close(self) -> None:
         """Let the connection go."""
         await self._channel.close()
+
+    def _unanswered(self, error: grpc.RpcError) -> SpecdecError:
+        known = from_rpc_error(error)
+        if isinstance(known, Draining):
+            return known
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded(f"verifier {self.address} does not answer in time")
+        return NoVerifier(f"verifier {self.address} does not answer")
 
     def _translated(self, error: grpc.RpcError) -> SpecdecError:
         known = from_rpc_error(error)

@@ -10,6 +10,8 @@ from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
 from gateway.verifier import Call, VerifiedRound, VerifierInfo
 from specdec.errors import (
+    DeadlineExceeded,
+    Draining,
     Fenced,
     IdempotencyKeyReused,
     NoVerifier,
@@ -309,12 +311,18 @@ class ScriptedVerifier:
         self.calls: list[Call] = []
         self.cancelled = 0
         self.reachable = True
+        self.draining = False
+        self.slow = False
         self.failures: list[tuple[int, SpecdecError]] = []
         """For each call to come: after how many rounds it fails, and how."""
 
     async def info(self, timeout: float) -> VerifierInfo:
         if not self.reachable:
             raise NoVerifier(f"verifier {self.address} does not answer")
+        if self.slow:
+            raise DeadlineExceeded(f"verifier {self.address} does not answer in time")
+        if self.draining:
+            raise Draining("the verifier is shutting down")
         return self.facts
 
     async def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:

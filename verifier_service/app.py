@@ -10,18 +10,23 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from specdec.engine import Engine
+from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.tls import Certificates
 from verifier_service.config import VerifierSettings
 from verifier_service.costs import Costs
 from verifier_service.desk import Desk, Parts
-from verifier_service.drafter_client import DrafterClient, Identity
+from verifier_service.drafter_client import Identity
 from verifier_service.drafter_pool import DrafterPool
+from verifier_service.fleet import Fleet
 from verifier_service.job import Limits
-from verifier_service.link import DrafterLink
 from verifier_service.metrics import Metrics
 from verifier_service.scheduler import Scheduler
 from verifier_service.service import SERVICE, Model, Ready, VerifierServicer
+
+_LAST_WORDS = 2.0
+"""Seconds that calls have to carry what was generated, and why it ends, to the gateway."""
 
 _log = structlog.get_logger()
 
@@ -32,51 +37,77 @@ async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
     Raises:
         ConfigError: an address is taken or the model cannot be served.
     """
-    async with verifier(settings) as server:
+    async with verifier(settings) as running:
         await stop.wait()
-        _log.info("draining", seconds=settings.drain_seconds)
-        await server.stop(settings.drain_seconds)
+        await running.drain(settings.drain_seconds)
+
+
+class Running:
+    """A verifier that serves."""
+
+    def __init__(self, server: GrpcServer, servicer: VerifierServicer) -> None:
+        self.address = server.address
+        self._server = server
+        self._servicer = servicer
+
+    async def drain(self, limit: float) -> None:
+        """Take nothing new, let what runs finish for `limit` seconds, and have the gateways move the rest."""
+        _log.info("draining", seconds=limit)
+        await self._server.set_serving(False)
+        moved = await self._servicer.drain(limit)
+        _log.info("drained", moved=moved)
+        await self._server.stop(_LAST_WORDS)
 
 
 @asynccontextmanager
-async def verifier(settings: VerifierSettings) -> AsyncIterator[GrpcServer]:
+async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
     """A verifier that serves inside the context; its health says so only once the model is loaded and checked."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     servicer = VerifierServicer(settings.mode)
+    certificates = Certificates.of(settings.tls)
     with closing(serve_metrics(settings.http, registry, lambda: servicer.is_ready)) as http:
-        server = await start_grpc(settings.address, servicer.register, [SERVICE])
+        server = await start_grpc(
+            settings.address,
+            servicer.register,
+            [SERVICE],
+            certificates=certificates,
+            health_address=settings.health,
+        )
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="model") as thread:
                 engine = await asyncio.get_running_loop().run_in_executor(thread, load_engine, settings)
-                async with _running(settings, engine, thread, metrics) as ready:
+                async with _running(settings, engine, thread, metrics, certificates) as ready:
                     servicer.become_ready(ready)
                     await server.set_serving(True)
                     _log.info("serving", address=server.address, http=http.address, model=ready.model.name)
-                    yield server
+                    yield Running(server, servicer)
         finally:
             await server.stop(0)
 
 
 @asynccontextmanager
 async def _running(
-    settings: VerifierSettings, engine: Engine, thread: Executor, metrics: Metrics
+    settings: VerifierSettings,
+    engine: Engine,
+    thread: Executor,
+    metrics: Metrics,
+    certificates: Certificates | None,
 ) -> AsyncIterator[Ready]:
     """The parts behind the servicer; if one of them dies, so does the process."""
-    links = [DrafterLink(address, settings.drafting.probe, metrics) for address in settings.drafters]
-    pool = DrafterPool(links)
+    pool = DrafterPool()
+    source = source_of(settings.discovery, settings.drafters)
+    watch_age(source, metrics.registry)
     costs = Costs(settings.gamma_max, pool.step_seconds)
     scheduler = Scheduler(engine, thread, settings.chunk_tokens, settings.max_waiting, costs.passes, metrics)
     limits = Limits(engine.vocab_size, engine.context_length, settings.gamma_max)
     model = Model(
         settings.model.served_name, engine.tokenizer_hash, limits, tuple(engine.end_token_ids), engine.fingerprint
     )
-    identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash)
+    identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
+    fleet = Fleet(pool, identity, settings.drafting.probe, metrics)
     async with asyncio.TaskGroup() as tasks:
-        workers = [
-            tasks.create_task(scheduler.run()),
-            *(tasks.create_task(DrafterClient(link, identity).run()) for link in links),
-        ]
+        workers = [tasks.create_task(scheduler.run()), tasks.create_task(fleet.run(source))]
         try:
             yield Ready(model, Desk(settings, limits, Parts(scheduler, pool, costs, metrics)), pool)
         finally:

@@ -1,13 +1,15 @@
 """What `specdec doctor` asks the verifier: does its model load, do its drafters answer, are its ports free."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry
 
 from specdec.engine import Engine
 from specdec.errors import ConfigError, TokenizerMismatch
 from specdec.serving.checks import Line, port_line, write_lines
+from specdec.serving.discovery import first_snapshot, source_of
+from specdec.serving.tls import Certificates
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
 from verifier_service.drafter_client import DrafterClient, Identity, LinkBroken, Times
@@ -20,10 +22,15 @@ _DRAFTER_SECONDS = 3.0
 async def check(settings: VerifierSettings, write: Callable[[str], object]) -> bool:
     """Write one JSON object a line for each thing looked at; False when something must be mended."""
     lines, engine = _model(settings)
+    addresses = await _discovered(settings)
     if engine is not None:
-        lines += await asyncio.gather(*(_drafter(address, engine.tokenizer_hash) for address in settings.drafters))
-    if not settings.drafters:
-        lines.append(Line("drafters", "warn", "none: every token is plain", "set drafters to where they listen"))
+        lines += await _drafters(settings, engine.tokenizer_hash, addresses)
+    if not addresses:
+        lines.append(
+            Line(
+                "drafters", "warn", "none: every token is plain", "set drafters or discovery.names to where they listen"
+            )
+        )
     lines += [port_line("http", settings.http), port_line("address", settings.address)]
     return write_lines(lines, write)
 
@@ -38,11 +45,27 @@ def _model(settings: VerifierSettings) -> tuple[list[Line], Engine | None]:
     return [Line("model", "ok", loaded), Line("tokenizer", "ok", tokenizer)], engine
 
 
-async def _drafter(address: str, tokenizer_hash: str) -> Line:
+async def _discovered(settings: VerifierSettings) -> list[str]:
+    try:
+        found = await first_snapshot(source_of(settings.discovery, settings.drafters), _DRAFTER_SECONDS)
+    except TimeoutError:
+        return []
+    return [endpoint.address for endpoint in found]
+
+
+async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: Iterable[str]) -> list[Line]:
+    try:
+        identity = Identity("check", tokenizer_hash, Certificates.of(settings.tls))
+    except ConfigError as error:
+        return [Line("tls", "fail", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
+    return await asyncio.gather(*(_drafter(address, identity) for address in addresses))
+
+
+async def _drafter(address: str, identity: Identity) -> Line:
     """Greet the drafter as a serving verifier would."""
     name = f"drafter {address}"
     link = DrafterLink(address, probe=_DRAFTER_SECONDS, metrics=Metrics(CollectorRegistry()))
-    client = DrafterClient(link, Identity("check", tokenizer_hash), Times(hello=_DRAFTER_SECONDS))
+    client = DrafterClient(link, identity, Times(hello=_DRAFTER_SECONDS))
     try:
         async with client.greeted():
             model = link.status.model

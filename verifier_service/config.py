@@ -6,7 +6,9 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from specdec.params import Mode
+from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.settings import Address, ModelSettings, Section, Settings
+from specdec.serving.tls import DialTlsSettings
 
 
 class DraftingSettings(Section):
@@ -31,8 +33,12 @@ class VerifierSettings(Settings):
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
+    health: Address | None = None
+    """Where grpc.health.v1 listens besides, always in plaintext, for probes; nowhere when None."""
+    tls: DialTlsSettings = DialTlsSettings()
     drafters: tuple[Address, ...] = ()
-    """Drafters to dial; with none every token is plain."""
+    """Drafters to dial, where they are a static list; with none every token is plain."""
+    discovery: DiscoverySettings = DiscoverySettings()
     gamma: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Draft length of requests that do not choose; `auto` follows measured costs and acceptance."""
     gamma_max: int = Field(default=16, ge=0, le=64)
@@ -49,4 +55,4 @@ class VerifierSettings(Settings):
     max_waiting: int = Field(default=1024, ge=1)
     """Generations that may wait for room before more are refused."""
     drain_seconds: float = Field(default=20.0, ge=0)
-    """How long running generations may go on once the process is asked to stop."""
+    """How long running generations may go on once the process is asked to stop; then the gateway moves them."""

@@ -46,6 +46,10 @@ class Desk:
         check(job, self._limits)
         return self._runs.start(job.session_id, job.epoch, _Counted(self._session(job), self._parts))
 
+    async def drain(self, limit: float) -> int:
+        """Let what runs finish, but no longer than `limit` seconds; how many generations did not."""
+        return await self._runs.drain(limit)
+
     def _session(self, job: Job) -> Session:
         parts, limit = self._parts, job.length_limit(self._limits.context_length)
         gamma = self._gamma(job)
@@ -88,4 +92,5 @@ class _Counted:
         costs.accepted(len(done.draft), done.accepted)
         metrics.alpha.set(costs.alpha)
         metrics.c.set(costs.c())
+        metrics.plain_seconds.set(costs.passes.step() or 0.0)
         metrics.beta.set(costs.beta())

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.errors import SpecdecError, TokenizerMismatch
 from specdec.serving.channel import open_channel
+from specdec.serving.tls import Certificates
 from specdec.wire.draft import PROTOCOL, draft_from_pb
 from specdec.wire.session import close_to_pb, commit_to_pb, open_to_pb
 from verifier_service.link import DrafterLink, LinkState
@@ -49,6 +51,8 @@ class Identity:
 
     verifier_id: str
     tokenizer_hash: str
+    certificates: Certificates | None = None
+    """None for plaintext."""
 
 
 class LinkBroken(Exception):
@@ -63,6 +67,8 @@ class DrafterClient:
         self._identity = identity
         self._times = times or Times()
         self._unanswered = 0
+        self._asked: dict[int, float] = {}
+        """When each ping that has no answer yet was sent."""
 
     async def run(self) -> None:
         """Connect, and again after every loss, until cancelled."""
@@ -88,7 +94,7 @@ class DrafterClient:
             TokenizerMismatch: the drafter does not fit.
             LinkBroken: no answer, or the stream broke inside the context.
         """
-        async with open_channel(self._link.address) as channel:
+        async with open_channel(self._link.address, self._identity.certificates) as channel:
             call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             try:
                 async with asyncio.timeout(self._times.hello):
@@ -115,6 +121,7 @@ class DrafterClient:
 
     async def _exchange(self, call: Call) -> None:
         self._unanswered = 0
+        self._asked = {}
         parts = [asyncio.create_task(part) for part in (self._receive(call), self._send(call), self._watch())]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -144,6 +151,7 @@ class DrafterClient:
                 raise LinkBroken("no answer to pings")
             nonce += 1
             self._unanswered += 1
+            self._asked[nonce] = time.perf_counter()
             self._link.outbox.ping(nonce)
 
     def _take(self, response: pb.DraftResponse) -> None:
@@ -157,8 +165,16 @@ class DrafterClient:
         for nack in response.nacks:
             reason = _REFUSALS.get(nack.reason, Refusal.MALFORMED)
             self._link.nacked(nack.session_id, nack.epoch, reason, nack.detail)
+        if response.HasField("pong"):
+            self._answered(response.pong.nonce)
         if response.HasField("load") and response.load.step_seconds > 0:
             self._link.step_seconds = response.load.step_seconds
+
+    def _answered(self, nonce: int) -> None:
+        asked = self._asked.get(nonce)
+        self._asked = {later: sent for later, sent in self._asked.items() if later > nonce}
+        if asked is not None:
+            self._link.round_trip(time.perf_counter() - asked)
 
 
 async def _read(call: Call) -> pb.DraftResponse:

@@ -1,25 +1,33 @@
 """The drafters there are, and which one a session should use."""
 
-import hashlib
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable
 
+from specdec.serving.rendezvous import ranking
 from verifier_service.link import DrafterLink, LinkState, LinkStatus
 from verifier_service.rounds import Fallback
 
 
 class DrafterPool:
-    """A fixed set of links."""
+    """The links there are."""
 
-    def __init__(self, links: Sequence[DrafterLink]) -> None:
-        self._links = tuple(links)
+    def __init__(self, links: Iterable[DrafterLink] = ()) -> None:
+        self._by_address = {link.address: link for link in links}
+
+    def add(self, link: DrafterLink) -> None:
+        """A drafter was found."""
+        self._by_address[link.address] = link
+
+    def remove(self, address: str) -> None:
+        """A drafter is gone: its sessions go on elsewhere."""
+        self._by_address.pop(address).gone()
 
     def choose(self, session_id: str, avoid: Container[str]) -> DrafterLink | None:
         """The ready link of the greatest hash with the session, but none whose address is in `avoid`.
 
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
         """
-        ready = [link for link in self._links if link.state is LinkState.READY and link.address not in avoid]
-        return max(ready, key=lambda link: _weight(link.address, session_id), default=None)
+        ready = [link.address for link in self._links if link.state is LinkState.READY and link.address not in avoid]
+        return self._by_address[ranking(session_id, ready)[0]] if ready else None
 
     def absence(self) -> Fallback:
         """Why `choose` finds nothing."""
@@ -37,6 +45,6 @@ class DrafterPool:
         """Every drafter's state."""
         return [link.status for link in self._links]
 
-
-def _weight(address: str, session_id: str) -> bytes:
-    return hashlib.blake2b(f"{address}\0{session_id}".encode(), digest_size=8).digest()
+    @property
+    def _links(self) -> Iterable[DrafterLink]:
+        return self._by_address.values()

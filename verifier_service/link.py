@@ -100,6 +100,17 @@ class DrafterLink:
         self._detail = ""
         self._drop_all(LinkState.CONNECTING)
 
+    def round_trip(self, seconds: float) -> None:
+        """A ping was answered after so long."""
+        self._metrics.drafter_rtt.labels(self.address).set(seconds)
+
+    def gone(self) -> None:
+        """There is no such drafter any more; nothing of it is shown from now on."""
+        self.lost("it is gone")
+        self._metrics.drafter_rtt.remove(self.address)
+        for each in LinkState:
+            self._metrics.drafter_up.remove(self.address, each.value)
+
     def drafted(self, message: DraftTokens) -> None:
         """Drafts came for a session."""
         listener = self._listener(message.session_id, message.epoch)

@@ -12,6 +12,7 @@ class Metrics:
     """One process's metrics. Acceptance rate = accepted / drafted, mean length = 1 + accepted / rounds with a draft."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self.rounds = Counter("specdec_spec_rounds", "Rounds that had a draft.", registry=registry)
         self.plain_rounds = Counter("specdec_spec_plain_rounds", "Rounds without a draft.", registry=registry)
         self.drafted = Counter("specdec_spec_draft_tokens", "Tokens drafted.", registry=registry)
@@ -26,21 +27,46 @@ class Metrics:
         self.fallbacks = Counter(
             "specdec_spec_fallback", "Rounds that wanted a draft and had none.", ["reason"], registry=registry
         )
+        self.asked_rounds = Counter("specdec_spec_asked_rounds", "Rounds that waited for a draft.", registry=registry)
+        self.asked_tokens = Counter("specdec_spec_asked_tokens", "Drafts these rounds asked for.", registry=registry)
+        self.starved_rounds = Counter(
+            "specdec_spec_starved_rounds",
+            "Rounds that went on with fewer drafts than they asked for.",
+            registry=registry,
+        )
         self.phases = Histogram(
             "specdec_spec_phase_seconds", "Time of a round by phase.", ["phase"], registry=registry, buckets=_SECONDS
         )
         self.gamma = Histogram("specdec_spec_gamma", "Draft length of a round.", registry=registry, buckets=_COUNTS)
         self.batch_rows = Histogram("specdec_batch_rows", "Sessions in a pass.", registry=registry, buckets=_COUNTS)
+        self.pass_seconds = Histogram(
+            "specdec_verify_pass_seconds",
+            "One target pass for the whole batch; its sum over time is how busy the model is.",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.admission_seconds = Histogram(
+            "specdec_admission_seconds", "From a generation's arrival to its KV.", registry=registry, buckets=_SECONDS
+        )
         self.running = Gauge("specdec_requests_running", "Generations that hold KV.", registry=registry)
         self.waiting = Gauge("specdec_requests_waiting", "Generations that wait for KV.", registry=registry)
         self.kv_usage = Gauge("specdec_kv_cache_usage_ratio", "KV reserved / KV there is.", registry=registry)
         self.drafter_up = Gauge(
             "specdec_drafter_up", "1 at the state a drafter is in.", ["address", "state"], registry=registry
         )
+        self.drafter_rtt = Gauge(
+            "specdec_drafter_rtt_seconds",
+            "Last round trip to a drafter, without its work.",
+            ["address"],
+            registry=registry,
+        )
         self.malformed = Counter(
             "specdec_drafter_malformed", "Drafts that made no sense.", ["address"], registry=registry
         )
         self.alpha = Gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.", registry=registry)
+        self.plain_seconds = Gauge(
+            "specdec_verify_plain_seconds", "A pass without drafts over as many sessions as usual.", registry=registry
+        )
         self.c = Gauge("specdec_spec_cost_c", "One draft token, in target steps.", registry=registry)
         self.beta = Gauge("specdec_spec_cost_beta", "One more verified token, in target steps.", registry=registry)
         for reason in Fallback:
@@ -54,6 +80,10 @@ class Metrics:
         self.drafted.inc(drafted)
         self.accepted.inc(done.accepted)
         self.gamma.observe(drafted)
+        if done.asked:
+            self.asked_rounds.inc()
+            self.asked_tokens.inc(done.asked)
+            self.starved_rounds.inc(drafted < done.asked)
         for position in range(done.accepted):
             self.accepted_at.labels(str(position)).inc()
         for origin in done.origins:

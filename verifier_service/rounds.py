@@ -59,6 +59,8 @@ class Round:
     timing: Timing
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Of `tokens`; empty when nobody asked."""
+    asked: int = 0
+    """Drafts it waited for; 0 when it took what there was."""
 
 
 def cut(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:

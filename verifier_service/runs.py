@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
-from specdec.errors import Fenced
+from specdec.errors import Draining, Fenced, SpecdecError
 from verifier_service.rounds import Round
 
 _REMEMBERED = 65_536
@@ -30,7 +30,7 @@ class Run:
         self._buffer: deque[Round] = deque()
         self._space = asyncio.Semaphore(_AHEAD)
         self._news = asyncio.Event()
-        self._fenced = False
+        self._ended: SpecdecError | None = None
         self.task = asyncio.create_task(self._generate(source, older))
         self.task.add_done_callback(lambda _: self._news.set())
 
@@ -38,17 +38,17 @@ class Run:
         """Stop generating."""
         self.task.cancel()
 
-    def fence(self) -> None:
-        """Stop generating, because a newer caller has the session."""
-        self._fenced = not self.task.done()
-        self.task.cancel()
+    def end(self, why: SpecdecError) -> None:
+        """Stop generating; the reader is told why, after the rounds there are."""
+        if not self.task.done():
+            self._ended = why
+            self.task.cancel()
 
     async def rounds(self) -> AsyncGenerator[Round, None]:
         """Yield the rounds; leaving early ends the run.
 
         Raises:
-            Fenced: a newer caller took the session.
-            SpecdecError: what the session raised.
+            SpecdecError: what the run was ended with, or what the session raised.
         """
         try:
             while self._buffer or not self.task.done():
@@ -59,8 +59,8 @@ class Run:
                 done = self._buffer.popleft()
                 self._space.release()
                 yield done
-            if self._fenced:
-                raise Fenced("a newer owner has the session")
+            if self._ended is not None:
+                raise self._ended
             self.task.result()
         finally:
             self.task.cancel()
@@ -68,7 +68,7 @@ class Run:
 
     async def _generate(self, source: Rounds, older: "Run | None") -> None:
         if older is not None:
-            older.fence()
+            older.end(Fenced("a newer owner has the session"))
             await asyncio.wait([older.task])
         async with aclosing(source.run()) as stream:
             async for done in stream:
@@ -102,6 +102,15 @@ class Runs:
         self._running[session_id] = run
         run.task.add_done_callback(lambda _: self._forget(session_id, run))
         return run
+
+    async def drain(self, limit: float) -> int:
+        """Wait for the runs there are; how many were not done after `limit` seconds and had to be ended."""
+        if self._running:
+            await asyncio.wait([run.task for run in self._running.values()], timeout=limit)
+        left = list(self._running.values())
+        for run in left:
+            run.end(Draining("the verifier is shutting down"))
+        return len(left)
 
     def _forget(self, session_id: str, run: Run) -> None:
         if self._running.get(session_id) is run:

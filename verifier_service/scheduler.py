@@ -113,10 +113,12 @@ class Scheduler:
         if len(self._entering) >= self._max_waiting:
             raise QueueFull(f"{self._max_waiting} generations are waiting already")
         admission = _Admission(session, capacity, asyncio.get_running_loop().create_future())
+        arrived = time.perf_counter()
         self._entering.append(admission)
         self._wake.set()
         try:
             await admission.done
+            self._metrics.admission_seconds.observe(time.perf_counter() - arrived)
             with self._metrics.running.track_inprogress():
                 yield
         finally:
@@ -214,6 +216,7 @@ class Scheduler:
             return
         rows = [work for work in batch if isinstance(work, Row)]
         self._metrics.batch_rows.observe(len(batch))
+        self._metrics.pass_seconds.observe(seconds)
         if rows and not any(work.prompt_tokens for work in batch):
             tokens = sum(1 + len(row.draft.tokens) for row in rows)
             self._costs.observe(len(rows), tokens, seconds)

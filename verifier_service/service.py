@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
-from specdec.errors import NoVerifier
+from specdec.errors import Draining, NoVerifier
 from specdec.params import Mode, Speculation
 from specdec.wire.logprobs import logprobs_to_pb
 from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb
@@ -51,11 +51,12 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     def __init__(self, default_mode: Mode) -> None:
         self._default_mode = default_mode
         self._ready: Ready | None = None
+        self._draining = False
 
     @property
     def is_ready(self) -> bool:
         """Whether calls are served."""
-        return self._ready is not None
+        return self._ready is not None and not self._draining
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
@@ -64,6 +65,11 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     def become_ready(self, ready: Ready) -> None:
         """Serve from now on."""
         self._ready = ready
+
+    async def drain(self, limit: float) -> int:
+        """Refuse new calls, and give running ones `limit` seconds; how many had to be ended."""
+        self._draining = True
+        return await self._ready.desk.drain(limit) if self._ready else 0
 
     @override
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
@@ -93,6 +99,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         )
 
     def _loaded(self) -> Ready:
+        if self._draining:
+            raise Draining("the verifier is shutting down")
         if self._ready is None:
             raise NoVerifier("the model is still being loaded")
         return self._ready

@@ -79,6 +79,7 @@ class Session:
         # The drafter reads the prompt while the target does; the first token waits for it only when γ is a promise.
         first = base_len == len(self._job.tokens)
         patient = not first or self._job.speculation.gamma is not None
+        asked = self._wanted if patient else 0
         proposal = await self._drafts.propose(self._wanted, patient=patient)
         outcome = await self._target.verify(self._row(proposal.draft))
         verdict = outcome.verdict
@@ -98,6 +99,7 @@ class Session:
             proposal.fallback,
             Timing(proposal.waited, outcome.queue, outcome.verify),
             kept.logprobs,
+            asked,
         )
 
     def _commit(self, kept: Cut, judged: int) -> None:

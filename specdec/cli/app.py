@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from specdec.cli import advise as advising
 from specdec.cli import compare as comparing
 from specdec.cli import doctor as doctoring
 from specdec.cli import options, valkey
@@ -73,7 +74,7 @@ def up(
 
 @app.command(epilog=EPILOG)
 def serve(
-    role: Annotated[Role, typer.Argument(help="Which service.")],
+    role: Annotated[serving.Servant, typer.Argument(help="Which service.")],
     config: Annotated[Path, typer.Option(help="The service's YAML file.")],
 ) -> None:
     """Run one service in the foreground."""
@@ -116,6 +117,35 @@ def compare(
     """Run the same prompt with and without speculation, and say which was faster."""
     request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, options.speculating(mode))
     comparing.compare(Console(), address, request, runs, as_json)
+
+
+@app.command(epilog=EPILOG)
+def advise(
+    tokens_per_second: Annotated[float, typer.Argument(help="Output tokens a second, all sessions together.")],
+    sources: options.Sources = None,
+    window: options.Window = 300,
+    alpha: options.Alpha = None,
+    gamma: options.Gamma = None,
+    draft_ms: options.DraftMs = None,
+    verify_ms: options.VerifyMs = None,
+    plain_ms: options.PlainMs = None,
+    round_trip_ms: options.RoundTripMs = None,
+    draft_batch: options.DraftBatch = None,
+    verify_batch: options.VerifyBatch = None,
+    draft_busy: options.DraftBusy = 0.8,
+    verify_busy: options.VerifyBusy = 0.8,
+    min_speedup: options.MinSpeedup = 1.0,
+    as_json: options.Json = False,
+) -> None:
+    """Say how many verifiers and drafters a throughput takes, and whether drafting pays.
+
+    The numbers are given, or read from what runs (--from); what is given wins.
+    """
+    found = advising.Given(
+        alpha, gamma, draft_ms, verify_ms, plain_ms, round_trip_ms, draft_batch, verify_batch
+    ).completed(advising.read(sources or (), window))
+    policy = advising.policy(verify_busy, draft_busy, min_speedup)
+    advising.advise(Console(), tokens_per_second, found, policy, as_json)
 
 
 @app.command(epilog=EPILOG)

@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 from specdec.errors import ConfigError, RequestError, SpecdecError
+from specdec.serving.readings import MetricsUnreadable
 
 
 class ExitCode(IntEnum):
@@ -32,7 +33,7 @@ EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing
 def exit_code(error: SpecdecError) -> ExitCode:
     """The status a failure ends the process with."""
     match error:
-        case Unreachable():
+        case Unreachable() | MetricsUnreadable():
             return ExitCode.UNREACHABLE
         case ConfigError() | RequestError():
             return ExitCode.USAGE

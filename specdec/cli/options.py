@@ -50,6 +50,22 @@ LogDir = Annotated[Path | None, _option("Where logs go and stay.", otherwise="a 
 ConfigDir = Annotated[Path | None, _option("Folder with drafter*.yaml, verifier*.yaml, gateway*.yaml.")]
 ServiceConfigs = Annotated[list[Path] | None, _option("YAML file of one process.")]
 
+Sources = Annotated[
+    list[str] | None,
+    _option("Read the numbers from a /metrics URL of each replica, or from one Prometheus.", "--from", metavar="URL"),
+]
+Window = Annotated[int, typer.Option(min=1, help="Seconds that Prometheus looks back.")]
+Alpha = Annotated[float | None, _option("Chance that a draft token is accepted.", min=0, max=1)]
+DraftMs = Annotated[float | None, _option("One drafter step over its batch.", min=0)]
+VerifyMs = Annotated[float | None, _option("One target pass over its batch, drafts included.", min=0)]
+PlainMs = Annotated[float | None, _option("One target pass over its batch, no drafts.", otherwise="--verify-ms", min=0)]
+RoundTripMs = Annotated[float | None, _option("Verifier to drafter and back.", otherwise="0", min=0)]
+DraftBatch = Annotated[float | None, _option("Sessions in a drafter step.", min=0)]
+VerifyBatch = Annotated[float | None, _option("Sessions in a target pass.", min=0)]
+DraftBusy = Annotated[float, typer.Option(help="How busy drafters may be, 0..1.")]
+VerifyBusy = Annotated[float, typer.Option(help="How busy verifiers may be, 0..1.")]
+MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than this is not worth it.")]
+
 
 def mode_of(mode: Mode | None, no_speculation: bool) -> Mode | None:
     """The mode that two options ask for.

@@ -4,23 +4,31 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
-from specdec.cli.plan import MODULES, Role
+from specdec.cli.plan import MODULES
 from specdec.errors import ConfigError
 
+Servant = Literal["drafter", "verifier", "gateway", "ratio-controller"]
+"""What `specdec serve` can become."""
 
-def command_of(role: Role, config: Path, *arguments: str) -> tuple[str, ...]:
+
+def command_of(role: Servant, config: Path, *arguments: str) -> tuple[str, ...]:
     """The command that runs a service, or with `check` as argument looks its configuration over."""
-    return (sys.executable, "-m", MODULES[role], *arguments, "--config", str(config))
+    return (sys.executable, "-m", _module(role), *arguments, "--config", str(config))
 
 
-def serve(role: Role, config: Path) -> None:
+def serve(role: Servant, config: Path) -> None:
     """Run a service in the foreground, in place of this process.
 
     Raises:
         ConfigError: the service is not installed here.
     """
-    if importlib.util.find_spec(MODULES[role]) is None:
+    if importlib.util.find_spec(_module(role).partition(".")[0]) is None:
         raise ConfigError(f"the {role} is not installed here")
     command = command_of(role, config)
     os.execv(command[0], command)
+
+
+def _module(role: Servant) -> str:
+    return "gateway.ratio_controller" if role == "ratio-controller" else MODULES[role]

@@ -2,6 +2,8 @@
 
 import grpc.aio
 
+from specdec.serving.tls import Certificates
+
 MAX_MESSAGE_BYTES = 16 * 2**20
 
 _OPTIONS = (
@@ -18,6 +20,10 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A plaintext channel to `host:port`; it connects on first use and closes with `close()`."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+def open_channel(address: str, certificates: Certificates | None = None) -> grpc.aio.Channel:
+    """A channel to `host:port`, plaintext without certificates; it connects on first use and closes with `close()`."""
+    if certificates is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    # Peers are dialled by the address of their pod, which no certificate names.
+    name = (("grpc.ssl_target_name_override", certificates.peer),) if certificates.peer else ()
+    return grpc.aio.secure_channel(address, certificates.for_channel(), options=(*_OPTIONS, *name))

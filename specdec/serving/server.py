@@ -14,8 +14,11 @@ from specdec.errors import ConfigError
 from specdec.serving.channel import MAX_MESSAGE_BYTES
 from specdec.serving.interceptors import ErrorInterceptor
 from specdec.serving.settings import split_address
+from specdec.serving.tls import Certificates
 
 EXIT_CONFIG = 2
+LIVENESS = "liveness"
+"""Health's name for the process itself: it serves as long as the process answers, ready or not."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -30,8 +33,11 @@ _OPTIONS = (
 class GrpcServer:
     """A running server; its services are NOT_SERVING until `set_serving(True)`."""
 
-    def __init__(self, server: grpc.aio.Server, address: str, services: Sequence[str]) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, address: str, services: Sequence[str], probes: grpc.aio.Server | None
+    ) -> None:
         self._server = server
+        self._probes = probes
         self._services = ("", *services)
         self._health = health.aio.HealthServicer()
         self.address = address
@@ -46,12 +52,16 @@ class GrpcServer:
         """Refuse new calls, give running ones `grace` seconds, then end them."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace)
+        if self._probes:
+            await self._probes.stop(0)
 
     async def start(self) -> None:
         """Add health and begin to serve."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_serving(False)
-        await self._server.start()
+        for server in filter(None, (self._server, self._probes)):
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            await server.start()
 
 
 async def start_grpc(
@@ -59,6 +69,8 @@ async def start_grpc(
     register: Callable[[grpc.aio.Server], None],
     services: Sequence[str],
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    certificates: Certificates | None = None,
+    health_address: str | None = None,
 ) -> GrpcServer:
     """Bind, register and start.
 
@@ -67,21 +79,33 @@ async def start_grpc(
         register: adds the servicers.
         services: their full names, for health and reflection.
         interceptors: inside the one that translates errors.
+        certificates: make it mutual TLS.
+        health_address: a second door, without TLS, for health alone: a kubelet probes in plaintext.
 
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: an address cannot be bound.
     """
     server = grpc.aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=_OPTIONS)
-    host, _ = split_address(address)
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {address}: the port is taken or the host is not this machine's") from error
+    bound = _bind(server, address, certificates)
+    probes = grpc.aio.server(options=_OPTIONS) if health_address else None
+    if probes and health_address:
+        _bind(probes, health_address, None)
     register(server)
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-    running = GrpcServer(server, f"{host}:{port}", services)
+    running = GrpcServer(server, bound, services, probes)
     await running.start()
     return running
+
+
+def _bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> str:
+    try:
+        if certificates is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, certificates.for_server())
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {address}: the port is taken or the host is not this machine's") from error
+    return f"{split_address(address)[0]}:{port}"
 
 
 def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:

@@ -13,14 +13,15 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from specdec.errors import ConfigError
 
 
-def _check_address(value: str) -> str:
+def check_address(value: str) -> str:
+    """The value itself, when it is `host:port`; else a ValueError says what is wrong."""
     host, colon, port = value.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) < 65536):
         raise ValueError(f"must be host:port, got {value!r}")
     return value
 
 
-Address = Annotated[str, AfterValidator(_check_address)]
+Address = Annotated[str, AfterValidator(check_address)]
 """`host:port`; port 0 takes a free one."""
 
 

@@ -1,43 +1,165 @@
-"""Each service starts from its own image's folders: siblings, and for the gateway torch, are not there to import."""
+"""Each image is built with care, and its service starts from the files and packages in it, and nothing else."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
+from drafter_service.config import DrafterSettings
+from gateway.config import GatewaySettings
+from specdec.serving.settings import Settings
+from tests.architecture.image import ROOT, SERVICES, build, copied, dockerfile, foreign_modules, requirements
+from verifier_service.config import VerifierSettings
 
-IMPORT_EVERYTHING = """
-import importlib, pkgutil, sys
+SETTINGS: dict[str, type[Settings]] = {
+    "drafter": DrafterSettings,
+    "verifier": VerifierSettings,
+    "gateway": GatewaySettings,
+}
 
-class Absent:
+ABSENT = """
+import importlib, pkgutil, runpy, sys
+
+class Without:
+    def __init__(self, finder):
+        self._finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"{name} is not in this image", name=name)
+        return None if name.partition(".")[0] in BLOCKED else self._finder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Absent())
+sys.meta_path[:] = map(Without, sys.meta_path)
+"""
+IMPORT_EVERYTHING = """
 package = importlib.import_module(PACKAGE)
 for module in pkgutil.walk_packages(package.__path__, PACKAGE + "."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 """
+RUN = """
+sys.argv = [PACKAGE, *ARGUMENTS]
+runpy.run_module(PACKAGE, run_name="__main__", alter_sys=True)
+"""
 
 
-@pytest.mark.parametrize(
-    ("service", "blocked"),
-    [
-        ("drafter_service", {"redis", "kubernetes", "fastapi", "uvicorn"}),
-        ("verifier_service", {"redis", "kubernetes", "fastapi", "uvicorn"}),
-        ("gateway", {"torch"}),
-    ],
-)
-def test_a_service_imports_with_only_its_image_on_the_path(service: str, blocked: set[str], tmp_path: Path) -> None:
-    for folder in ("protos", "specdec", service):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    siblings = {"drafter_service", "verifier_service", "gateway"} - {service}
-    code = f"PACKAGE = {service!r}; BLOCKED = {sorted(blocked | siblings)!r}\n{IMPORT_EVERYTHING}"
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": "."}
-    )
-    assert result.returncode == 0, result.stderr
+@pytest.fixture(params=SERVICES)
+def service(request: pytest.FixtureRequest) -> str:
+    """A service's folder."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def image(service: str, tmp_path: Path) -> Path:
+    """What the image has in /app."""
+    build(service, tmp_path)
+    return tmp_path
+
+
+def _in(image: Path, service: str, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    blocked = sorted(foreign_modules(service) | set(SERVICES) - {service})
+    head = f"PACKAGE, ARGUMENTS, BLOCKED = {service!r}, {list(arguments)!r}, frozenset({blocked!r})\n"
+    command = [sys.executable, "-B", "-c", head + ABSENT + code]
+    environment = {"PYTHONPATH": str(image), "HOME": str(image), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=image, capture_output=True, text=True, timeout=180, env=environment)
+
+
+def test_every_module_imports_from_the_image_alone(image: Path, service: str) -> None:
+    done = _in(image, service, IMPORT_EVERYTHING)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_entrypoint_answers(image: Path, service: str) -> None:
+    done = _in(image, service, RUN, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--config" in done.stdout
+
+
+def test_the_demo_model_of_the_image_is_what_its_service_needs(image: Path, service: str) -> None:
+    folder = "drafter" if service == "drafter_service" else "target"
+    config = image / "config.yaml"
+    config.write_text(f"model: {{path: {image}/models/demo/{folder}}}\n", encoding="utf-8")
+    done = _in(image, service, RUN, "check", "--config", str(config))
+    name = "tokenizer" if service == "gateway" else "model"
+    assert f'{{"name": "{name}", "status": "ok"' in done.stdout, done.stdout + done.stderr
+
+
+def test_what_is_blocked_is_what_the_image_lacks() -> None:
+    assert {"torch", "pytest"} <= foreign_modules("gateway")
+    assert {"redis", "kubernetes", "fastapi", "uvicorn", "pytest"} <= foreign_modules("verifier_service")
+    assert not {"torch", "transformers", "grpc"} & foreign_modules("drafter_service")
+
+
+def test_packages_are_the_project_s_and_pinned(service: str) -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-")
+    for requirement in requirements(service):
+        assert not requirement.specifier, "versions come from constraints.txt"
+        assert f'"{requirement.name}' in project
+        assert f"\n{requirement.name}==" in f"\n{pins}"
+    assert "-c constraints.txt -r requirements.txt" in str(dockerfile(service))
+
+
+def test_an_image_takes_its_own_folders_and_no_tests(service: str) -> None:
+    taken = {source.relative_to(ROOT).parts[0] for source, _ in copied(service)}
+    assert taken == {"protos", "specdec", service, "models"}
+
+
+def test_the_build_context_holds_what_is_copied(service: str) -> None:
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for source, _ in copied(service):
+        assert any(source.relative_to(ROOT).is_relative_to(each) for each in let_in)
+
+
+def test_an_image_is_built_with_care(service: str) -> None:
+    """The rules of hadolint that matter here."""
+    instructions = dockerfile(service)
+    words = [each.word for each in instructions]
+    stages = [index for index, word in enumerate(words) if word == "FROM"]
+    assert len(stages) >= 2, "built in stages"
+    assert not {"ADD", "MAINTAINER", "CMD"} & set(words)
+    assert ":" in instructions[0].rest, "the base has a tag"
+    assert "latest" not in instructions[0].rest
+    last = instructions[stages[-1] :]
+    assert [each.rest for each in last if each.word == "USER"] == ["10001:10001"]
+    assert last[-1].word == "ENTRYPOINT"
+    assert last[-1].rest == f'["python", "-m", "{service}"]', "no shell between the process and its signals"
+    for each in instructions:
+        if each.word == "RUN":
+            assert "sudo" not in each.rest
+            assert "pip install" not in each.rest or "--no-cache-dir" in each.rest
+        if each.word == "WORKDIR":
+            assert each.rest.startswith("/")
+
+
+def test_the_ports_of_an_image_are_those_of_the_chart(service: str) -> None:
+    helpers = (ROOT / "helm" / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
+    (exposed,) = [each.rest.split() for each in dockerfile(service) if each.word == "EXPOSE"]
+    assert all(f'"{port}"' in helpers for port in exposed)
+
+
+def test_compose_tells_services_what_they_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    for name, settings in SETTINGS.items():
+        prefix = settings.model_config["env_prefix"]
+        for variable, value in compose[name]["environment"].items():
+            assert variable.startswith(prefix)
+            monkeypatch.setenv(variable, value)
+        loaded = settings.load()
+        given = {variable.removeprefix(prefix).lower().partition("__")[0] for variable in compose[name]["environment"]}
+        assert given <= loaded.model_fields_set
+        assert (
+            compose[name]["build"]["dockerfile"]
+            == f"{'gateway' if name == 'gateway' else name + '_service'}/Dockerfile"
+        )
+        assert compose[name]["read_only"]
+        assert compose[name]["cap_drop"] == ["ALL"]
+
+
+def test_requirements_are_names(service: str) -> None:
+    assert all(isinstance(each, Requirement) and not each.url for each in requirements(service))

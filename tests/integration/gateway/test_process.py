@@ -125,6 +125,21 @@ async def test_the_check_finds_everything_in_order(tmp_path: Path, redis_url: st
     assert ModelTokenizer.load(DEMO).fingerprint in lines["tokenizer"]["detail"]
 
 
+@pytest.mark.parametrize(
+    ("discovery", "status", "said"),
+    [
+        ({"kind": "kubernetes", "names": ["verifier"]}, "fail", "no way to the Kubernetes API"),
+        ({"kind": "dns", "names": ["localhost:1"]}, "ok", "dns: "),
+    ],
+)
+async def test_the_check_asks_whoever_finds_the_verifiers(
+    discovery: dict[str, object], status: str, said: str, tmp_path: Path, redis_url: str
+) -> None:
+    _, lines = await checked(write_config(tmp_path, discovery=discovery, redis_url=redis_url))
+    assert lines["discovery"]["status"] == status
+    assert said in lines["discovery"]["detail"]
+
+
 async def test_the_check_names_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     async with verifier("other") as address:
         config = write_config(tmp_path, verifiers=[address, "127.0.0.1:1"], redis_url="redis://127.0.0.1:1")

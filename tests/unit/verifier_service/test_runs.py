@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from specdec.errors import Fenced, InternalError
+from specdec.errors import Draining, Fenced, InternalError
 from verifier_service.rounds import Fallback, Round, Timing
 from verifier_service.runs import Run, Runs
 
@@ -107,3 +107,25 @@ async def test_only_so_many_epochs_are_remembered() -> None:
     assert await lengths(runs.start("a", 1, Source(1))) == [0]
     with pytest.raises(Fenced):
         runs.start("c", 1, Source(1))
+
+
+async def test_draining_waits_for_what_runs() -> None:
+    runs = Runs()
+    reading = asyncio.create_task(lengths(runs.start("s", 1, Source(5))))
+    assert await runs.drain(3600) == 0
+    assert await reading == [0, 1, 2, 3, 4]
+
+
+async def test_what_does_not_end_in_time_is_ended_after_the_rounds_there_are() -> None:
+    runs, source = Runs(), Source(2, hangs=True)
+    stream = runs.start("s", 1, source).rounds()
+    first = await anext(stream)
+    assert await runs.drain(0.01) == 1
+    assert [first.base_len, (await anext(stream)).base_len] == [0, 1]
+    with pytest.raises(Draining):
+        await anext(stream)
+    assert not source.open
+
+
+async def test_nothing_to_drain_is_no_wait() -> None:
+    assert await Runs().drain(3600) == 0

@@ -7,7 +7,14 @@ import pytest
 from specdec.draft import NO_DRAFT
 from specdec.gamma import FixedGamma
 from specdec.params import FinishReason, Mode, Origin, SamplingParams, Speculation
-from tests.unit.verifier_service.fakes import DirectTarget, WrittenDrafts, continuation, make_job, point_mass
+from tests.unit.verifier_service.fakes import (
+    DirectTarget,
+    WrittenDrafts,
+    continuation,
+    make_job,
+    make_metrics,
+    point_mass,
+)
 from verifier_service.drafting import NoDrafts
 from verifier_service.job import Job
 from verifier_service.rounds import Fallback, Round
@@ -169,3 +176,23 @@ async def test_history_is_carried_only_for_parameters_that_count() -> None:
 async def test_timing_is_of_this_round() -> None:
     (first, *_) = await rounds_of(make_session(make_job(), DirectTarget(), WrittenDrafts()))
     assert (first.timing.draft, first.timing.queue, first.timing.verify) == (0.3, 0.1, 0.2)
+
+
+async def test_a_round_says_how_many_drafts_it_waited_for() -> None:
+    drafts = WrittenDrafts(NO_DRAFT, point_mass(*TRUTH[1:3]), point_mass(*TRUTH[4:7]))
+    rounds = await rounds_of(make_session(make_job(speculation=Speculation(Mode.REJECTION)), DirectTarget(), drafts))
+    assert [(done.asked, len(done.draft)) for done in rounds] == [(0, 0), (3, 2), (3, 3)]
+
+
+async def test_a_round_short_of_drafts_counts_as_starved() -> None:
+    metrics = make_metrics()
+    drafts = WrittenDrafts(NO_DRAFT, point_mass(*TRUTH[1:3]), point_mass(*TRUTH[4:7]))
+    for done in await rounds_of(
+        make_session(make_job(speculation=Speculation(Mode.REJECTION)), DirectTarget(), drafts)
+    ):
+        metrics.count(done)
+
+    def value(name: str) -> float | None:
+        return metrics.registry.get_sample_value(f"specdec_spec_{name}_total")
+
+    assert [value("asked_rounds"), value("asked_tokens"), value("starved_rounds")] == [2.0, 6.0, 1.0]

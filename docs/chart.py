@@ -1,0 +1,205 @@
+"""Writes helm/values.schema.json and the table of helm/README.md, from values.yaml and the settings: `make docs`."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drafter_service.config import DrafterSettings
+from gateway.config import GatewaySettings
+from specdec.serving.settings import Settings
+from verifier_service.config import VerifierSettings
+
+CHART = Path(__file__).parents[1] / "helm"
+TABLE = "<!-- values -->"
+
+Schema = dict[str, Any]
+
+SERVICES: dict[str, type[Settings]] = {
+    "drafter": DrafterSettings,
+    "verifier": VerifierSettings,
+    "gateway": GatewaySettings,
+}
+WRITTEN_BY_THE_CHART = {
+    *("address", "http", "health", "discovery", "cluster", "tls", "drafters", "verifiers", "redis_url"),
+    *("mode", "gamma", "gamma_max", "drain", "drain_seconds"),
+}
+"""Settings that no tier's `config` may hold, for the chart would write over them."""
+
+DURATION = {"type": "string", "pattern": r"^([0-9]+(h|m|s|ms))+$"}
+PORTS = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}}
+STRINGS = {"type": "array", "items": {"type": "string"}}
+COUNT = {"type": "integer", "minimum": 0}
+AT_LEAST_ONE = {"type": "integer", "minimum": 1}
+POSITIVE = {"type": "number", "exclusiveMinimum": 0}
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+NAME = {"type": "string", "pattern": r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$", "maxLength": 253}
+
+RULES: tuple[tuple[str, Schema], ...] = (
+    (r".*\.image\.digest", {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?$"}),
+    (r".*\.image\.tag", {"type": "string", "pattern": r"^[\w.-]*$", "not": {"const": "latest"}}),
+    (r".*\.pullPolicy", {"enum": ["Always", "IfNotPresent", "Never"]}),
+    (r".*\.image\.repository", {"type": "string", "minLength": 1}),
+    (r".*\.model\.source", {"enum": ["image", "claim", "huggingFace"]}),
+    (r".*\.cache\.kind", {"enum": ["emptyDir", "claim", "existingClaim"]}),
+    (r".*\.huggingFace\.repository", {"type": "string", "pattern": r"^([\w.-]+/[\w.-]+)?$"}),
+    (r".*\.huggingFace\.revision", {"type": "string", "minLength": 1}),
+    (r".*(existingClaim|existingSecret|caSecret|clientSecret|tlsSecret|Secret\.name|issuerRef\.name)", NAME),
+    (r".*(nameOverride|fullnameOverride|serviceAccount\.name)", NAME),
+    (r"tls\.existingSecrets\.\w+", NAME),
+    (r"drafter\.autoscaling\.kind", {"enum": ["none", "hpa", "keda", "ratio"]}),
+    (r".*\.autoscaling\.kind", {"enum": ["none", "hpa", "keda"]}),
+    (r".*\.pdb\.maxUnavailable", {"anyOf": [COUNT, {"type": "string", "pattern": r"^[0-9]+%$"}]}),
+    (r".*\.service\.type", {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
+    (r".*\.drain\.preStop", {"enum": ["sleep", "exec"]}),
+    (r".*\.keda\.threshold", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}),
+    (r".*\.gpu\.resourceName", {"type": "string", "pattern": r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$"}),
+    (r".*(gpu\.count|maxReplicas|startupSeconds|pollingInterval|maxTokens)", AT_LEAST_ONE),
+    (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
+    (r".*\.(size|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
+    (r".*accessModes", {**STRINGS, "minItems": 1}),
+    (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
+    (r"redis\.external\.addresses", {"type": "array", "items": {"type": "string", "pattern": r"^[^\s@/,]+:[0-9]+$"}}),
+    (r"redis\.external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
+    (r"tls\.mode", {"enum": ["certManager", "existingSecrets"]}),
+    (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),
+    (r"networkPolicy\..*Ports", PORTS),
+    (r".*prometheusAddress", {"type": "string", "pattern": r"^(https?://.+)?$"}),
+    (r".*(imagePullSecrets|hostnames|extraArgs)", STRINGS),
+    (r"speculation\.gamma", {"anyOf": [{"const": "auto"}, {**COUNT, "maximum": 16}]}),
+    (r"speculation\.gammaMax", {**COUNT, "maximum": 64}),
+    (r"speculation\.mode", {"enum": ["off", "rejection", "block", "coupled"]}),
+    (r"sizing\.alpha|.*minAcceptance", SHARE),
+    (r"sizing\.gamma", {**COUNT, "maximum": 64}),
+    (r"sizing\..*|.*maxFirstTokenSeconds", POSITIVE),
+    (r"extraObjects", {"type": "array", "items": {"type": ["object", "string"]}}),
+)
+"""What a value may be, by the first pattern that is its whole path; else its type is that of its default."""
+
+DEFAULTS: dict[type, Schema] = {
+    bool: {"type": "boolean"},
+    int: COUNT,
+    float: {"type": "number"},
+    str: {"type": "string"},
+    list: {"type": "array", "items": {"type": "object"}},
+    dict: {"type": "object"},
+}
+
+FREE = re.compile(r".*\.(resources|labels)")
+"""Maps that are Kubernetes' own, though they have defaults."""
+
+
+def schema() -> Schema:
+    """The whole schema."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    definitions: Schema = {}
+    body = _object(values, "", definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Values of the specdec chart",
+        **body,
+        "$defs": definitions,
+    }
+
+
+def _object(values: Mapping[str, Any], path: str, definitions: Schema) -> Schema:
+    properties = {key: _value(value, f"{path}.{key}".lstrip("."), definitions) for key, value in values.items()}
+    open_ended = {"additionalProperties": path == "global"}  # an umbrella chart's globals reach us, too
+    return {"type": "object", "properties": properties, **open_ended}
+
+
+def _value(value: Any, path: str, definitions: Schema) -> Schema:
+    tier, _, name = path.partition(".")
+    if name == "config" and tier in SERVICES:
+        return _config(SERVICES[tier], definitions)
+    for pattern, rule in RULES:
+        if re.fullmatch(pattern, path):
+            return rule
+    if isinstance(value, dict) and value and not FREE.fullmatch(path):
+        return _object(value, path, definitions)
+    return DEFAULTS[type(value)]
+
+
+def _config(settings: type[Settings], definitions: Schema) -> Schema:
+    """The service's own schema, less what the chart writes."""
+    full = settings.model_json_schema(ref_template="#/$defs/{model}")
+    properties = {key: value for key, value in full["properties"].items() if key not in WRITTEN_BY_THE_CHART}
+    for name in _referred(properties, full["$defs"]):
+        found = dict(full["$defs"][name])
+        if name in {"ModelSettings", "TokenizerSettings"}:
+            found["properties"] = {key: it for key, it in found["properties"].items() if key not in {"path", "name"}}
+            del found["required"]
+        if definitions.setdefault(name, found) != found:
+            raise ValueError(f"two settings are called {name}")
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _referred(part: Any, known: Schema) -> set[str]:
+    names = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(part)))
+    return names.union(*(_referred(known[name], known) for name in names)) if names else names
+
+
+def comments() -> dict[str, tuple[Any, str]]:
+    """Path of each value that is no map of values: its default, and the comment above it."""
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    leaves = dict(_leaves(yaml.safe_load(text), ""))
+    found: dict[str, tuple[Any, str]] = {}
+    path: list[tuple[int, str]] = []
+    words: list[str] = []
+    for line in text.splitlines():
+        comment = re.match(r"\s*# ?(.*)", line)
+        key = re.match(r"( *)(\w+):", line)
+        if comment:
+            words.append(comment[1])
+        elif key:
+            indent = len(key[1])
+            path = [*((at, name) for at, name in path if at < indent), (indent, key[2])]
+            dotted = ".".join(name for _, name in path)
+            if dotted in leaves:
+                found[dotted] = leaves[dotted], " ".join(words)
+            words = []
+        else:
+            words = []
+    return found
+
+
+def _leaves(values: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        dotted = f"{path}.{key}".lstrip(".")
+        if isinstance(value, dict) and value and not FREE.fullmatch(dotted):
+            yield from _leaves(value, dotted)
+        else:
+            yield dotted, value
+
+
+def readme(old: str) -> str:
+    """The README with a fresh table."""
+    before, _, rest = old.partition(TABLE)
+    _, _, after = rest.partition(TABLE)
+    rows = "\n".join(f"| `{path}` | {_code(value)} | {_cell(words)} |" for path, (value, words) in comments().items())
+    return f"{before}{TABLE}\n\n| value | default | meaning |\n|---|---|---|\n{rows}\n\n{TABLE}{after}"
+
+
+def _code(default: Any) -> str:
+    return "" if default in ("", [], {}) else f"`{_cell(json.dumps(default))}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> int:
+    """Write both."""
+    page = CHART / "README.md"
+    page.write_text(readme(page.read_text(encoding="utf-8")), encoding="utf-8")
+    text = json.dumps(schema(), indent=2, ensure_ascii=False)
+    (CHART / "values.schema.json").write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Endpoints from EndpointSlices: a Source (see specdec.serving.discovery) on the Kubernetes API."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+
+from gateway.cluster import ClusterSettings, connect
+from gateway.discovery.reflector import Reflector, Times
+from gateway.discovery.slices import endpoints_of
+from specdec.serving.discovery import Endpoints
+
+
+class KubernetesSource:
+    """The pods behind some Services of one namespace."""
+
+    def __init__(self, cluster: ClusterSettings, services: Sequence[str], port: str, watch: float) -> None:
+        """`port` is the name of the port in the slices, `watch` how long one watch lasts, in seconds."""
+        self._cluster = cluster
+        self._services = services
+        self._port = port
+        self._times = Times(watch=watch, slack=cluster.timeout)
+        self._reflector: Reflector | None = None
+        self._began = time.monotonic()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the API server last said anything."""
+        return self._reflector.age if self._reflector else time.monotonic() - self._began
+
+    async def snapshots(self) -> AsyncGenerator[Endpoints]:
+        """Who serves, whenever it changes.
+
+        Raises:
+            ConfigError: no credentials for the cluster.
+        """
+        known: Endpoints | None = None
+        async with connect(self._cluster) as api:
+            from kubernetes.aio import client
+
+            call = partial(
+                client.DiscoveryV1Api(api).list_namespaced_endpoint_slice_without_preload_content,
+                self._cluster.chosen_namespace,
+                label_selector=f"kubernetes.io/service-name in ({','.join(self._services)})",
+            )
+            self._reflector = Reflector(call, self._times)
+            async for slices in self._reflector.states():
+                found = endpoints_of(slices, self._port)
+                if found != known:
+                    known = found
+                    yield found

@@ -1,0 +1,66 @@
+"""EndpointSlice objects -> endpoints; pure (https://kubernetes.io/docs/concepts/services-networking/endpoint-slices)."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.serving.discovery import Endpoint, Endpoints, join_address
+
+Slice = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What one slice says of one pod."""
+
+    uid: str
+    ipv6: bool
+    address: str
+    ready: bool
+    serving: bool
+    terminating: bool
+
+
+def endpoints_of(slices: Iterable[Slice], port: str) -> Endpoints:
+    """Everybody who serves, each pod once.
+
+    A pod may stand in several slices: one per address family, and twice while it moves between two. It is ready when
+    one says so, and terminating when one says so, since no pod comes back from that. Ready and not terminating pods
+    take new sessions; serving pods that terminate are draining; all others are nobody.
+
+    Args:
+        slices: of all the Services.
+        port: its name in the slices.
+    """
+    pods: dict[str, list[_Entry]] = {}
+    for each in slices:
+        for entry in _entries(each, port):
+            pods.setdefault(entry.uid or entry.address, []).append(entry)
+    found = {endpoint.address: endpoint for entries in pods.values() for endpoint in _merged(entries)}
+    return tuple(sorted(found.values()))
+
+
+def _merged(entries: list[_Entry]) -> Iterator[Endpoint]:
+    first = min(entries, key=lambda entry: (entry.ipv6, entry.address))
+    terminating = any(entry.terminating for entry in entries)
+    if any(entry.ready for entry in entries) and not terminating:
+        yield Endpoint(first.address, first.uid)
+    elif terminating and any(entry.serving for entry in entries):
+        yield Endpoint(first.address, first.uid, draining=True)
+
+
+def _entries(each: Slice, port: str) -> Iterator[_Entry]:
+    numbers = [item["port"] for item in each.get("ports") or () if item.get("name") == port and item.get("port")]
+    for item in (each.get("endpoints") or ()) if numbers else ():
+        conditions = item.get("conditions") or {}
+        # Unknown counts as true for ready, and serving is ready where nothing else is said.
+        ready = conditions.get("ready") is not False
+        serving = conditions.get("serving")
+        yield _Entry(
+            uid=(item.get("targetRef") or {}).get("uid", ""),
+            ipv6=each.get("addressType") == "IPv6",
+            address=join_address(item["addresses"][0], numbers[0]),
+            ready=ready,
+            serving=ready if serving is None else serving,
+            terminating=bool(conditions.get("terminating")),
+        )

@@ -1,0 +1,46 @@
+"""Settings -> the source of verifiers."""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gateway.cluster import ClusterSettings
+from gateway.discovery.kubernetes import KubernetesSource
+from specdec.serving.discovery import DnsSource, Source, StaticSource
+from specdec.serving.settings import Section, check_address
+
+
+class GatewayDiscoverySettings(Section):
+    """How verifiers are found."""
+
+    kind: Literal["static", "dns", "kubernetes"] = "static"
+    """`static` is `verifiers`; `dns` resolves `names` again and again; `kubernetes` watches EndpointSlices."""
+    names: tuple[str, ...] = ()
+    """For `dns`: `host:port`, each of whose A and AAAA records is one verifier. For `kubernetes`: Services."""
+    every: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds between resolutions, for `dns`."""
+    port: str = "grpc"
+    """Name of the Services' port, for `kubernetes`."""
+    watch: Annotated[float, Field(ge=1, le=240)] = 60.0
+    """Seconds one watch lasts, for `kubernetes`; a connection that died unnoticed is found out after as long."""
+
+    @model_validator(mode="after")
+    def _has_names(self) -> Self:
+        if self.kind != "static" and not self.names:
+            raise ValueError(f"names must not be empty for {self.kind}")
+        if self.kind == "dns":
+            for name in self.names:
+                check_address(name)
+        return self
+
+
+def source_of(settings: GatewayDiscoverySettings, listed: Iterable[str], cluster: ClusterSettings) -> Source:
+    """The source that settings name; `listed` is the static list beside them."""
+    match settings.kind:
+        case "static":
+            return StaticSource(listed)
+        case "dns":
+            return DnsSource(settings.names, settings.every)
+        case "kubernetes":
+            return KubernetesSource(cluster, settings.names, settings.port, settings.watch)

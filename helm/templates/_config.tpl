@@ -1,0 +1,83 @@
+{{/* The YAML that a tier's process reads: what the chart knows, over the tier's own `config`. */}}
+{{- define "specdec.config" -}}
+{{- $config := fromYaml (include (printf "specdec.config.%s" .tier) .) -}}
+{{- $model := (index .root.Values .tier).model -}}
+{{- $_ := set $config "model" (merge (dict "path" (include "specdec.modelPath" .)) ($config.model | default dict)) -}}
+{{- with $model.name }}{{ $_ := set $config.model "name" . }}{{ end -}}
+{{- $_ := set $config "address" (printf "0.0.0.0:%s" (include "specdec.grpcPort" .)) -}}
+{{- $_ := set $config "http" (printf "0.0.0.0:%s" (include "specdec.httpPort" .)) -}}
+{{- if ne .tier "gateway" }}{{ $_ := set $config "health" (printf "0.0.0.0:%s" (include "specdec.healthPort" .)) }}{{ end -}}
+{{- $dials := get (dict "gateway" "verifier" "verifier" "drafter") .tier -}}
+{{- if .root.Values.tls.enabled }}{{ $_ := set $config "tls" (fromYaml (include "specdec.config.tls" (merge (dict "dials" $dials) .))) }}{{ end -}}
+{{ toYaml (mustMergeOverwrite (deepCopy (index .root.Values .tier).config) $config) }}
+{{- end -}}
+
+{{- define "specdec.config.drafter" -}}
+{}
+{{- end -}}
+
+{{- define "specdec.config.verifier" -}}
+{{- $drafter := dict "root" .root "tier" "drafter" -}}
+gamma: {{ .root.Values.speculation.gamma }}
+gamma_max: {{ .root.Values.speculation.gammaMax }}
+mode: {{ .root.Values.speculation.mode | quote }}
+drain_seconds: {{ .root.Values.verifier.drain.seconds }}
+{{- if .root.Values.drafter.enabled }}
+discovery:
+  kind: dns
+  names: ["{{ include "specdec.name" $drafter }}-headless.{{ .root.Release.Namespace }}.svc:{{ include "specdec.grpcPort" $drafter }}"]
+{{- end }}
+{{- end -}}
+
+{{- define "specdec.config.gateway" -}}
+{{- $verifier := dict "root" .root "tier" "verifier" -}}
+{{- $headless := printf "%s-headless" (include "specdec.name" $verifier) -}}
+mode: {{ .root.Values.speculation.mode | quote }}
+drain:
+  limit: {{ .root.Values.gateway.drain.seconds }}
+discovery:
+  kind: {{ .root.Values.discovery.kind }}
+{{- if eq .root.Values.discovery.kind "dns" }}
+  names: ["{{ $headless }}.{{ .root.Release.Namespace }}.svc:{{ include "specdec.grpcPort" $verifier }}"]
+{{- else }}
+  names: [{{ $headless }}]
+  port: grpc
+{{- end }}
+{{- end -}}
+
+{{- define "specdec.config.tls" -}}
+certificate: /tls/tls.crt
+key: /tls/tls.key
+ca: /tls/ca.crt
+{{- with .dials }}
+peer: {{ include "specdec.tlsName" (dict "root" $.root "tier" .) }}
+{{- end }}
+{{- end -}}
+
+{{/* The YAML that the ratio controller reads. Its Lease outlasts two looks, as it must. */}}
+{{- define "specdec.config.ratio" -}}
+{{- $scaling := .Values.drafter.autoscaling -}}
+deployment: {{ include "specdec.name" (dict "root" . "tier" "drafter") }}
+http: 0.0.0.0:9090
+interval: {{ .Values.ratioController.interval }}
+cluster:
+  namespace: {{ .Release.Namespace }}
+lease:
+  name: {{ include "specdec.name" (dict "root" . "tier" "ratio-controller") }}
+  duration: {{ max 30 (add 15 (mul 2 .Values.ratioController.interval)) }}
+scaling:
+  minimum: {{ $scaling.minReplicas }}
+  maximum: {{ $scaling.maxReplicas }}
+  down_seconds: {{ $scaling.scaleDownSeconds }}
+metrics:
+  {{- if .Values.metrics.prometheusAddress }}
+  prometheus: {{ .Values.metrics.prometheusAddress }}
+  # Gateways count the same rounds once more.
+  matchers: 'namespace="{{ .Release.Namespace }}",release="{{ .Release.Name }}",component!="gateway"'
+  {{- else }}
+  {{- range $tier := list "verifier" "drafter" }}
+  {{- $each := dict "root" $ "tier" $tier }}
+  {{ $tier }}s: ["{{ include "specdec.name" $each }}-headless.{{ $.Release.Namespace }}.svc:{{ include "specdec.httpPort" $each }}"]
+  {{- end }}
+  {{- end }}
+{{- end -}}

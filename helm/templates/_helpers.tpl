@@ -1,0 +1,161 @@
+{{/* Prefix of every object's name. */}}
+{{- define "specdec.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of a tier's objects: (dict "root" $ "tier" "drafter"). */}}
+{{- define "specdec.name" -}}
+{{ include "specdec.fullname" .root }}-{{ .tier }}
+{{- end -}}
+
+{{/* What a selector matches, and nothing that may change on upgrade. */}}
+{{- define "specdec.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .tier }}
+{{- end -}}
+
+{{/* Labels of every object. */}}
+{{- define "specdec.labels" -}}
+{{ include "specdec.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: specdec
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.global.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Metadata of a tier's object: (dict "root" $ "tier" "drafter" "suffix" "-headless"). */}}
+{{- define "specdec.metadata" -}}
+name: {{ include "specdec.name" . }}{{ .suffix | default "" }}
+namespace: {{ .root.Release.Namespace }}
+labels: {{- include "specdec.labels" . | nindent 2 }}
+{{- end -}}
+
+{{/* An image: (dict "root" $ "image" .image). A digest wins over the tag. */}}
+{{- define "specdec.image" -}}
+{{- $registry := default .image.registry .root.Values.global.imageRegistry -}}
+{{- $path := .image.repository -}}
+{{- if $registry }}{{ $path = printf "%s/%s" $registry $path }}{{ end -}}
+{{- if .image.digest -}}
+{{ $path }}@{{ .image.digest }}
+{{- else -}}
+{{ $path }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "specdec.pullSecrets" -}}
+{{- with .Values.global.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Tiers that are installed. */}}
+{{- define "specdec.tiers" -}}
+{{- if .Values.drafter.enabled }}drafter {{ end }}verifier gateway
+{{- end -}}
+
+{{/* Whether the ratio controller runs. */}}
+{{- define "specdec.ratio" -}}
+{{- if and .Values.drafter.enabled (eq .Values.drafter.autoscaling.kind "ratio") }}true{{ end -}}
+{{- end -}}
+
+{{- define "specdec.serviceAccount" -}}
+{{- $sa := (index .root.Values .tier).serviceAccount -}}
+{{ $sa.name | default (include "specdec.name" .) }}
+{{- end -}}
+
+{{/* Port of a tier's gRPC API. */}}
+{{- define "specdec.grpcPort" -}}
+{{ get (dict "gateway" "50051" "drafter" "50052" "verifier" "50053") .tier }}
+{{- end -}}
+
+{{/* Port of a tier's health in plaintext: the gateway's own gRPC API is plaintext. */}}
+{{- define "specdec.healthPort" -}}
+{{ get (dict "gateway" "50051" "drafter" "8081" "verifier" "8081") .tier }}
+{{- end -}}
+
+{{/* Port of /metrics: the gateway's is its HTTP API. */}}
+{{- define "specdec.httpPort" -}}
+{{ get (dict "gateway" "8000" "drafter" "9090" "verifier" "9090") .tier }}
+{{- end -}}
+
+{{/* Full name of the gRPC service whose health is a tier's readiness. */}}
+{{- define "specdec.healthService" -}}
+{{ get (dict
+  "gateway" "specdec.gateway.v1.GenerationService"
+  "drafter" "specdec.drafter.v1.DrafterService"
+  "verifier" "specdec.verifier.v1.VerifierService") .tier }}
+{{- end -}}
+
+{{/* Where a tier's model lies in its container. */}}
+{{- define "specdec.modelPath" -}}
+{{- $model := (index .root.Values .tier).model -}}
+{{- if eq $model.source "image" -}}
+{{ $model.path }}
+{{- else if eq $model.source "claim" -}}
+/models/{{ $model.path }}
+{{- else -}}
+/models/{{ $model.huggingFace.repository | replace "/" "--" }}--{{ $model.huggingFace.revision | replace "/" "--" }}
+{{- end -}}
+{{- end -}}
+
+{{/* Secret with a tier's certificate. */}}
+{{- define "specdec.tlsSecret" -}}
+{{- if eq .root.Values.tls.mode "certManager" -}}
+{{ include "specdec.name" . }}-tls
+{{- else -}}
+{{ index .root.Values.tls.existingSecrets .tier }}
+{{- end -}}
+{{- end -}}
+
+{{/* DNS name in a tier's certificate, which those who dial it look for. */}}
+{{- define "specdec.tlsName" -}}
+{{ include "specdec.name" . }}.{{ .root.Release.Namespace }}.svc
+{{- end -}}
+
+{{/* Pods may run as this, and as nothing more. */}}
+{{- define "specdec.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "specdec.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Defaults under overrides; a null in the overrides takes a field out: (dict "base" yaml "over" map). */}}
+{{- define "specdec.overlay" -}}
+{{- $base := fromYaml .base -}}
+{{- range $key, $value := .over -}}
+{{- if kindIs "invalid" $value -}}{{- $_ := unset $base $key -}}{{- else -}}{{- $_ := set $base $key $value -}}{{- end -}}
+{{- end -}}
+{{ toYaml $base }}
+{{- end -}}
+
+{{/* Port of a URL. */}}
+{{- define "specdec.urlPort" -}}
+{{- $url := urlParse . -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+{{ $port | default (ternary "443" "80" (eq $url.scheme "https")) }}
+{{- end -}}

@@ -1,0 +1,22 @@
+{{/* PromQL matchers of a tier's own series, without braces. */}}
+{{- define "specdec.matchers" -}}
+namespace="{{ .root.Release.Namespace }}",component="{{ .tier }}",release="{{ .root.Release.Name }}"
+{{- end -}}
+
+{{/* PromQL of what a tier has to carry: what its autoscaler divides among replicas. */}}
+{{- define "specdec.demand" -}}
+{{- $matchers := include "specdec.matchers" . -}}
+{{- if eq .tier "drafter" -}}
+sum(specdec_drafter_sessions{ {{- $matchers -}} })
+{{- else if eq .tier "verifier" -}}
+sum(specdec_requests_running{ {{- $matchers -}} }) + sum(specdec_requests_waiting{ {{- $matchers -}} })
+{{- else -}}
+sum(specdec_requests_running{ {{- $matchers -}} })
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that every series gets, so that rules and dashboards can tell tiers and releases apart. */}}
+{{- define "specdec.relabelings" -}}
+- {targetLabel: component, replacement: {{ .tier }}}
+- {targetLabel: release, replacement: {{ .root.Release.Name }}}
+{{- end -}}

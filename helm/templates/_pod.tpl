@@ -1,0 +1,244 @@
+{{/* A tier's pod: (dict "root" $ "tier" "drafter"). */}}
+{{- define "specdec.pod" -}}
+{{- $values := index .root.Values .tier -}}
+metadata:
+  labels:
+    {{- include "specdec.selector" . | nindent 4 }}
+    {{- with .root.Values.global.labels }}{{ toYaml . | nindent 4 }}{{ end }}
+    {{- with $values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
+  annotations:
+    checksum/config: {{ include "specdec.config" . | sha256sum }}
+    {{- if eq .tier "gateway" }}
+    checksum/redis: {{ include "specdec.redisEnv" .root | sha256sum }}
+    {{- end }}
+    {{- with $values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  serviceAccountName: {{ include "specdec.serviceAccount" . }}
+  automountServiceAccountToken: {{ and (eq .tier "gateway") (eq .root.Values.discovery.kind "kubernetes") }}
+  enableServiceLinks: false
+  securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.podSecurity" .) "over" $values.podSecurityContext) | nindent 4 }}
+  {{- include "specdec.pullSecrets" .root | nindent 2 }}
+  {{- include "specdec.placement" (dict "root" .root "tier" .tier "values" $values) | nindent 2 }}
+  terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
+  {{- $init := include "specdec.initContainers" . | trim }}
+  {{- if $init }}
+  initContainers: {{- $init | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: {{ .tier }}
+      {{- include "specdec.container" . | nindent 6 }}
+    {{- with $values.sidecars }}{{ toYaml . | nindent 4 }}{{ end }}
+  volumes: {{- include "specdec.volumes" . | nindent 4 }}
+{{- end -}}
+
+{{/* Where pods go: (dict "root" $ "tier" t "values" v). */}}
+{{- define "specdec.placement" -}}
+{{- with .values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- range . }}
+  - {{- toYaml . | nindent 4 }}
+    {{- if not .labelSelector }}
+    labelSelector:
+      matchLabels: {{- include "specdec.selector" $ | nindent 8 }}
+    {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "specdec.container" -}}
+{{- $values := index .root.Values .tier -}}
+image: {{ include "specdec.image" (dict "root" .root "image" $values.image) }}
+imagePullPolicy: {{ $values.image.pullPolicy }}
+securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.containerSecurity" .) "over" $values.securityContext) | nindent 2 }}
+args: {{- concat (list "--config" "/config/config.yaml") $values.extraArgs | toYaml | nindent 2 }}
+env:
+  - {name: HOME, value: /tmp}
+  {{- if eq .tier "gateway" }}
+  {{- include "specdec.redisEnv" .root | nindent 2 }}
+  {{- end }}
+  {{- with $values.extraEnv }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- with $values.extraEnvFrom }}
+envFrom: {{- toYaml . | nindent 2 }}
+{{- end }}
+ports:
+  - {name: grpc, containerPort: {{ include "specdec.grpcPort" . }}}
+  - {name: http, containerPort: {{ include "specdec.httpPort" . }}}
+  {{- if ne .tier "gateway" }}
+  - {name: health, containerPort: {{ include "specdec.healthPort" . }}}
+  {{- end }}
+{{ include "specdec.probes" . }}
+lifecycle: {{- include "specdec.lifecycle" $values | nindent 2 }}
+resources: {{- include "specdec.resources" $values | nindent 2 }}
+volumeMounts:
+  - {name: config, mountPath: /config, readOnly: true}
+  - {name: tmp, mountPath: /tmp}
+  {{- if ne $values.model.source "image" }}
+  - {name: models, mountPath: /models, readOnly: true}
+  {{- end }}
+  {{- if .root.Values.tls.enabled }}
+  - {name: tls, mountPath: /tls, readOnly: true}
+  {{- end }}
+  {{- if eq .tier "gateway" }}{{ include "specdec.redisMounts" .root | nindent 2 }}{{ end }}
+  {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end -}}
+
+{{/* gRPC probes on the plaintext port; the port is a number, for a probe takes no name. A GPU tier has started once its model
+     is loaded; the gateway once it answers, for its verifiers may come later. */}}
+{{- define "specdec.probes" -}}
+{{- $values := index .root.Values .tier -}}
+{{- $port := include "specdec.healthPort" . -}}
+{{- $started := ternary "liveness" "" (eq .tier "gateway") -}}
+{{- $failures := div (add (int $values.startupSeconds) 4) 5 | max 1 -}}
+startupProbe:
+{{- with $values.probes.startup }}{{ toYaml . | nindent 2 }}{{ else }}
+  grpc: {port: {{ $port }}, service: {{ $started | quote }}}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: {{ $failures }}
+{{- end }}
+readinessProbe:
+{{- with $values.probes.readiness }}{{ toYaml . | nindent 2 }}{{ else }}
+  grpc: {port: {{ $port }}, service: {{ include "specdec.healthService" . }}}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 2
+{{- end }}
+livenessProbe:
+{{- with $values.probes.liveness }}{{ toYaml . | nindent 2 }}{{ else }}
+  grpc: {port: {{ $port }}, service: liveness}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end }}
+{{- end -}}
+
+{{/* A pod that ends serves on until nobody sends it anything. */}}
+{{- define "specdec.lifecycle" -}}
+{{- if .lifecycle -}}
+{{ toYaml .lifecycle }}
+{{- else -}}
+preStop:
+  {{- if eq .drain.preStop "sleep" }}
+  sleep: {seconds: {{ .drain.preStopSeconds }}}
+  {{- else }}
+  exec: {command: [sleep, {{ .drain.preStopSeconds | quote }}]}
+  {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Requests and limits, the accelerator among them. */}}
+{{- define "specdec.resources" -}}
+{{- $resources := deepCopy .resources -}}
+{{- if and .gpu .gpu.enabled -}}
+{{- $gpu := dict .gpu.resourceName (.gpu.count | toString) -}}
+{{- $_ := set $resources "limits" (merge $gpu ($resources.limits | default dict)) -}}
+{{- $_ := set $resources "requests" (merge $gpu ($resources.requests | default dict)) -}}
+{{- end -}}
+{{ toYaml $resources }}
+{{- end -}}
+
+{{- define "specdec.volumes" -}}
+{{- $values := index .root.Values .tier -}}
+{{- $model := $values.model -}}
+- name: config
+  configMap: {name: {{ include "specdec.name" . }}}
+- name: tmp
+  emptyDir: {sizeLimit: 1Gi}
+{{- if eq $model.source "claim" }}
+- name: models
+  persistentVolumeClaim: {claimName: {{ $model.existingClaim }}, readOnly: true}
+{{- else if eq $model.source "huggingFace" }}
+- name: models
+  {{- if eq $model.cache.kind "emptyDir" }}
+  emptyDir: {sizeLimit: {{ $model.cache.size }}}
+  {{- else if eq $model.cache.kind "claim" }}
+  persistentVolumeClaim: {claimName: {{ include "specdec.name" . }}-models}
+  {{- else }}
+  persistentVolumeClaim: {claimName: {{ $model.cache.existingClaim }}}
+  {{- end }}
+{{- end }}
+{{- if .root.Values.tls.enabled }}
+- name: tls
+  secret: {secretName: {{ include "specdec.tlsSecret" . }}, defaultMode: 0440}
+{{- end }}
+{{- if eq .tier "gateway" }}{{ include "specdec.redisVolumes" .root }}{{ end }}
+{{- with $values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "specdec.redisMounts" -}}
+{{- with .Values.redis.external.tls }}
+{{- if and .enabled .caSecret }}
+- {name: redis-ca, mountPath: /redis-ca, readOnly: true}
+{{- end }}
+{{- if and .enabled .clientSecret }}
+- {name: redis-client, mountPath: /redis-client, readOnly: true}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "specdec.redisVolumes" -}}
+{{- with .Values.redis.external.tls }}
+{{- if and .enabled .caSecret }}
+- name: redis-ca
+  secret: {secretName: {{ .caSecret }}, defaultMode: 0440}
+{{- end }}
+{{- if and .enabled .clientSecret }}
+- name: redis-client
+  secret: {secretName: {{ .clientSecret }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "specdec.initContainers" -}}
+{{- $values := index .root.Values .tier -}}
+{{- with $values.initContainers }}{{ toYaml . }}{{ end }}
+{{- if eq $values.model.source "huggingFace" }}
+- name: download-model
+  image: {{ include "specdec.image" (dict "root" .root "image" $values.image) }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.containerSecurity" .) "over" $values.securityContext) | nindent 4 }}
+  command: [python, -c]
+  args:
+    - |
+      import os
+      from huggingface_hub import snapshot_download
+      snapshot_download(
+          os.environ["MODEL"], revision=os.environ["REVISION"], local_dir=os.environ["FOLDER"],
+          allow_patterns=os.environ["FILES"].split(),
+      )
+  env:
+    - {name: HOME, value: /tmp}
+    - {name: MODEL, value: {{ $values.model.huggingFace.repository | quote }}}
+    - {name: REVISION, value: {{ $values.model.huggingFace.revision | quote }}}
+    - {name: FOLDER, value: {{ include "specdec.modelPath" . | quote }}}
+    - {name: FILES, value: {{ ternary "*.json *.jinja *.txt *.model" "*.json *.jinja *.txt *.model *.safetensors" (eq .tier "gateway") | quote }}}
+    {{- with $values.model.huggingFace.tokenSecret }}
+    {{- if .name }}
+    - name: HF_TOKEN
+      valueFrom: {secretKeyRef: {name: {{ .name }}, key: {{ .key }}}}
+    {{- end }}
+    {{- end }}
+    {{- with $values.extraEnv }}{{ toYaml . | nindent 4 }}{{ end }}
+  resources: {{- toYaml $values.resources | nindent 4 }}
+  volumeMounts:
+    - {name: models, mountPath: /models}
+    - {name: tmp, mountPath: /tmp}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,67 @@
+{{/* What the schema cannot say; each mistake is one sentence, and all of them are told at once. */}}
+{{- define "specdec.validate" -}}
+{{- $wrong := list -}}
+{{- $redis := .Values.redis -}}
+{{- $external := or $redis.external.url $redis.external.existingSecret $redis.external.addresses -}}
+{{- if not (or $external $redis.dev.enabled) -}}
+{{- $wrong = append $wrong "Gateways keep sessions in Redis: set redis.external.url, redis.external.existingSecret or redis.external.addresses, or redis.dev.enabled=true to try things out." -}}
+{{- end -}}
+{{- if and $external $redis.dev.enabled -}}
+{{- $wrong = append $wrong "Sessions live in one place: set either redis.external or redis.dev.enabled=true, not both." -}}
+{{- end -}}
+{{- if and (gt (len $redis.external.addresses) 1) (not $redis.external.sentinelMaster) -}}
+{{- $wrong = append $wrong "redis.external.addresses holds several Sentinels or one server: set redis.external.sentinelMaster, or leave one address." -}}
+{{- end -}}
+{{- if contains "@" $redis.external.url -}}
+{{- $wrong = append $wrong "redis.external.url must not hold a password, for values are kept in the release: put the whole URL in a Secret and name it in redis.external.existingSecret." -}}
+{{- end -}}
+{{- if and .Values.tls.enabled (eq .Values.tls.mode "certManager") (not .Values.tls.certManager.issuerRef.name) -}}
+{{- $wrong = append $wrong "Mutual TLS by cert-manager needs an issuer: set tls.certManager.issuerRef.name." -}}
+{{- end -}}
+{{- if eq .Values.drafter.autoscaling.kind "ratio" -}}
+{{- if not .Values.drafter.enabled -}}
+{{- $wrong = append $wrong "The ratio controller scales drafters, and there are none: set drafter.enabled=true, or another drafter.autoscaling.kind." -}}
+{{- end -}}
+{{- end -}}
+{{- range $tier := splitList " " (include "specdec.tiers" .) -}}
+{{- $values := index $.Values $tier -}}
+{{- if and $.Values.tls.enabled (eq $.Values.tls.mode "existingSecrets") (not (index $.Values.tls.existingSecrets $tier)) -}}
+{{- $wrong = append $wrong (printf "Mutual TLS needs a certificate for the %s: set tls.existingSecrets.%s." $tier $tier) -}}
+{{- end -}}
+{{- $ending := add $values.drain.preStopSeconds ($values.drain.seconds | default 2) -}}
+{{- if le (int $values.terminationGracePeriodSeconds) (int $ending) -}}
+{{- $wrong = append $wrong (printf "A %s that ends takes up to %d s (preStop and drain) and would be killed after %d s: raise %s.terminationGracePeriodSeconds." $tier (int $ending) (int $values.terminationGracePeriodSeconds) $tier) -}}
+{{- end -}}
+{{- if and (eq $values.autoscaling.kind "keda") (not $.Values.metrics.prometheusAddress) -}}
+{{- $wrong = append $wrong (printf "KEDA scales the %s by what Prometheus knows: set metrics.prometheusAddress." $tier) -}}
+{{- end -}}
+{{- if and (ne $values.autoscaling.kind "none") (gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas)) -}}
+{{- $wrong = append $wrong (printf "%s.autoscaling.minReplicas must not be more than %s.autoscaling.maxReplicas." $tier $tier) -}}
+{{- end -}}
+{{- if and (eq $values.autoscaling.kind "hpa") (eq (int $values.autoscaling.minReplicas) 0) -}}
+{{- $wrong = append $wrong (printf "A HorizontalPodAutoscaler keeps at least one pod: set %s.autoscaling.minReplicas to 1 or more." $tier) -}}
+{{- end -}}
+{{- $model := $values.model -}}
+{{- if and (eq $model.source "claim") (not $model.existingClaim) -}}
+{{- $wrong = append $wrong (printf "The %s's model lies in a claim: set %s.model.existingClaim." $tier $tier) -}}
+{{- end -}}
+{{- if and (eq $model.source "claim") (hasPrefix "/" $model.path) -}}
+{{- $wrong = append $wrong (printf "%s.model.path is a path inside the claim: it must not begin with a slash." $tier) -}}
+{{- end -}}
+{{- if and (eq $model.source "image") (not (hasPrefix "/" $model.path)) -}}
+{{- $wrong = append $wrong (printf "%s.model.path is a path inside the image: it must begin with a slash." $tier) -}}
+{{- end -}}
+{{- if and (eq $model.source "huggingFace") (not $model.huggingFace.repository) -}}
+{{- $wrong = append $wrong (printf "The %s's model is downloaded: set %s.model.huggingFace.repository." $tier $tier) -}}
+{{- end -}}
+{{- if and (eq $model.source "huggingFace") (eq $model.cache.kind "existingClaim") (not $model.cache.existingClaim) -}}
+{{- $wrong = append $wrong (printf "The %s's models are kept in a claim: set %s.model.cache.existingClaim." $tier $tier) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (or .Values.gatewayApi.httpRoute.enabled .Values.gatewayApi.grpcRoute.enabled) (not .Values.gatewayApi.parentRefs) -}}
+{{- $wrong = append $wrong "Routes hang on a Gateway: set gatewayApi.parentRefs." -}}
+{{- end -}}
+{{- if $wrong -}}
+{{- fail (printf "\n\n%s\n" (join "\n" $wrong)) -}}
+{{- end -}}
+{{- end -}}

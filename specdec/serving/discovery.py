@@ -1,0 +1,164 @@
+"""Who is there to be dialled: whole snapshots, given again whenever they change, from a list or from DNS.
+
+A source that cannot ask keeps its last answer: nobody is forgotten because the one who knows is away.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol, Self
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+from pydantic import Field, model_validator
+
+from specdec.serving.settings import Address, Section, split_address
+
+_log = structlog.get_logger()
+
+
+class DiscoverySettings(Section):
+    """How the peers are found."""
+
+    kind: Literal["static", "dns"] = "static"
+    """`static` is the list beside it; `dns` resolves `names` again and again, as a headless Service wants."""
+    names: tuple[Address, ...] = ()
+    """For `dns`: `host:port`, each of whose A and AAAA records is one peer."""
+    every: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds between resolutions."""
+
+    @model_validator(mode="after")
+    def _has_names(self) -> Self:
+        if self.kind == "dns" and not self.names:
+            raise ValueError("names must not be empty for dns")
+        return self
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Endpoint:
+    """One peer."""
+
+    address: str
+    """`host:port`."""
+    uid: str = ""
+    """Tells two peers apart that had the same address one after the other; empty where nobody knows."""
+    draining: bool = False
+    """It may finish what it has, and gets nothing new."""
+
+    @property
+    def key(self) -> str:
+        """What sessions are hashed with."""
+        return self.uid or self.address
+
+
+Endpoints = tuple[Endpoint, ...]
+"""A whole snapshot, in order, each address once."""
+
+
+class Source(Protocol):
+    """Knows the endpoints of one tier."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since the one who is asked last answered: how old the snapshot may be."""
+
+    def snapshots(self) -> AsyncGenerator[Endpoints]:
+        """Everybody there is, at once and again after every change; it never ends."""
+
+
+class StaticSource:
+    """A list that does not change."""
+
+    age = 0.0
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self._endpoints = tuple(sorted({Endpoint(address) for address in addresses}))
+
+    async def snapshots(self) -> AsyncGenerator[Endpoints]:
+        """The list, once."""
+        yield self._endpoints
+        await asyncio.Event().wait()
+
+
+class DnsSource:
+    """The addresses behind names, resolved again and again.
+
+    That a name does not exist is an answer, "nobody": so a headless Service without ready pods says it. A resolver
+    that fails has not answered.
+    """
+
+    def __init__(self, names: Sequence[str], every: float) -> None:
+        self._names = names
+        self._every = every
+        self._answered = time.monotonic()
+
+    @property
+    def age(self) -> float:
+        """Seconds since every name was last resolved."""
+        return time.monotonic() - self._answered
+
+    async def snapshots(self) -> AsyncGenerator[Endpoints]:
+        """What the names resolve to, whenever it changes."""
+        known: Endpoints | None = None
+        while True:
+            try:
+                found = await resolve(self._names)
+            except OSError as error:
+                _log.warning("resolution_failed", names=self._names, error=str(error))
+            else:
+                self._answered = time.monotonic()
+                if found != known:
+                    known = found
+                    yield found
+            await asyncio.sleep(self._every)
+
+
+async def resolve(names: Iterable[str]) -> Endpoints:
+    """One endpoint for each A and AAAA record of names given as `host:port`; a name that does not exist has none.
+
+    Raises:
+        OSError: the resolver failed.
+    """
+    found = await asyncio.gather(*(_addresses(*split_address(name)) for name in names))
+    return tuple(Endpoint(address) for address in sorted(set().union(*found)))
+
+
+async def _addresses(host: str, port: int) -> set[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno in {socket.EAI_NONAME, socket.EAI_NODATA}:
+            return set()
+        raise
+    return {join_address(str(address[0]), port) for *_, address in found}
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def source_of(settings: DiscoverySettings, listed: Iterable[str]) -> Source:
+    """The source that settings name; `listed` is the static list beside them."""
+    if settings.kind == "dns":
+        return DnsSource(settings.names, settings.every)
+    return StaticSource(listed)
+
+
+async def first_snapshot(source: Source, timeout: float) -> Endpoints:
+    """Who is there now.
+
+    Raises:
+        TimeoutError: no word within `timeout` seconds.
+    """
+    async with asyncio.timeout(timeout), aclosing(source.snapshots()) as snapshots:
+        return await anext(snapshots)
+
+
+def watch_age(source: Source, registry: CollectorRegistry) -> None:
+    """Export how old the source's snapshot may be."""
+    help_text = "Since the source of endpoints last answered."
+    Gauge("specdec_discovery_sync_age_seconds", help_text, registry=registry).set_function(lambda: source.age)

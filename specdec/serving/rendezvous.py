@@ -1,0 +1,13 @@
+"""Rendezvous hashing (Thaler and Ravishankar, 1998): when a member comes or goes, only its own keys move."""
+
+import hashlib
+from collections.abc import Iterable
+
+
+def ranking(key: str, members: Iterable[str]) -> list[str]:
+    """The members by falling hash with `key`: the first is the key's own, the others are where it goes in turn."""
+    return sorted(members, key=lambda member: _weight(key, member), reverse=True)
+
+
+def _weight(key: str, member: str) -> bytes:
+    return hashlib.blake2b(f"{key}\0{member}".encode(), digest_size=8).digest()

@@ -1,0 +1,94 @@
+"""Readings from the /metrics of each replica."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from specdec.serving.readings import (
+    COUNTERS,
+    DRAFTER,
+    GAUGES,
+    VERIFIER,
+    MetricsUnreadable,
+    Reading,
+    Sums,
+    fetch,
+    reading_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scrape:
+    at: float
+    values: Mapping[str, float]
+
+
+class Scraper:
+    """Reads the /metrics of each replica; from the second time on, the numbers are those since the time before."""
+
+    def __init__(self, timeout: float = 5.0) -> None:
+        self._timeout = timeout
+        self._before: dict[str, _Scrape] = {}
+
+    def read(self, urls: Iterable[str]) -> Reading:
+        """The numbers of the replicas that answer.
+
+        Raises:
+            MetricsUnreadable: none does.
+        """
+        asked = sorted(set(urls))
+        with ThreadPoolExecutor(max_workers=16) as threads:
+            answers = list(threads.map(self._scrape, asked))
+        heard = {url: scrape for url, scrape in zip(asked, answers, strict=True) if scrape is not None}
+        if not heard:
+            raise MetricsUnreadable(f"no metrics at {', '.join(asked) or 'no address'}")
+        sums = _since(self._before, heard)
+        self._before = heard
+        return reading_of(sums)
+
+    def _scrape(self, url: str) -> _Scrape | None:
+        try:
+            text = fetch(url, self._timeout).decode()
+            return _Scrape(time.monotonic(), _values(text))
+        except (MetricsUnreadable, ValueError):
+            return None
+
+
+def _since(before: Mapping[str, _Scrape], now: Mapping[str, _Scrape]) -> Sums:
+    counters: defaultdict[str, float] = defaultdict(float)
+    for url, scrape in now.items():
+        old = before[url].values if url in before else {}
+        for name in COUNTERS:
+            value = scrape.values.get(name, 0.0)
+            earlier = old.get(name, 0.0)
+            counters[name] += value - earlier if value >= earlier else value  # a smaller one has started anew
+    spans = [scrape.at - before[url].at for url, scrape in now.items() if url in before]
+    return Sums(
+        counters,
+        {name: mean for name in GAUGES if (mean := _mean(scrape.values.get(name) for scrape in now.values()))},
+        verifiers=sum(VERIFIER in scrape.values for scrape in now.values()),
+        drafters=sum(DRAFTER in scrape.values for scrape in now.values()),
+        seconds=sum(spans) / len(spans) if len(spans) == len(now) else None,
+    )
+
+
+def _values(text: str) -> dict[str, float]:
+    wanted = {*COUNTERS, *GAUGES, VERIFIER, DRAFTER}
+    sums: defaultdict[str, float] = defaultdict(float)
+    counts: Counter[str] = Counter()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+            for name in {sample.name, f"{sample.name}{{{labels}}}"} & wanted:
+                sums[name] += sample.value
+                counts[name] += 1
+    return {name: value / counts[name] if name in GAUGES else value for name, value in sums.items()}
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value]
+    return sum(known) / len(known) if known else 0.0

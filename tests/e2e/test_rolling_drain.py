@@ -1,0 +1,96 @@
+"""Verifiers can be replaced one after the other under load: every stream says what it would have said undisturbed."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tests.e2e import conftest
+from tests.e2e.conftest import ROOT, System, alive, environment, running_system, wait_until
+
+PROMPTS = ("import os\n\n\ndef main(", "class Node:\n    def __init__(self, ")
+SAMPLING: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 1, "seed": 5})
+REQUESTS = [{"prompt": prompt, **sampling} for prompt in PROMPTS for sampling in SAMPLING]
+TOKENS = 120
+
+
+def tokens(http: str, request: dict[str, Any]) -> list[int]:
+    """The output of one stream."""
+    extras = {"ignore_eos": True, "return_token_ids": True}
+    with OpenAI(base_url=f"{http}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        stream = client.completions.create(model="demo", max_tokens=TOKENS, stream=True, extra_body=extras, **request)
+        return [token for chunk in stream for token in (chunk.choices[0].token_ids or [])]
+
+
+def states(system: System) -> dict[str, str]:
+    """What the gateway thinks of its verifiers."""
+    with urllib.request.urlopen(f"{system.http}/readyz", timeout=10) as reply:
+        found: dict[str, str] = json.loads(reply.read())["verifiers"]
+        return found
+
+
+def all_ready(system: System) -> bool:
+    """Whether every verifier says so itself, and the gateway has heard it."""
+    try:
+        for entry in system.state:
+            if entry["role"] == "verifier":
+                urllib.request.urlopen(f"http://{entry['http']}/readyz", timeout=10).close()
+        return set(states(system).values()) == {"ready"}
+    except OSError:
+        return False
+
+
+@contextmanager
+def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]:
+    """SIGTERM a process, and start another with its own command line once it is gone; that one lasts as long."""
+    command = Path(f"/proc/{entry['pid']}/cmdline").read_text().rstrip("\0").split("\0")
+    os.kill(entry["pid"], signal.SIGTERM)
+    wait_until(lambda: not alive(entry["pid"]), 60)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@pytest.mark.parametrize("drain_seconds", ["0", "60"], ids=["handed over", "finished"])
+def test_a_rolling_drain_changes_no_token(
+    drain_seconds: str, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [tokens(system.http, request) for request in REQUESTS]
+    variables = {"SPECDEC_VERIFIER_DRAIN_SECONDS": drain_seconds}
+    monkeypatch.setattr(conftest, "environment", lambda: environment() | variables)
+    over = threading.Event()
+
+    def keep_asking(first: int) -> int:
+        """Streams until the drain is over; how many there were."""
+        count = 0
+        while not over.is_set():
+            number = (first + count) % len(REQUESTS)
+            assert tokens(pair.http, REQUESTS[number]) == expected[number]
+            count += 1
+        return count
+
+    with running_system(tmp_path, "--verifiers", "2") as pair, ThreadPoolExecutor(3) as clients:
+        asking = [clients.submit(keep_asking, number) for number in range(3)]
+        try:
+            verifiers = [entry for entry in pair.state if entry["role"] == "verifier"]
+            with replaced(verifiers[0], variables):
+                wait_until(lambda: all_ready(pair), 120)
+                with replaced(verifiers[1], variables):
+                    wait_until(lambda: all_ready(pair), 120)
+                    over.set()
+                    assert min(each.result(timeout=120) for each in asking) > 0
+        finally:
+            over.set()

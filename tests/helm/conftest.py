@@ -1,0 +1,68 @@
+"""The chart, rendered once for every way of installing it that is in ci/."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.helm.engine import CHART, Helm, Manifest, find_helm, manifests
+
+CASES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
+
+
+@cache
+def values_of(case: str) -> dict[str, object]:
+    """The values of one file in ci/."""
+    loaded: dict[str, object] = yaml.safe_load((CHART / "ci" / f"{case}-values.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@cache
+def _texts(helm: Helm, case: str) -> dict[str, str]:
+    return helm.render(CHART, values_of(case))
+
+
+@cache
+def _objects(helm: Helm, case: str) -> list[Manifest]:
+    return manifests(_texts(helm, case))
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    """The engine."""
+    found = find_helm()
+    if found is None:
+        pytest.skip("neither helm-python-sdk nor a helm on PATH")
+    return found
+
+
+@pytest.fixture(scope="session")
+def package(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart as it is shipped."""
+    return helm.package(CHART, tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    """The name of a file in ci/."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def objects(helm: Helm, case: str) -> list[Manifest]:
+    """Everything that this case installs."""
+    return _objects(helm, case)
+
+
+@pytest.fixture(scope="session")
+def full(helm: Helm) -> list[Manifest]:
+    """What the case with everything in it installs."""
+    return _objects(helm, "full")
+
+
+@pytest.fixture(scope="session")
+def default(helm: Helm) -> list[Manifest]:
+    """What the least case installs."""
+    return _objects(helm, "default")

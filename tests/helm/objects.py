@@ -1,0 +1,54 @@
+"""Questions that the tests ask of rendered objects."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import yaml
+
+from tests.helm.engine import RELEASE, Manifest
+
+TIERS = ("drafter", "verifier", "gateway")
+
+
+def of_kind(objects: Iterable[Manifest], *kinds: str) -> list[Manifest]:
+    """Those of some kinds."""
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def named(objects: Iterable[Manifest], kind: str, suffix: str) -> Manifest:
+    """The one object of a kind whose name ends in the suffix, after the chart's prefix."""
+    name = f"{RELEASE}-specdec-{suffix}"
+    found = [each for each in of_kind(objects, kind) if each["metadata"]["name"] == name]
+    assert len(found) == 1, f"{kind} {name}: {len(found)} of them"
+    return found[0]
+
+
+def pods(objects: Iterable[Manifest]) -> dict[str, dict[str, Any]]:
+    """Component to pod template, of everything that runs pods."""
+    runners = of_kind(objects, "Deployment", "StatefulSet", "Job")
+    templates = [runner["spec"]["template"] for runner in runners]
+    return {template["metadata"]["labels"]["app.kubernetes.io/component"]: template for template in templates}
+
+
+def tiers(objects: Iterable[Manifest]) -> list[str]:
+    """The tiers that are installed."""
+    running = pods(objects)
+    return [tier for tier in TIERS if tier in running]
+
+
+def containers(template: Manifest) -> Iterator[dict[str, Any]]:
+    """All of a pod's, those that start it included."""
+    yield from template["spec"].get("initContainers", [])
+    yield from template["spec"]["containers"]
+
+
+def config(objects: Iterable[Manifest], component: str) -> dict[str, Any]:
+    """What a component's process reads."""
+    text = named(objects, "ConfigMap", component)["data"]["config.yaml"]
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
+
+
+def selects(selector: dict[str, str], template: Manifest) -> bool:
+    """Whether labels of a pod satisfy a selector."""
+    return selector.items() <= template["metadata"]["labels"].items()

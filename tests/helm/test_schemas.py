@@ -1,0 +1,74 @@
+"""Objects are what Kubernetes and the operators' own resources take, by their published schemas."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+from tests.helm.engine import Manifest
+from tests.helm.objects import of_kind
+
+VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
+OPERATORS = ("keda.sh", "monitoring.coreos.com", "cert-manager.io", "gateway.networking.k8s.io")
+VALIDATORS = os.environ.get("SPECDEC_CRD_VALIDATORS", "")
+"""A folder in which `make crd-validators` was run."""
+
+
+def _of_operators(manifest: Manifest) -> bool:
+    return str(manifest["apiVersion"]).partition("/")[0] in OPERATORS
+
+
+def _sleeps(manifest: Manifest) -> bool:
+    return "'sleep': {" in str(manifest)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_are_what_kubernetes_takes(objects: list[Manifest], version: str) -> None:
+    core = [each for each in objects if not _of_operators(each)]
+    if version == "1.29":  # knows preStop's sleep only behind a feature gate: drain.preStop=exec is for it
+        core = [each for each in core if not _sleeps(each)]
+    assert len(core) > 10
+    for each in core:
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_the_oldest_kubernetes_is_served_by_an_exec(full: list[Manifest]) -> None:
+    (verifier,) = [each for each in of_kind(full, "Deployment") if each["metadata"]["name"].endswith("-verifier")]
+    assert not _sleeps(verifier)
+    kubernetes_validate.validate(verifier, "1.29", strict=True)
+
+
+def test_the_validator_sees_a_named_port_in_a_grpc_probe(default: list[Manifest]) -> None:
+    drafter = json.loads(json.dumps(of_kind(default, "Deployment")[0]))
+    drafter["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]["grpc"]["port"] = "health"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(drafter, "1.37", strict=True)
+
+
+@pytest.mark.skipif(not VALIDATORS, reason="SPECDEC_CRD_VALIDATORS names no folder with the operators' validators")
+def test_objects_are_what_the_operators_take(objects: list[Manifest]) -> None:
+    theirs = [each for each in objects if _of_operators(each)]
+    complaints = _validate(theirs)
+    assert complaints == []
+
+
+@pytest.mark.skipif(not VALIDATORS, reason="SPECDEC_CRD_VALIDATORS names no folder with the operators' validators")
+def test_the_operators_validators_see_a_wrong_field(full: list[Manifest]) -> None:
+    scaled = json.loads(json.dumps(of_kind(full, "ScaledObject")[0]))
+    scaled["spec"]["minReplicaCount"] = "one"
+    assert _validate([scaled])
+
+
+def _validate(theirs: list[Manifest]) -> list[str]:
+    node = shutil.which("node")
+    assert node, "node is needed for the operators' validators"
+    script = Path(__file__).with_name("validate_crds.cjs")
+    command = [node, str(script), VALIDATORS]
+    done = subprocess.run(command, input=json.dumps(theirs), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    complaints: list[str] = json.loads(done.stdout)
+    return complaints

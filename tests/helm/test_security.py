@@ -1,0 +1,173 @@
+"""Pods are restricted, tokens and rights are few, and the network has only the edges that are needed."""
+
+import pytest
+
+from tests.helm.engine import Helm, Manifest
+from tests.helm.objects import containers, named, of_kind, pods, selects
+
+ALLOWED_VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
+
+
+def _breaches(template: Manifest) -> list[str]:
+    """What Pod Security's `restricted` standard forbids in a pod.
+
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+    """
+    spec = template["spec"]
+    pod = spec.get("securityContext", {})
+    found = [field for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
+    found += [f"volume {v['name']}" for v in spec.get("volumes", []) if not (v.keys() - {"name"}) <= ALLOWED_VOLUMES]
+    for container in containers(template):
+        own = container.get("securityContext", {})
+        merged = {**pod, **own}
+        rules = {
+            "privileged": not own.get("privileged"),
+            "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is False,
+            "drop ALL": "ALL" in own.get("capabilities", {}).get("drop", []),
+            "add": set(own.get("capabilities", {}).get("add", [])) <= {"NET_BIND_SERVICE"},
+            "runAsNonRoot": merged.get("runAsNonRoot") is True,
+            "runAsUser": merged.get("runAsUser") != 0,
+            "seccomp": merged.get("seccompProfile", {}).get("type") in {"RuntimeDefault", "Localhost"},
+            "hostPort": not any("hostPort" in port for port in container.get("ports", [])),
+        }
+        found += [f"{container['name']}: {rule}" for rule, kept in rules.items() if not kept]
+    return found
+
+
+def test_every_pod_is_restricted(objects: list[Manifest]) -> None:
+    assert {
+        component: _breaches(template) for component, template in pods(objects).items() if _breaches(template)
+    } == {}
+
+
+def test_the_checker_sees_what_is_forbidden(default: list[Manifest]) -> None:
+    template = pods(default)["drafter"]
+    bad = {**template, "spec": {**template["spec"], "hostPID": True, "volumes": [{"name": "host", "hostPath": {}}]}}
+    bad["spec"]["containers"] = [{"name": "drafter", "securityContext": {"runAsUser": 0}}]
+    assert _breaches(bad) == [
+        *("hostPID", "volume host", "drafter: allowPrivilegeEscalation", "drafter: drop ALL", "drafter: runAsUser"),
+    ]
+
+
+def test_the_chart_s_own_containers_write_nowhere_but_to_volumes(objects: list[Manifest]) -> None:
+    ours = [
+        container
+        for template in pods(objects).values()
+        for container in containers(template)
+        if container["name"] not in {"before", "beside"}  # of the case's own values
+    ]
+    assert ours
+    assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in ours)
+    assert all(container["resources"]["limits"]["memory"] for container in ours)
+
+
+def test_no_image_is_latest(objects: list[Manifest]) -> None:
+    images = {container["image"] for template in pods(objects).values() for container in containers(template)}
+    assert not [image for image in images if ":" not in image.rpartition("/")[2] or image.endswith(":latest")]
+
+
+def test_a_digest_wins_over_the_tag(full: list[Manifest]) -> None:
+    image = pods(full)["drafter"]["spec"]["containers"][0]["image"]
+    assert image == f"registry.example.com/mirror/specdec/drafter@sha256:{'0123456789abcdef' * 4}"
+
+
+def test_gpu_tiers_hold_no_token(objects: list[Manifest]) -> None:
+    tokens = {name: template["spec"]["automountServiceAccountToken"] for name, template in pods(objects).items()}
+    assert {name for name, mounted in tokens.items() if mounted} <= {"gateway", "ratio-controller"}
+    assert not any(account["automountServiceAccountToken"] for account in of_kind(objects, "ServiceAccount"))
+
+
+@pytest.mark.parametrize("case", ["mtls-redis-tls"], indirect=True)
+def test_a_gateway_that_asks_dns_holds_no_token_either(objects: list[Manifest]) -> None:
+    assert not pods(objects)["gateway"]["spec"]["automountServiceAccountToken"]
+    assert not of_kind(objects, "Role", "RoleBinding")
+
+
+def test_nobody_has_rights_in_the_whole_cluster(objects: list[Manifest]) -> None:
+    assert not of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+
+
+def test_rights_are_exactly_these(full: list[Manifest]) -> None:
+    rules = {
+        role["metadata"]["name"].removeprefix("prod-specdec-"): {
+            (resource, tuple(rule.get("resourceNames", [])), tuple(rule["verbs"]))
+            for rule in role["rules"]
+            for resource in rule["resources"]
+        }
+        for role in of_kind(full, "Role")
+    }
+    assert rules == {
+        "gateway": {("endpointslices", (), ("get", "list", "watch"))},
+        "ratio-controller": {
+            ("deployments/scale", ("prod-specdec-drafter",), ("get", "patch")),
+            ("leases", ("prod-specdec-ratio-controller",), ("get", "update")),
+            ("leases", (), ("create",)),
+        },
+    }
+
+
+def test_rights_are_given_to_who_runs_with_them(full: list[Manifest]) -> None:
+    for binding in of_kind(full, "RoleBinding"):
+        component = binding["metadata"]["labels"]["app.kubernetes.io/component"]
+        account = pods(full)[component]["spec"]["serviceAccountName"]
+        assert [subject["name"] for subject in binding["subjects"]] == [account]
+        assert binding["roleRef"]["name"] == binding["metadata"]["name"]
+
+
+def _edges(objects: list[Manifest]) -> set[tuple[str, str, int]]:
+    """(from, to, port) between the chart's own pods, where both ends' policies allow it."""
+    policies = {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in of_kind(objects, "NetworkPolicy")
+    }
+    templates = pods(objects)
+    out = {
+        (name, other, port["port"])
+        for name, policy in policies.items()
+        for rule in policy["spec"]["egress"]
+        for port in rule["ports"]
+        for other in _matched(rule.get("to"), templates)
+    }
+    into = {
+        (other, name, port["port"])
+        for name, policy in policies.items()
+        for rule in policy["spec"]["ingress"]
+        for port in rule["ports"]
+        for other in _matched(rule.get("from"), templates)
+    }
+    return out & into
+
+
+def _matched(peers: list[Manifest] | None, templates: dict[str, Manifest]) -> set[str]:
+    if peers is None:
+        return set(templates)
+    selectors = [peer["podSelector"]["matchLabels"] for peer in peers if "podSelector" in peer]
+    return {name for name, template in templates.items() for selector in selectors if selects(selector, template)}
+
+
+def test_every_pod_has_a_policy_for_both_directions(full: list[Manifest]) -> None:
+    policies = of_kind(full, "NetworkPolicy")
+    for template in pods(full).values():
+        own = [each for each in policies if selects(each["spec"]["podSelector"]["matchLabels"], template)]
+        assert [each["spec"]["policyTypes"] for each in own] == [["Ingress", "Egress"]]
+
+
+@pytest.mark.parametrize("case", ["ratio-controller"], indirect=True)
+def test_the_edges_between_tiers_are_exactly_these(objects: list[Manifest]) -> None:
+    assert {edge for edge in _edges(objects) if edge[2] != 53} == {
+        ("gateway", "verifier", 50053),
+        ("verifier", "drafter", 50052),
+        ("test", "gateway", 8000),
+        ("ratio-controller", "verifier", 9090),
+        ("ratio-controller", "drafter", 9090),
+    }
+
+
+def test_a_drafter_calls_nobody_but_dns(default: list[Manifest]) -> None:
+    egress = named(default, "NetworkPolicy", "drafter")["spec"]["egress"]
+    assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53]
+
+
+def test_passwords_are_in_no_object(helm: Helm, objects: list[Manifest]) -> None:
+    maps = of_kind(objects, "ConfigMap")
+    assert not [each for each in maps if "redis" in str(each.get("data", {}).get("config.yaml", ""))]
+    assert not of_kind(objects, "Secret")

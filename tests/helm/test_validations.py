@@ -1,0 +1,74 @@
+"""Values that do not fit together are refused with a sentence, all mistakes at once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.helm.engine import CHART, ChartRefused, Helm, notes
+
+REDIS = {"redis": {"external": {"url": "redis://redis:6379/0"}}}
+
+
+def _redis(**external: object) -> dict[str, Any]:
+    return {"redis": {"external": external}}
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"redis": {}}, "Gateways keep sessions in Redis: set redis.external.url"),
+        ({"redis": {**REDIS["redis"], "dev": {"enabled": True}}}, "Sessions live in one place"),
+        (_redis(url="redis://:secret@redis:6379/0"), "redis.external.url must not hold a password"),
+        (_redis(addresses=["a:1", "b:1"]), "several Sentinels or one server"),
+        ({"tls": {"enabled": True}}, "Mutual TLS by cert-manager needs an issuer"),
+        ({"tls": {"enabled": True, "mode": "existingSecrets"}}, "Mutual TLS needs a certificate for the drafter"),
+        ({"drafter": {"enabled": False, "autoscaling": {"kind": "ratio"}}}, "The ratio controller scales drafters"),
+        ({"verifier": {"autoscaling": {"kind": "keda"}}}, "KEDA scales the verifier by what Prometheus knows"),
+        ({"drafter": {"autoscaling": {"kind": "hpa"}}}, "A HorizontalPodAutoscaler keeps at least one pod"),
+        ({"gateway": {"autoscaling": {"kind": "hpa", "minReplicas": 9}}}, "minReplicas must not be more than"),
+        (
+            {"verifier": {"terminationGracePeriodSeconds": 35}},
+            "takes up to 35 s (preStop and drain) and would be killed",
+        ),
+        ({"verifier": {"drain": {"preStopSeconds": 60}}}, "raise verifier.terminationGracePeriodSeconds"),
+        ({"verifier": {"model": {"source": "claim", "path": "large"}}}, "set verifier.model.existingClaim"),
+        ({"verifier": {"model": {"source": "claim", "existingClaim": "c"}}}, "must not begin with a slash"),
+        ({"gateway": {"model": {"path": "large"}}}, "must begin with a slash"),
+        ({"drafter": {"model": {"source": "huggingFace"}}}, "set drafter.model.huggingFace.repository"),
+        ({"gatewayApi": {"httpRoute": {"enabled": True}}}, "Routes hang on a Gateway"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(helm: Helm, values: Mapping[str, Any], sentence: str) -> None:
+    with pytest.raises(ChartRefused) as caught:
+        helm.render(CHART, {**REDIS, **values})
+    assert sentence in " ".join(str(caught.value).split())
+
+
+def test_every_mistake_is_told_at_once(helm: Helm) -> None:
+    with pytest.raises(ChartRefused) as caught:
+        helm.render(CHART, {"tls": {"enabled": True}})
+    assert "set redis.external.url" in str(caught.value)
+    assert "set tls.certManager.issuerRef.name" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ({"redis": {"dev": {"enabled": True}}, "gateway": {"replicas": 2}}, "WARNING: several gateways share it"),
+        ({**REDIS, "drafter": {"enabled": False}}, "WARNING: there are no drafters"),
+        ({**REDIS, "sizing": {"alpha": 0.1}}, "WARNING: with these numbers drafting does not pay"),
+        ({**REDIS, "metrics": {"podMonitor": {"enabled": True}}}, "WARNING: monitors are on"),
+    ],
+)
+def test_what_is_allowed_and_unwise_is_warned_of(helm: Helm, values: Mapping[str, Any], warning: str) -> None:
+    assert warning in notes(helm.render(CHART, values))
+    assert warning not in notes(helm.render(CHART, REDIS))
+
+
+def test_the_printed_ratio_is_the_formula(helm: Helm) -> None:
+    sizing = {"alpha": 0.5, "gamma": 2, "drafterStepSeconds": 0.01, "verifierStepSeconds": 0.04, "verifierBatch": 64}
+    printed = notes(helm.render(CHART, {**REDIS, "sizing": sizing}))
+    assert "tokens a round           1.75" in printed
+    assert "drafters per verifier    1 " in printed
+    assert "speed-up of a session    1.17" in printed

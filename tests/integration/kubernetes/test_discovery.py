@@ -1,0 +1,156 @@
+"""The endpoints follow the EndpointSlices, whatever the API server and the network do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from gateway.cluster import ClusterSettings
+from gateway.discovery.kubernetes import KubernetesSource
+from specdec.errors import ConfigError
+from specdec.serving.discovery import Endpoint, Endpoints
+from tests.fake_kubernetes import FakeKubernetes
+from tests.fake_kubernetes.access import Request
+from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
+from tests.gateway_fakes import until
+
+
+class Follower:
+    """The latest snapshot of a source."""
+
+    def __init__(self, source: KubernetesSource) -> None:
+        self.source = source
+        self.latest: Endpoints | None = None
+
+    async def run(self) -> None:
+        async with aclosing(self.source.snapshots()) as snapshots:
+            async for endpoints in snapshots:
+                self.latest = endpoints
+
+    @property
+    def hosts(self) -> list[str]:
+        """Last numbers of the addresses, with a `-` for those that drain."""
+        numbers = [(each.address.partition(":")[0].rpartition(".")[2], each.draining) for each in self.latest or ()]
+        return [f"-{number}" if draining else number for number, draining in numbers]
+
+    async def until(self, *hosts: str) -> None:
+        await until(lambda: self.hosts == list(hosts))
+
+
+@asynccontextmanager
+async def following(cluster: ClusterSettings, watch: float = 30.0) -> AsyncIterator[Follower]:
+    follower = Follower(KubernetesSource(cluster, (SERVICE, "other"), "grpc", watch))
+    task = asyncio.create_task(follower.run())
+    try:
+        yield follower
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_pods_come_drain_and_go(api: FakeKubernetes, cluster: ClusterSettings) -> None:
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    api.store.create(SLICES, slice_of("not-ours", pod(9), service="somebody"))
+    async with following(cluster) as follower:
+        await follower.until("1")
+        assert follower.latest == (Endpoint("10.0.0.1:50053", "uid-1"),)
+        api.store.create(SLICES, slice_of("b", pod(2), pod(3, ready=False, serving=False), service="other"))
+        await follower.until("1", "2")
+        api.store.update(SLICES, "a", lambda _: slice_of("a", pod(1, ready=False, terminating=True)))
+        await follower.until("-1", "2")
+        api.store.delete(SLICES, "a")
+        await follower.until("2")
+
+
+async def test_a_pod_deleted_while_the_watch_was_broken_is_no_zombie(
+    api: FakeKubernetes, cluster: ClusterSettings
+) -> None:
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    api.store.create(SLICES, slice_of("b", pod(2)))
+    async with following(cluster) as follower:
+        await follower.until("1", "2")
+        api.down = True
+        api.drop_watches()
+        api.store.delete(SLICES, "a")
+        api.store.compact()
+        await asyncio.sleep(0.3)
+        assert follower.hosts == ["1", "2"]
+        api.down = False
+        await follower.until("2")
+
+
+async def test_a_version_that_is_too_old_is_answered_by_another_list(
+    api: FakeKubernetes, cluster: ClusterSettings
+) -> None:
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    async with following(cluster) as follower:
+        await follower.until("1")
+        with api.store.changed:  # in one step, so that the watch cannot see the change before it is compacted
+            api.store.update(SLICES, "a", lambda _: slice_of("a", pod(2)))
+            api.store.compact()
+        await follower.until("2")
+
+
+async def test_a_watch_that_became_a_black_hole_is_given_up(api: FakeKubernetes, cluster: ClusterSettings) -> None:
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    async with following(cluster, watch=1.0) as follower:
+        await follower.until("1")
+        await until(lambda: any(request.verb == "watch" for request in api.requests))
+        api.swallow_watches()
+        api.store.update(SLICES, "a", lambda _: slice_of("a", pod(2)))
+        await follower.until("2")
+
+
+async def test_when_the_api_is_away_nobody_is_forgotten_and_the_age_says_so(
+    api: FakeKubernetes, cluster: ClusterSettings
+) -> None:
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    async with following(cluster) as follower:
+        await follower.until("1")
+        await until(lambda: follower.source.age < 0.3)
+        api.down = True
+        api.drop_watches()
+        await until(lambda: follower.source.age > 0.6)
+        assert follower.hosts == ["1"]
+        api.down = False
+        await until(lambda: follower.source.age < 0.3)
+
+
+async def test_a_watch_in_good_order_is_resumed_without_another_list(
+    api: FakeKubernetes, cluster: ClusterSettings
+) -> None:
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    async with following(cluster, watch=1.0) as follower:
+        await until(lambda: [request.verb for request in api.requests].count("watch") == 2)
+        api.store.update(SLICES, "a", lambda _: slice_of("a", pod(2)))
+        await follower.until("2")
+    assert [request.verb for request in api.requests].count("list") == 1
+
+
+async def test_it_asks_for_nothing_but_its_endpointslices(api: FakeKubernetes, cluster: ClusterSettings) -> None:
+    api.rules = [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+    ]
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    async with following(cluster) as follower:
+        await follower.until("1")
+        api.store.update(SLICES, "a", lambda _: slice_of("a", pod(2)))
+        await follower.until("2")
+    assert set(api.requests) <= {Request(verb, *SLICES[:2], "") for verb in ("list", "watch")}
+
+
+async def test_who_may_not_list_knows_nobody_until_he_may(api: FakeKubernetes, cluster: ClusterSettings) -> None:
+    api.rules = []
+    api.store.create(SLICES, slice_of("a", pod(1)))
+    async with following(cluster) as follower:
+        await until(lambda: len(api.requests) > 1)
+        assert follower.latest is None
+        api.rules = None
+        await follower.until("1")
+
+
+async def test_outside_a_pod_a_kubeconfig_is_needed() -> None:
+    source = KubernetesSource(ClusterSettings(), (SERVICE,), "grpc", 30.0)
+    with pytest.raises(ConfigError, match="no way to the Kubernetes API"):
+        await anext(source.snapshots())

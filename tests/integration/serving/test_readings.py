@@ -1,0 +1,159 @@
+"""The numbers of running services, scraped from each and asked of a Prometheus."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from drafter_service.metrics import DrafterMetrics
+from specdec.cli.app import status_of
+from specdec.cli.exit_codes import ExitCode
+from specdec.params import Origin
+from specdec.serving.metrics import serve_metrics
+from specdec.serving.prometheus import Prometheus
+from specdec.serving.readings import COUNTERS, GAUGES, MetricsUnreadable
+from specdec.serving.scraper import Scraper
+from verifier_service.metrics import Metrics
+from verifier_service.rounds import Fallback, Round, Timing
+
+pytestmark = pytest.mark.integration
+
+
+def a_round(asked: int, drafted: int, accepted: int) -> Round:
+    """Accepted drafts and one token more."""
+    last = Origin.BONUS if accepted == drafted else Origin.RECOVERED
+    origins = (Origin.ACCEPTED,) * accepted + (last,)
+    return Round(0, (1,) * len(origins), origins, (1,) * drafted, accepted, None, Fallback.NONE, Timing(), asked=asked)
+
+
+class Services:
+    """A verifier's and a drafter's metrics, each on a port."""
+
+    def __init__(self) -> None:
+        self.verifier = Metrics(CollectorRegistry())
+        self.drafter = DrafterMetrics(CollectorRegistry())
+
+    def work(self) -> None:
+        """Ten rounds of four drafts in five passes, three of them starved."""
+        for _ in range(7):
+            self.verifier.count(a_round(4, 4, 3))
+        for _ in range(3):
+            self.verifier.count(a_round(4, 2, 2))
+        for _ in range(5):
+            self.verifier.pass_seconds.observe(0.02)
+            self.verifier.batch_rows.observe(2)
+        self.verifier.plain_seconds.set(0.018)
+        self.verifier.drafter_rtt.labels("a:1").set(0.001)
+        self.verifier.drafter_rtt.labels("b:1").set(0.003)
+        for _ in range(8):
+            self.drafter.step_seconds.observe(0.003)
+            self.drafter.batch_size.observe(5)
+
+
+@pytest.fixture
+def services() -> Iterator[tuple[Services, list[str]]]:
+    made = Services()
+    with (
+        closing(serve_metrics("127.0.0.1:0", made.verifier.registry, lambda: True)) as one,
+        closing(serve_metrics("127.0.0.1:0", made.drafter.registry, lambda: True)) as other,
+    ):
+        yield made, [f"http://{server.address}/metrics" for server in (one, other)]
+
+
+def test_the_numbers_are_those_of_the_services(services: tuple[Services, list[str]]) -> None:
+    made, urls = services
+    made.work()
+    reading = Scraper().read(urls)
+    assert (reading.verifiers, reading.drafters) == (1, 1)
+    assert reading.alpha == pytest.approx(27 / 34)
+    assert (reading.gamma, reading.starvation) == (4.0, 0.3)
+    assert (reading.verify_pass, reading.verify_batch) == (pytest.approx(0.02), 2.0)
+    assert (reading.draft_step, reading.draft_batch) == (pytest.approx(0.003), 5.0)
+    assert (reading.plain_pass, reading.round_trip) == (0.018, pytest.approx(0.002))
+    assert reading.verify_busy is None, "since when they have been running is not known"
+
+
+def test_a_second_look_sees_only_what_happened_since(services: tuple[Services, list[str]]) -> None:
+    made, urls = services
+    made.work()
+    scraper = Scraper()
+    scraper.read(urls)
+    made.verifier.count(a_round(2, 2, 0))
+    reading = scraper.read(urls)
+    assert (reading.alpha, reading.gamma, reading.starvation) == (0.0, 2.0, 0.0)
+    assert reading.draft_step is None
+    assert reading.verify_busy == 0.0
+
+
+def test_one_that_does_not_answer_is_left_out(services: tuple[Services, list[str]]) -> None:
+    made, urls = services
+    made.work()
+    reading = Scraper(timeout=1.0).read([urls[0], "http://127.0.0.1:1/metrics"])
+    assert (reading.verifiers, reading.drafters, reading.draft_step) == (1, 0, None)
+
+
+def test_when_nobody_answers_that_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(MetricsUnreadable):
+        Scraper(timeout=1.0).read(["http://127.0.0.1:1/metrics"])
+    assert status_of(["advise", "1", "--from", "http://127.0.0.1:1"]) == ExitCode.UNREACHABLE
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_the_command_reads_what_runs(services: tuple[Services, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    made, urls = services
+    made.work()
+    arguments = [argument for url in urls for argument in ("--from", url)]
+    assert status_of(["advise", "1000", *arguments, "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["costs"]["alpha"] == pytest.approx(27 / 34)
+
+
+class _PrometheusHandler(BaseHTTPRequestHandler):
+    """Answers each query by its position in a list, and remembers them."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlparse(self.path).query)["query"][0]
+        self.asked.append(query)
+        value = float(self.asked.index(query) + 1)
+        result = [] if "rtt" in query else [{"metric": {}, "value": [0, str(value)]}]
+        body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests read no access log."""
+
+
+@pytest.fixture
+def prometheus() -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (_PrometheusHandler,), {"asked": asked}))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_prometheus_is_asked_for_the_same_sums(prometheus: tuple[str, list[str]]) -> None:
+    url, asked = prometheus
+    reading = Prometheus(url, window=60, matchers='namespace="n"').read()
+    assert len(asked) == len(COUNTERS) + len(GAUGES) + 2
+    assert asked[0] == 'sum(increase(specdec_spec_accepted_tokens_total{namespace="n"}[60s]))'
+    assert asked[1] == 'sum(increase(specdec_spec_tokens_by_origin_total{origin="recovered",namespace="n"}[60s]))'
+    assert reading.alpha == pytest.approx(1 / 3)
+    assert reading.round_trip is None
+
+
+def test_what_is_no_prometheus_is_said_so(services: tuple[Services, list[str]]) -> None:
+    with pytest.raises(MetricsUnreadable):
+        Prometheus(services[1][0].removesuffix("/metrics")).read()

@@ -1,0 +1,58 @@
+"""The links are those of the drafters there are."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from prometheus_client import CollectorRegistry
+
+from specdec.serving.discovery import Endpoint, Endpoints
+from tests.integration.verifier.conftest import House
+from tests.integration.verifier.scripted_drafter import eventually
+from tests.integration.verifier.test_drafts import silent
+from verifier_service.drafter_client import Identity
+from verifier_service.drafter_pool import DrafterPool
+from verifier_service.fleet import Fleet
+from verifier_service.metrics import Metrics
+
+
+class WrittenSource:
+    """Snapshots a test puts in."""
+
+    age = 0.0
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Endpoints] = asyncio.Queue()
+
+    async def snapshots(self) -> AsyncGenerator[Endpoints]:
+        while True:
+            yield await self.queue.get()
+
+    def says(self, *addresses: str, draining: tuple[str, ...] = ()) -> None:
+        self.queue.put_nowait(tuple(Endpoint(address, draining=address in draining) for address in addresses))
+
+
+async def test_drafters_come_drain_and_go(house: House) -> None:
+    first, second = await house.drafter(silent), await house.drafter(silent)
+    registry = CollectorRegistry()
+    pool, source = DrafterPool(), WrittenSource()
+    identity = Identity("test", house.target.tokenizer_hash)
+    task = asyncio.create_task(Fleet(pool, identity, 1.0, Metrics(registry)).run(source))
+
+    def states() -> dict[str, str]:
+        return {status.address: status.state for status in pool.statuses()}
+
+    source.says(first.address)
+    await eventually(lambda: states() == {first.address: "ready"})
+    link = pool.choose("s", ())
+    source.says(first.address, second.address)
+    await eventually(lambda: states() == {first.address: "ready", second.address: "ready"})
+    assert link in {pool.choose(f"s{number}", ()) for number in range(20)}, "a drafter that stays keeps its link"
+    source.says(first.address, second.address, draining=(first.address,))
+    await eventually(lambda: states() == {second.address: "ready"})
+    labels = {"address": first.address, "state": "ready"}
+    assert registry.get_sample_value("specdec_drafter_up", labels) is None
+    source.says()
+    await eventually(lambda: states() == {})
+    assert pool.choose("s", ()) is None
+    task.cancel()
+    await asyncio.wait([task])
