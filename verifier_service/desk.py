@@ -1,5 +1,6 @@
 """Takes jobs: checks them, gives each its session with everything it needs, and counts what comes out."""
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from verifier_service.drafter_pool import DrafterPool
 from verifier_service.drafting import NoDrafts, RemoteDrafts
 from verifier_service.job import Job, Limits, check
 from verifier_service.metrics import Metrics
+from verifier_service.plan import Claim, rank
 from verifier_service.rounds import Round
 from verifier_service.runs import Run, Runs
 from verifier_service.session import Session, Target
@@ -56,7 +58,8 @@ class Desk:
             else RemoteDrafts(job, limit, parts.pool, self._settings.drafting, parts.costs.drafts)
         )
         name = f"{job.session_id}#{next(self._numbers)}"
-        return Session(name, job, limit, self._settings.chunk_tokens, (parts.target, drafts, controller))
+        claim = Claim(name, limit, rank(job.priority, time.monotonic()), job.cache_salt)
+        return Session(claim, job, self._settings.chunk_tokens, (parts.target, drafts, controller))
 
     def _gamma(self, job: Job) -> int | None:
         """The γ the request or the settings fix; None when it follows the costs."""

@@ -113,10 +113,14 @@ async def test_what_breaks_a_limit_is_refused_by_name(
     assert isinstance(await refusal(client.call(**options)), expected)
 
 
+PAGE_TOKENS = 128
+ONE_PAGE = PAGE_TOKENS * 256
+"""Of 2 layers, keys and values, 2 heads of 8 floats each: 256 bytes a token."""
+
+
 async def test_what_can_never_have_room_is_refused_and_what_can_waits(house: House, target: Target) -> None:
-    # 2 layers, keys and values, 2 heads of 8 floats each: 256 bytes a token.
-    client = await house.verifier(kv_bytes=60 * 256)
-    assert isinstance(await refusal(client.call(max_tokens=60)), ContextLengthExceeded)
+    client = await house.verifier(kv_bytes=ONE_PAGE)
+    assert isinstance(await refusal(client.call(max_tokens=PAGE_TOKENS)), ContextLengthExceeded)
     found = await asyncio.gather(*(client.rounds(session=f"s{index}", mode=Mode.OFF) for index in range(3)))
     assert [output(rounds) for rounds in found] == [target.greedy(PROMPT, LENGTH)] * 3
 
@@ -140,7 +144,7 @@ async def test_a_newer_epoch_ends_the_older_run(house: House, target: Target) ->
 
 async def test_a_caller_that_leaves_frees_its_room_and_its_drafter(house: House, target: Target) -> None:
     drafter = await house.drafter(silent)
-    client = await house.verifier(drafter, kv_bytes=60 * 256, drafting={"timeout": 60, "probe": 60})
+    client = await house.verifier(drafter, kv_bytes=ONE_PAGE, drafting={"timeout": 60, "probe": 60})
     left = client.call(gamma=None)
     await left.read()
     left.cancel()
