@@ -152,9 +152,8 @@ async def test_a_caller_that_leaves_frees_its_room_and_its_drafter(house: House,
     assert output(await client.rounds(session="next", mode=Mode.OFF)) == target.greedy(PROMPT, LENGTH)
 
 
-async def test_metrics_tell_what_speculation_did(target: Target, house: House) -> None:
+async def test_metrics_tell_what_speculation_did(target: Target, house: House, http: str) -> None:
     drafter = await house.drafter(oracle(target))
-    (http,) = await free_addresses(1)
     client = await house.verifier(drafter, http=http)
     rounds = await client.rounds(gamma=4)
     accepted = sum(response.accepted for response in rounds)
@@ -197,13 +196,3 @@ async def test_check_tells_what_fits_and_what_does_not(house: House, target: Tar
     assert found[f"drafter {fits.address}"]["status"] == "ok"
     assert found[f"drafter {foreign.address}"]["status"] == "fail"
     assert found["drafter 127.0.0.1:1"]["status"] == "warn"
-
-
-async def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that nobody listens on now."""
-    servers = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) for _ in range(count)]
-    found = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
-    for server in servers:
-        server.close()
-        await server.wait_closed()
-    return found
