@@ -194,6 +194,7 @@ class RemoteDrafts:
             job.speculation.mode,
             gamma,
             self._max_len,
+            job.cache_salt,
         )
         self._link.open(opening, self)
 
