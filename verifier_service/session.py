@@ -8,7 +8,7 @@ from specdec.draft import NO_DRAFT, Draft
 from specdec.gamma import GammaController
 from specdec.params import FinishReason
 from specdec.sampling import History
-from verifier_service.drafting import Drafts, Proposal
+from verifier_service.drafts import Drafts, Proposal
 from verifier_service.job import Job
 from verifier_service.plan import NO_HISTORY, Claim, Row
 from verifier_service.rounds import Cut, Fallback, Round, Timing, cut

@@ -14,7 +14,7 @@ from specdec.engine.kv_pool import KvMemory
 from specdec.params import Mode, SamplingParams, Speculation
 from specdec.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
-from verifier_service.drafting import Proposal
+from verifier_service.drafts import Proposal
 from verifier_service.job import Job
 from verifier_service.metrics import Metrics
 from verifier_service.plan import Claim, Row

@@ -8,7 +8,7 @@ from specdec.draft import NO_DRAFT
 from specdec.gamma import FixedGamma
 from specdec.params import FinishReason, Mode, Origin, SamplingParams, Speculation
 from tests.unit.verifier_service.fakes import DirectTarget, WrittenDrafts, continuation, make_job, point_mass
-from verifier_service.drafting import NoDrafts
+from verifier_service.drafts import NoDrafts
 from verifier_service.job import Job
 from verifier_service.plan import Claim
 from verifier_service.rounds import Fallback, Round
