@@ -17,6 +17,7 @@ from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.costs import PassCost
 from verifier_service.metrics import Metrics
 from verifier_service.plan import Claim, Prefill, Row, Share, Work
+from verifier_service.seats import IDLE_SECONDS
 from verifier_service.turn import ModelThread, Request, Turn
 from verifier_service.verifier import Result, TargetEngine
 
@@ -121,11 +122,19 @@ class Scheduler:
         moving = False
         while True:
             if not moving:
-                await self._wake.wait()
+                await self._news()
             self._wake.clear()
             moving = await self._turn()
             # Whoever has got a verdict asks for the next one before work that is left begins the next pass without it.
             await asyncio.sleep(0)
+
+    async def _news(self) -> None:
+        """Wait for something to do; with sessions that wait for room, look again when others may have become idle."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS if self._queue else None):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
 
     async def _submit(self, work: Work) -> tuple[Result, float, float]:
         request = Request(self._claims[work.session], work)

@@ -1,10 +1,14 @@
 """Which sessions have KV: who comes in, who may grow, and who gives up when there is no more. On the model's thread."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from specdec.engine.kv_pool import KvMemory
 from verifier_service.plan import Claim
+
+IDLE_SECONDS = 1.0
+"""A session that asks for nothing for so long gives up its KV to any that waits."""
 
 
 class KvEngine(Protocol):
@@ -37,9 +41,12 @@ class Seats:
     in: so there is always one that gets on, and it stays the first until it ends.
     """
 
-    def __init__(self, engine: KvEngine) -> None:
+    def __init__(self, engine: KvEngine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
+        self._clock = clock
         self._seated: dict[str, Claim] = {}
+        self._used: dict[str, float] = {}
+        """When each that is seated last asked for anything."""
         self.preempted = 0
         """How often a session has given up its KV to another."""
 
@@ -50,15 +57,31 @@ class Seats:
         return session in self._seated
 
     def enter(self, claim: Claim, tokens: Sequence[int]) -> bool:
-        """Give KV to a session of these tokens; False when there is no room now."""
-        if not self._engine.admit(claim.session, claim.limit, tokens, claim.domain):
-            return False
+        """Give KV to a session of these tokens, if need be that of sessions which ask for nothing, whatever their rank.
+
+        So a caller who does not read cannot keep others out.
+
+        Returns:
+            False when there is no room now.
+        """
+        while not self._engine.admit(claim.session, claim.limit, tokens, claim.domain):
+            idle = min(self._used, key=self._used.__getitem__, default=None)
+            if idle is None or self._used[idle] > self._clock() - IDLE_SECONDS:
+                return False
+            self._preempt(idle)
         self._seated[claim.session] = claim
+        self.use(claim.session)
         return True
+
+    def use(self, session: str) -> None:
+        """Take note that a session asks for something."""
+        if session in self._seated:
+            self._used[session] = self._clock()
 
     def leave(self, session: str) -> None:
         """End a session, whether it has KV or not."""
         if self._seated.pop(session, None) is not None:
+            del self._used[session]
             self._engine.release(session)
 
     def grow(self, session: str, length: int) -> bool:
@@ -69,8 +92,11 @@ class Seats:
         """
         while not self._engine.reserve(session, length):
             last = max(self._seated.values(), key=lambda claim: claim.rank).session
-            self.leave(last)
-            self.preempted += 1
+            self._preempt(last)
             if last == session:
                 return False
         return True
+
+    def _preempt(self, session: str) -> None:
+        self.leave(session)
+        self.preempted += 1

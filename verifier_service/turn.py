@@ -84,6 +84,8 @@ class ModelThread:
         """Give KV to those that have none, in their order, until one does not fit; and note what is done with that."""
         asked = found = 0
         for request in requests:
+            self._seats.use(request.claim.session)
+        for request in requests:
             session, tokens = request.claim.session, request.work.tokens
             if session not in self._seats:
                 try:

@@ -72,7 +72,8 @@ class KvLayout:
             return torch.empty(shape, dtype=self.dtype, device=self.device)
         # Address space of its own, which goes back to the system with the tensor. The allocator of torch would lend out
         # memory that is in use already, and huge pages would take more of it than is written to.
-        memory = mmap.mmap(-1, count * self.dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        memory = mmap.mmap(-1, count * self.dtype.itemsize, flags=flags)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         return torch.frombuffer(memory, dtype=self.dtype).view(shape)

@@ -110,6 +110,15 @@ async def test_who_comes_first_in_rank_is_let_in_first() -> None:
     assert entered == ["high", "low"]
 
 
+async def test_a_caller_that_stops_asking_keeps_nobody_out() -> None:
+    engine = TableEngine(room=10)
+    stalled = Claim("stalled", 10, 0.0)
+    async with scheduling(engine, make_metrics()) as scheduler, scheduler.seat(stalled, range(8)), asyncio.timeout(60):
+        assert await generate(scheduler, Claim("next", 10, 1.0), [1]) == [1, *continuation(1, 9)]
+        again = await scheduler.verify(Row("stalled", [1, 2, 3], Mode.OFF, GREEDY))
+        assert again.verdict.tokens == (following(3),)
+
+
 async def test_sessions_that_decode_take_part_in_every_pass_of_a_long_prompt() -> None:
     engine = TableEngine()
     async with scheduling(engine, make_metrics()) as scheduler, asyncio.timeout(60):
