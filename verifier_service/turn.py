@@ -70,7 +70,7 @@ class ModelThread:
         preempted = self._seats.preempted
         results: dict[Request, Result] = {}
         reuse = self._seat(requests, results)
-        ready = {request.work: request for request in requests if self._is_ready(request, results)}
+        ready = self._ready(requests, results)
         shares = self._shares(list(ready))
         started = time.perf_counter()
         for share, result in zip(shares, verify_batch(self._engine, shares) if shares else [], strict=True):
@@ -81,32 +81,35 @@ class ModelThread:
         return Turn(results, shares, started, seconds, len(self._seats), lost, reuse, self._engine.memory)
 
     def _seat(self, requests: Sequence[Request], results: dict[Request, Result]) -> Reuse:
-        """Give KV to those that have none, in their order, until one does not fit; and note what is done with that."""
-        asked = found = 0
+        """Give KV to those that have none, in their order, until one does not fit."""
         for request in requests:
             self._seats.use(request.claim.session)
+        asked = found = 0
         for request in requests:
-            session, tokens = request.claim.session, request.work.tokens
-            if session not in self._seats:
-                try:
-                    if not self._seats.enter(request.claim, tokens):
-                        break
-                except Exception as error:  # noqa: BLE001 - out of memory, say: the other sessions live on
-                    _log.error("seat_failed", session=session, exc_info=error)
-                    results[request] = InternalError("there is no memory for this sequence")
-                    continue
-                asked += len(tokens)
-                found += self._engine.length(session)
-        for request in requests:
-            if request.claim.session in self._seats and self._missing(request.work) <= 0:
-                results[request] = None
+            if request.claim.session in self._seats:
+                continue
+            try:
+                if not self._seats.enter(request.claim, request.work.tokens):
+                    break
+            except Exception as error:  # noqa: BLE001 - out of memory, say: the other sessions live on
+                _log.error("seat_failed", session=request.claim.session, exc_info=error)
+                results[request] = InternalError("there is no memory for this sequence")
+            else:
+                asked += len(request.work.tokens)
+                found += self._engine.length(request.claim.session)
         return Reuse(asked, found)
 
-    def _is_ready(self, request: Request, results: dict[Request, Result]) -> bool:
-        return request not in results and request.claim.session in self._seats
-
-    def _missing(self, work: Work) -> int:
-        return work.goal - self._engine.length(work.session)
+    def _ready(self, requests: Sequence[Request], results: dict[Request, Result]) -> dict[Work, Request]:
+        """The work that can run; what is there already is done with that."""
+        ready: dict[Work, Request] = {}
+        for request in requests:
+            if request.claim.session not in self._seats:
+                continue
+            if self._engine.length(request.claim.session) >= request.work.goal:
+                results[request] = None
+            else:
+                ready[request.work] = request
+        return ready
 
     def _shares(self, ready: Sequence[Work]) -> list[Share]:
         """The next pass, without the sessions that gave up their KV for it."""
