@@ -34,6 +34,6 @@ class DrafterSettings(Settings):
     chunk_tokens: int = Field(default=512, ge=1)
     """Prompt tokens computed in one step beside the sessions that draft."""
     kv_bytes: int = Field(default=2**29, ge=1)
-    """Budget of all sessions' keys and values."""
+    """Budget of all keys and values, those kept for sessions to come included."""
     threads: int = Field(default=1, ge=1)
     """PyTorch's threads."""

@@ -25,6 +25,17 @@ class DrafterMetrics:
             "specdec_drafter_batch_size", "Sessions in one step.", buckets=_BATCH_SIZES, registry=registry
         )
         self.sessions = Gauge("specdec_drafter_sessions", "Open sessions.", registry=registry)
+        self.dropped = Counter(
+            "specdec_drafter_dropped_sessions",
+            "Sessions dropped because another needed their memory.",
+            registry=registry,
+        )
+        self.kv_bytes = Gauge(
+            "specdec_drafter_kv_cache_bytes",
+            "KV of open sessions (live), of closed ones that may serve others (cached), and all there may be.",
+            ("state",),
+            registry=registry,
+        )
         self.streams = Gauge("specdec_drafter_streams", "Connected verifiers.", registry=registry)
         self.refused_streams = Counter(
             "specdec_drafter_refused_streams", "Verifiers refused at the handshake.", ("reason",), registry=registry

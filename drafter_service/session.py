@@ -29,6 +29,10 @@ class Session:
         self.epoch = opened.epoch
         self.params = opened.params
         self.mode = opened.mode
+        self.domain = opened.cache_salt
+        """KV is shared inside it only."""
+        self.heard = 0.0
+        """When its verifier last spoke of it."""
         self.limit = min(opened.max_len, context_length)
         """Committed and drafted tokens never get more than this together."""
         self.start = len(opened.tokens)

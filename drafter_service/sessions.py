@@ -1,12 +1,16 @@
 """Every open session of every stream: takes the verifiers' messages, and keeps KV in step with what they say."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from drafter_service.drafters.base import Drafter
+from drafter_service.drafters.base import Drafter, Work
 from drafter_service.messages import Frame, Malformed, Message, Reason, Refused
 from drafter_service.session import Session
 from specdec.wire.session import Close, Commit, Open
+
+_COLD_SECONDS = 2.0
+"""Silence after which a session makes room for one that is opened."""
 
 
 class Stream(Protocol):
@@ -27,10 +31,12 @@ class Stream(Protocol):
 class Sessions:
     """The table of sessions; a name belongs to its stream, two verifiers may use the same one."""
 
-    def __init__(self, drafter: Drafter, max_sessions: int) -> None:
+    def __init__(self, drafter: Drafter, max_sessions: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._drafter = drafter
         self._max_sessions = max_sessions
+        self._clock = clock
         self._streams: dict[Stream, dict[str, Session]] = {}
+        self._dropped: list[tuple[Stream, Session]] = []
 
     def __len__(self) -> int:
         """Open sessions."""
@@ -49,26 +55,41 @@ class Sessions:
             Refused: it cannot be done. The session is forgotten then, unless the message was older than it.
         """
         try:
-            match message:
-                case Open():
-                    return self._open(stream, message)
-                case Commit():
-                    return self._commit(stream, message)
-                case Close():
-                    self._close(stream, message)
-                case Malformed():
-                    raise Refused(Reason.MALFORMED, message.detail)
-            return None
+            session = self._take(stream, message)
         except Refused:
             known = self._find(stream, message.session_id)
             if known is not None and message.epoch >= known.epoch:
                 self.forget(stream, known)
             raise
+        if session is not None:
+            session.heard = self._clock()
+        return session
+
+    def with_room(self, batch: Sequence[Work]) -> list[Work]:
+        """The batch, without the sessions there is no memory for.
+
+        One that grows takes it from the sessions that nobody waits for now, the longest unheard of first; where there
+        are none of these it is dropped itself.
+        """
+        for work in batch:
+            session = work.session
+            while session.has_room and not self._drafter.reserve(
+                session.key, self._drafter.length(session.key) + work.count
+            ):
+                coldest = self._coldest(sparing=session)
+                self._drop(coldest or session)
+        return [work for work in batch if work.session.has_room]
+
+    def take_dropped(self) -> list[tuple[Stream, Session]]:
+        """The sessions dropped for others since the last call."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
 
     def forget(self, stream: Stream, session: Session) -> None:
         """Drop a session and free its KV."""
         del self._streams[stream][session.session_id]
         if session.has_room:
+            session.has_room = False
             self._drafter.release(session.key)
 
     def drop(self, stream: Stream, session_id: str) -> None:
@@ -82,6 +103,18 @@ class Sessions:
         for session in list(self._streams.get(stream, {}).values()):
             self.forget(stream, session)
         self._streams.pop(stream, None)
+
+    def _take(self, stream: Stream, message: Message) -> Session | None:
+        match message:
+            case Open():
+                return self._open(stream, message)
+            case Commit():
+                return self._commit(stream, message)
+            case Close():
+                self._close(stream, message)
+            case Malformed():
+                raise Refused(Reason.MALFORMED, message.detail)
+        return None
 
     def _open(self, stream: Stream, message: Open) -> Session:
         earlier = self._find(stream, message.session_id)
@@ -111,9 +144,30 @@ class Sessions:
             raise Refused(Reason.OVERLOADED, f"{self._max_sessions} sessions are open")
         if len(session) >= session.limit:
             return
-        if not self._drafter.admit(session.key, session.limit):
-            raise Refused(Reason.OVERLOADED, f"no memory for a sequence of {session.limit} tokens")
+        tokens = session.since(0)
+        fits = self._drafter.can_ever_admit(session.limit)
+        while not (fits and self._drafter.admit(session.key, session.limit, tokens, session.domain)):
+            coldest = self._coldest(silent=_COLD_SECONDS) if fits else None
+            if coldest is None:
+                raise Refused(Reason.OVERLOADED, f"no memory for a sequence of {session.limit} tokens")
+            self._drop(coldest)
         session.has_room = True
+
+    def _coldest(self, *, silent: float = 0.0, sparing: Session | None = None) -> Session | None:
+        """The session longest unheard of, at least `silent` seconds, of those with room that nobody waits for."""
+        before = self._clock() - silent
+        cold = [
+            session
+            for _, session in self
+            if session.has_room and session is not sparing and not session.urgent and session.heard <= before
+        ]
+        return min(cold, key=lambda session: session.heard, default=None)
+
+    def _drop(self, session: Session) -> None:
+        """Forget a session because another needs its room."""
+        stream = next(stream for stream, each in self if each is session)
+        self.forget(stream, session)
+        self._dropped.append((stream, session))
 
     def _commit(self, stream: Stream, message: Commit) -> Session:
         session = self._find(stream, message.session_id)

@@ -163,6 +163,7 @@ class Worker:
                 self._nack(stream, message.session_id, message.epoch, Reason.OVERLOADED, str(error))
             else:
                 self._tell_end(stream, session)
+        self._tell_dropped()
 
     def _step(self) -> bool:
         """One pass over the sessions that want tokens; False when there are none."""
@@ -175,6 +176,8 @@ class Worker:
             ],
             self._limits.chunk_tokens,
         )
+        batch = self._sessions.with_room(batch)
+        self._tell_dropped()
         if not batch:
             return False
         started = time.perf_counter()
@@ -209,6 +212,11 @@ class Worker:
         if session is not None and session.take_end():
             self._outgoing[stream].ends.append(End(session.session_id, session.epoch, len(session)))
 
+    def _tell_dropped(self) -> None:
+        for stream, session in self._sessions.take_dropped():
+            self._metrics.dropped.inc()
+            self._nack(stream, session.session_id, session.epoch, Reason.OVERLOADED, "another needs its memory")
+
     def _nack(self, stream: Stream, session_id: str, epoch: int, reason: Reason, detail: str) -> None:
         _log.info("session_refused", stream=stream.number, session_id=session_id, reason=reason, detail=detail)
         self._metrics.nacks.labels(reason).inc()
@@ -229,6 +237,9 @@ class Worker:
     def _report(self, step_seconds: float) -> None:
         self._now = Load(len(self._sessions), step_seconds)
         self._metrics.sessions.set(self._now.sessions)
+        memory = self._drafter.memory
+        for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
+            self._metrics.kv_bytes.labels(state).set(size)
 
 
 def _nothing() -> None:

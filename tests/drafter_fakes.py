@@ -10,6 +10,7 @@ from torch import Tensor
 from drafter_service.messages import Frame, Nack
 from specdec.draft import SparseProbs
 from specdec.engine import Chunk
+from specdec.engine.kv_pool import KvMemory
 from specdec.params import Mode, SamplingParams
 from specdec.proposal import propose
 from specdec.sampling import History, probabilities
@@ -38,24 +39,44 @@ class PrefixModel:
     def __init__(self, tokens: int = 1000) -> None:
         self.free = tokens
         self.kv: dict[str, list[int]] = {}
-        self.capacity: dict[str, int] = {}
+        self.limits: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        """Tokens that each session has memory for."""
         self.passes: list[list[Chunk]] = []
         self.before_pass: Callable[[], None] = lambda: None
         self.spoiled: set[str] = set()
         """Sessions whose logits are not numbers."""
 
-    def admit(self, session: str, capacity: int) -> bool:
+    @property
+    def memory(self) -> KvMemory:
+        held = sum(self.held.values())
+        return KvMemory(self.free + held, held, 0)
+
+    def can_ever_admit(self, limit: int) -> bool:
+        return limit <= self.free + sum(self.held.values())
+
+    def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
         if session in self.kv:
             raise ValueError(f"{session} is there already")
-        if capacity > self.free:
+        if len(tokens) > self.free:
             return False
-        self.free -= capacity
-        self.kv[session], self.capacity[session] = [], capacity
+        self.free -= len(tokens)
+        self.kv[session], self.limits[session], self.held[session] = [], limit, len(tokens)
+        return True
+
+    def reserve(self, session: str, length: int) -> bool:
+        more = max(0, length - self.held[session])
+        if length > self.limits[session]:
+            raise ValueError(f"{length} tokens of {session}, {self.limits[session]} are allowed")
+        if more > self.free:
+            return False
+        self.free -= more
+        self.held[session] += more
         return True
 
     def release(self, session: str) -> None:
-        del self.kv[session]
-        self.free += self.capacity.pop(session)
+        del self.kv[session], self.limits[session]
+        self.free += self.held.pop(session)
 
     def length(self, session: str) -> int:
         return len(self.kv[session])
@@ -72,7 +93,7 @@ class PrefixModel:
         for chunk in chunks:
             kv = self.kv[chunk.session]
             kv += chunk.tokens
-            if not chunk.tokens or len(kv) > self.capacity[chunk.session]:
+            if not chunk.tokens or not self.reserve(chunk.session, len(kv)):
                 raise ValueError(f"chunk of {len(chunk.tokens)} tokens, {len(kv)} in all")
             wrong = torch.nan if chunk.session in self.spoiled else 0.0
             rows += [logits_after(kv[: len(kv) - back]) + wrong for back in reversed(range(chunk.logits))]

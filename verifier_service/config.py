@@ -49,7 +49,7 @@ class VerifierSettings(Settings):
     chunk_tokens: int = Field(default=512, ge=1)
     """Prompt tokens computed in one pass beside the sessions that decode."""
     kv_bytes: int = Field(default=2**30, ge=1)
-    """Budget of all sessions' keys and values."""
+    """Budget of all keys and values, those kept for sessions to come included."""
     threads: int = Field(default=1, ge=1)
     """PyTorch's threads."""
     max_waiting: int = Field(default=1024, ge=1)

@@ -1,9 +1,10 @@
 """What a round costs, measured: the c, r and β that the choice of γ needs, in steps of the target."""
 
+import math
 import time
 from collections.abc import Callable
 
-from specdec.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
+from specdec.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma, expected_tokens
 from verifier_service.explore import Exploring
 
 _KEEP = 0.98
@@ -116,6 +117,16 @@ class Costs:
     def beta(self) -> float:
         """One more verified token in target steps."""
         return self.passes.beta()
+
+    def worth_waiting(self, gamma: int) -> float:
+        """Seconds of waiting for γ drafts at which the round brings no more than plain steps in the same time.
+
+        A round of W + T(1 + γβ) seconds commits E tokens, for which plain decoding takes ET: W = T(E - 1 - γβ).
+        """
+        step = self.passes.step()
+        if step is None:
+            return math.inf
+        return max(step * (expected_tokens(self.alpha, gamma) - 1.0 - gamma * self.beta()), 0.0)
 
     def accepted(self, drafted: int, accepted: int) -> None:
         """Learn from any session's round; for people, each controller has an estimate of its own."""

@@ -1,5 +1,7 @@
 """Takes jobs: checks them, gives each its session with everything it needs, and counts what comes out."""
 
+import math
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -8,9 +10,11 @@ from itertools import count
 from verifier_service.config import VerifierSettings
 from verifier_service.costs import Costs
 from verifier_service.drafter_pool import DrafterPool
-from verifier_service.drafting import NoDrafts, RemoteDrafts
+from verifier_service.drafting import Price, RemoteDrafts
+from verifier_service.drafts import Drafts, NoDrafts
 from verifier_service.job import Job, Limits, check
 from verifier_service.metrics import Metrics
+from verifier_service.plan import Claim, rank
 from verifier_service.rounds import Round
 from verifier_service.runs import Run, Runs
 from verifier_service.session import Session, Target
@@ -54,13 +58,16 @@ class Desk:
         parts, limit = self._parts, job.length_limit(self._limits.context_length)
         gamma = self._gamma(job)
         controller = parts.costs.controller(gamma)
-        drafts = (
-            NoDrafts()
-            if gamma == 0
-            else RemoteDrafts(job, limit, parts.pool, self._settings.drafting, parts.costs.drafts)
-        )
+        drafts = NoDrafts() if gamma == 0 else self._drafts(job, limit)
         name = f"{job.session_id}#{next(self._numbers)}"
-        return Session(name, job, limit, self._settings.chunk_tokens, (parts.target, drafts, controller))
+        claim = Claim(name, limit, rank(job.priority, time.monotonic()), job.cache_salt)
+        return Session(claim, job, self._settings.chunk_tokens, (parts.target, drafts, controller))
+
+    def _drafts(self, job: Job, limit: int) -> Drafts:
+        """A caller who fixes γ gets it, whatever it costs; for the others a late draft is not waited for in vain."""
+        costs = self._parts.costs
+        worth = costs.worth_waiting if job.speculation.gamma is None else lambda _: math.inf
+        return RemoteDrafts(job, limit, self._parts.pool, self._settings.drafting, Price(costs.drafts, worth))
 
     def _gamma(self, job: Job) -> int | None:
         """The γ the request or the settings fix; None when it follows the costs."""

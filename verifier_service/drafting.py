@@ -5,9 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from specdec.draft import NO_DRAFT, Draft
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, Commit, Open
 from verifier_service.breaker import Breaker
@@ -15,6 +13,7 @@ from verifier_service.chain import Chain
 from verifier_service.config import DraftingSettings
 from verifier_service.costs import DraftCost
 from verifier_service.drafter_pool import DrafterPool
+from verifier_service.drafts import Proposal
 from verifier_service.job import Job
 from verifier_service.link import DrafterLink
 from verifier_service.messages import Refusal
@@ -25,52 +24,13 @@ _CHAIN_LIMIT = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """What there is to verify this round."""
+class Price:
+    """What waiting for drafts costs, and what it is worth."""
 
-    draft: Draft = NO_DRAFT
-    fallback: Fallback = Fallback.NONE
-    waited: float = 0.0
-    """Seconds."""
-
-
-class Drafts(Protocol):
-    """A session's source of drafts."""
-
-    def begin(self, gamma: int) -> None:
-        """Ask for a first draft."""
-
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Up to `gamma` drafts; an impatient caller takes what is there."""
-
-    def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Tell what a verdict on `judged` drafts committed, and how many are wanted next."""
-
-    def distrust(self) -> None:
-        """The last draft could not be verified: take no more from where it came from."""
-
-    def close(self) -> None:
-        """The session ends."""
-
-
-class NoDrafts:
-    """Of a session that does not speculate."""
-
-    def begin(self, gamma: int) -> None:
-        """Nothing to ask."""
-
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Always an empty draft."""
-        return Proposal()
-
-    def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Nobody to tell."""
-
-    def distrust(self) -> None:
-        """Nobody to distrust."""
-
-    def close(self) -> None:
-        """Nothing to end."""
+    costs: DraftCost
+    """Where waits are noted."""
+    worth: Callable[[int], float]
+    """Seconds that waiting for γ drafts is worth."""
 
 
 class RemoteDrafts:
@@ -82,14 +42,24 @@ class RemoteDrafts:
         max_len: int,
         pool: DrafterPool,
         settings: DraftingSettings,
-        costs: DraftCost,
+        price: Price,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Make a source that is not open anywhere yet.
+
+        Args:
+            job: what the session is.
+            max_len: length the sequence may reach.
+            pool: the drafters.
+            settings: how long to wait at most, and when to try again.
+            price: of waiting.
+            clock: seconds.
+        """
         self._job = job
         self._max_len = max_len
         self._pool = pool
         self._settings = settings
-        self._costs = costs
+        self._price = price
         self._clock = clock
         self._chain = Chain(job.tokens, _CHAIN_LIMIT)
         self._patience = Breaker(1, settings.probe)
@@ -111,7 +81,7 @@ class RemoteDrafts:
             self._bind(gamma)
 
     async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Wait for `gamma` drafts, word that no more come, the drafter's loss or the timeout; take what is there."""
+        """Take what is there, after a wait for `gamma` drafts that ends when no more come or it is worth no more."""
         if gamma == 0:
             return Proposal()
         self._bind(gamma)
@@ -124,7 +94,7 @@ class RemoteDrafts:
         draft = self._chain.take(gamma)
         waited = self._clock() - started
         if draft.tokens and patient:
-            self._costs.observe(len(draft.tokens), waited)
+            self._price.costs.observe(len(draft.tokens), waited)
         return Proposal(draft, Fallback.NONE if draft.tokens else self._reason(patient), waited)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
@@ -194,6 +164,7 @@ class RemoteDrafts:
             job.speculation.mode,
             gamma,
             self._max_len,
+            job.cache_salt,
         )
         self._link.open(opening, self)
 
@@ -210,14 +181,18 @@ class RemoteDrafts:
         return self._patience.allows(now) and link.breaker.allows(now)
 
     async def _wait(self, link: DrafterLink, gamma: int) -> None:
+        worth = self._price.worth(gamma)
         try:
-            async with asyncio.timeout(self._settings.timeout):
+            async with asyncio.timeout(min(self._settings.timeout, worth)):
                 while self._link is link and not self._complete(gamma):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            self._patience.failed(self._clock())
-            link.breaker.failed(self._clock())
+            hangs = worth >= self._settings.timeout
+            if hangs or not len(self._chain):
+                self._patience.failed(self._clock())
+            if hangs:
+                link.breaker.failed(self._clock())
         else:
             link.breaker.succeeded()
 

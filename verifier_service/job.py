@@ -33,6 +33,10 @@ class Job:
     speculation: Speculation
     logprobs: int | None = None
     """How many likely tokens are reported beside each committed one; None is no logprobs."""
+    priority: int = 0
+    """See `verifier_service.plan.rank`."""
+    cache_salt: str = ""
+    """KV is shared with jobs of the same salt only."""
 
     @property
     def may_speculate(self) -> bool:

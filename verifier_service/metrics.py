@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from verifier_service.rounds import Fallback, Round
+from verifier_service.turn import Turn
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
@@ -46,11 +47,29 @@ class Metrics:
             buckets=_SECONDS,
         )
         self.admission_seconds = Histogram(
-            "specdec_admission_seconds", "From a generation's arrival to its KV.", registry=registry, buckets=_SECONDS
+            "specdec_admission_seconds",
+            "From a generation's arrival until its prompt has KV.",
+            registry=registry,
+            buckets=_SECONDS,
         )
         self.running = Gauge("specdec_requests_running", "Generations that hold KV.", registry=registry)
         self.waiting = Gauge("specdec_requests_waiting", "Generations that wait for KV.", registry=registry)
-        self.kv_usage = Gauge("specdec_kv_cache_usage_ratio", "KV reserved / KV there is.", registry=registry)
+        self.preemptions = Counter(
+            "specdec_preemptions", "Times a generation gave up its KV to one before it.", registry=registry
+        )
+        self.prefix_asked = Counter(
+            "specdec_prefix_cache_queries", "Tokens of sequences that came in.", registry=registry
+        )
+        self.prefix_found = Counter("specdec_prefix_cache_hits", "Of these, tokens that had KV.", registry=registry)
+        self.kv_usage = Gauge(
+            "specdec_kv_cache_usage_ratio", "KV of running generations / KV there is.", registry=registry
+        )
+        self.kv_bytes = Gauge(
+            "specdec_kv_cache_bytes",
+            "KV of running generations (live), of ended ones that may serve others (cached), and all there may be.",
+            ["state"],
+            registry=registry,
+        )
         self.drafter_up = Gauge(
             "specdec_drafter_up", "1 at the state a drafter is in.", ["address", "state"], registry=registry
         )
@@ -72,6 +91,21 @@ class Metrics:
         for reason in Fallback:
             if reason:
                 self.fallbacks.labels(reason.value)
+
+    def see(self, turn: Turn, waiting: int) -> None:
+        """Take note of a turn of the model's thread; `waiting` generations have no KV."""
+        self.running.set(turn.seated)
+        self.waiting.set(waiting)
+        if turn.shares:
+            self.batch_rows.observe(len(turn.shares))
+            self.pass_seconds.observe(turn.seconds)
+        self.preemptions.inc(turn.preempted)
+        self.prefix_asked.inc(turn.reuse.asked)
+        self.prefix_found.inc(turn.reuse.found)
+        memory = turn.memory
+        self.kv_usage.set(memory.live / memory.budget)
+        for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
+            self.kv_bytes.labels(state).set(size)
 
     def count(self, done: Round) -> None:
         """Count one round, after the cut."""

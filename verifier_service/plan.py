@@ -1,14 +1,36 @@
-"""Which of the waiting work goes into the next target pass; a pure policy."""
+"""What the sessions want of the target, and how much of it goes into the next pass; a pure policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from specdec.draft import NO_DRAFT, Draft
 from specdec.params import Mode, SamplingParams
 from specdec.sampling import History
 
 NO_HISTORY = History()
+_LEVEL_SECONDS = 30.0
+
+
+def rank(priority: int, arrival: float) -> float:
+    """A session's place among all, least first: by arrival, where a level of priority is worth 30 seconds of waiting.
+
+    Nobody waits forever: who came long enough ago is before everyone who comes now. `priority` is 0 for most, less for
+    those to go before them; `arrival` in seconds.
+    """
+    return arrival + _LEVEL_SECONDS * priority
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A session's right to KV."""
+
+    session: str
+    limit: int
+    """Tokens it may reach."""
+    rank: float
+    """See `rank`; who is last gives up KV first."""
+    domain: str = ""
+    """KV is shared with sessions of the same domain only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,10 +39,8 @@ class Row:
 
     session: str
     """Names the session's KV."""
-    pending: tuple[int, ...]
-    """Committed tokens without KV: at least the last one."""
-    base_len: int
-    """Committed length, pending tokens included."""
+    tokens: Sequence[int]
+    """Every committed token, at least one; not changed while the row waits."""
     mode: Mode
     params: SamplingParams
     draft: Draft = NO_DRAFT
@@ -32,52 +52,66 @@ class Row:
     """How many likely tokens are reported beside each committed one; None is no logprobs."""
 
     @property
-    def prompt_tokens(self) -> int:
-        """Tokens that count against the prompt budget: a row of a session that decodes has none."""
-        return len(self.pending) - 1
+    def goal(self) -> int:
+        """Tokens that have KV once the row has been judged, its drafts aside."""
+        return len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefill:
-    """A piece of a prompt that needs KV and no verdict."""
+    """The beginning of a sequence that needs KV and no verdict."""
 
     session: str
-    tokens: tuple[int, ...]
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens that count against the prompt budget."""
-        return len(self.tokens)
+    tokens: Sequence[int]
+    """As in Row."""
+    goal: int
+    """How many of them need KV; 0 asks for no more than the right to it."""
 
 
 Work = Row | Prefill
 
 
-class HasWork(Protocol):
-    """Whatever carries work through the queue."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """What of a session's work goes into a pass."""
+
+    work: Work
+    start: int
+    """Tokens with KV before."""
+    count: int
+    """Committed tokens that the pass computes."""
 
     @property
-    def work(self) -> Work:
-        """The work."""
+    def complete(self) -> bool:
+        """Whether the work is done with it; only then a row's drafts are judged."""
+        return self.start + self.count == self.work.goal
+
+    @property
+    def length(self) -> int:
+        """Tokens with KV behind the pass, drafts included."""
+        drafts = len(self.work.draft.tokens) if isinstance(self.work, Row) and self.complete else 0
+        return self.start + self.count + drafts
 
 
-T = TypeVar("T", bound="HasWork")
+def plan(waiting: Sequence[tuple[Work, int]], chunk_tokens: int) -> list[Share]:
+    """The shares of the next pass, in the order of `waiting`.
 
+    Every session that decodes takes part. Those with more than one token to compute share `chunk_tokens`: the first of
+    them has half of it at least, so that it gets through, and the rest goes to whoever needs least, so that a short
+    prompt does not wait for a long one.
 
-def plan(waiting: Sequence[T], chunk_tokens: int) -> tuple[list[T], list[T]]:
-    """Split the queue into what runs now and what waits.
-
-    Every session that decodes goes now. Prompts share `chunk_tokens`, first come first served; the first of them goes
-    whatever its size, so that no prompt can wait forever.
+    Args:
+        waiting: work, each with how many of its session's tokens have KV, fewer than its goal; in order of rank.
+        chunk_tokens: tokens computed in one pass beside the sessions that decode.
     """
-    now: list[T] = []
-    later: list[T] = []
-    used = 0
-    for item in waiting:
-        size = item.work.prompt_tokens
-        if size == 0 or used == 0 or used + size <= chunk_tokens:
-            now.append(item)
-            used += size
-        else:
-            later.append(item)
-    return now, later
+    missing = [work.goal - start for work, start in waiting]
+    prompts = [index for index, count in enumerate(missing) if count > 1]
+    counts = dict.fromkeys(range(len(missing)), 1) | dict.fromkeys(prompts, 0)
+    if prompts:
+        counts[prompts[0]] = min(missing[prompts[0]], max(chunk_tokens // 2, 1))
+        room = chunk_tokens - counts[prompts[0]]
+        for index in sorted(prompts[1:], key=missing.__getitem__) + prompts[:1]:
+            more = min(missing[index] - counts[index], room)
+            counts[index] += more
+            room -= more
+    return [Share(work, start, counts[index]) for index, (work, start) in enumerate(waiting) if counts[index]]

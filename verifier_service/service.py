@@ -122,6 +122,8 @@ def _job_from_pb(request: pb.GenerateRequest, default_mode: Mode) -> Job:
             lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
         ),
         logprobs=request.logprobs if request.HasField("logprobs") else None,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
     )
 
 

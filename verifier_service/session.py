@@ -1,6 +1,6 @@
 """One generation, as the algorithm reads: propose, verify, cut, commit, yield, until it ends."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -8,21 +8,21 @@ from specdec.draft import NO_DRAFT, Draft
 from specdec.gamma import GammaController
 from specdec.params import FinishReason
 from specdec.sampling import History
-from verifier_service.drafting import Drafts, Proposal
+from verifier_service.drafts import Drafts, Proposal
 from verifier_service.job import Job
-from verifier_service.plan import NO_HISTORY, Row
+from verifier_service.plan import NO_HISTORY, Claim, Row
 from verifier_service.rounds import Cut, Fallback, Round, Timing, cut
 from verifier_service.scheduler import Outcome
 
 
 class Target(Protocol):
-    """The target model as a session sees it."""
+    """The target model as a session sees it; KV is its own affair."""
 
-    def seat(self, session: str, capacity: int) -> AbstractAsyncContextManager[None]:
-        """Hold KV for `capacity` tokens."""
+    def seat(self, claim: Claim, tokens: Sequence[int]) -> AbstractAsyncContextManager[None]:
+        """Hold a right to KV, for these tokens to begin with."""
 
-    async def prefill(self, session: str, tokens: tuple[int, ...]) -> None:
-        """Compute KV."""
+    async def prefill(self, session: str, tokens: Sequence[int], goal: int) -> None:
+        """Have the KV of the first `goal` tokens."""
 
     async def verify(self, row: Row) -> Outcome:
         """Judge a draft."""
@@ -32,25 +32,22 @@ class Session:
     """One run of one job; the only mutable state is the committed sequence."""
 
     def __init__(
-        self, name: str, job: Job, length_limit: int, chunk_tokens: int, parts: tuple[Target, Drafts, GammaController]
+        self, claim: Claim, job: Job, chunk_tokens: int, parts: tuple[Target, Drafts, GammaController]
     ) -> None:
         """Make a session.
 
         Args:
-            name: of its KV, unlike any other run's.
+            claim: to its KV; its limit is the sequence length at which the session ends at the latest.
             job: what was asked.
-            length_limit: sequence length at which it ends at the latest.
             chunk_tokens: longest piece of prompt in one pass.
             parts: the target, the source of drafts, and what chooses γ.
         """
-        self._name = name
+        self._claim = claim
         self._job = job
-        self._limit = length_limit
+        self._limit = claim.limit
         self._chunk_tokens = chunk_tokens
         self._target, self._drafts, self._gamma = parts
         self._tokens = list(job.tokens)
-        self._computed = 0
-        """Tokens with KV."""
         self._wanted = 0
         """γ of the next round."""
 
@@ -61,7 +58,7 @@ class Session:
             yield Round(len(self._tokens), (), (), (), 0, ended, Fallback.NONE, Timing())
             return
         # The last token of a sequence never needs KV, so this is room for every draft as well.
-        async with self._target.seat(self._name, self._limit):
+        async with self._target.seat(self._claim, self._tokens):
             try:
                 self._wanted = self._next_gamma()
                 self._drafts.begin(self._wanted)
@@ -104,17 +101,15 @@ class Session:
 
     def _commit(self, kept: Cut, judged: int) -> None:
         self._tokens += kept.tokens
-        self._computed = len(self._tokens) - 1
         if kept.finish is None:
             self._wanted = self._next_gamma()
             self._drafts.commit(kept.tokens, judged, self._wanted)
 
     async def _prefill(self) -> None:
         """Compute all of the prompt but its last piece, which the first verdict's pass takes along."""
-        while len(self._tokens) - self._computed > self._chunk_tokens:
-            piece = tuple(self._tokens[self._computed : self._computed + self._chunk_tokens])
-            await self._target.prefill(self._name, piece)
-            self._computed += len(piece)
+        goal = (len(self._tokens) - 1) // self._chunk_tokens * self._chunk_tokens
+        if goal:
+            await self._target.prefill(self._claim.session, self._tokens, goal)
 
     def _next_gamma(self) -> int:
         """γ never overshoots the room left: a round commits one token more than it accepts."""
@@ -127,9 +122,8 @@ class Session:
             History(job.tokens[: job.prompt_len], tuple(self._tokens[job.prompt_len :])) if counted else NO_HISTORY
         )
         return Row(
-            self._name,
-            tuple(self._tokens[self._computed :]),
-            len(self._tokens),
+            self._claim.session,
+            self._tokens,
             job.speculation.mode,
             job.params,
             draft,

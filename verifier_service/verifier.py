@@ -20,32 +20,17 @@ from specdec.params import Mode
 from specdec.sampling import History, probabilities
 from specdec.scoring import score
 from specdec.verification import verify
-from verifier_service.plan import Prefill, Row, Work
+from verifier_service.plan import Row, Share
+from verifier_service.seats import KvEngine
 
 _log = structlog.get_logger()
 
 Result = Verdict | InternalError | None
-"""None for a prompt piece."""
+"""None where nothing was judged."""
 
 
-class TargetEngine(Protocol):
-    """What a pass and its scheduler need of an engine."""
-
-    @property
-    def kv_usage(self) -> float:
-        """Share of the KV budget that is reserved."""
-
-    def can_ever_admit(self, capacity: int) -> bool:
-        """Whether a session of that many tokens fits at all."""
-
-    def admit(self, session: str, capacity: int) -> bool:
-        """Reserve KV; False when there is no room now."""
-
-    def release(self, session: str) -> None:
-        """Free the session's KV."""
-
-    def length(self, session: str) -> int:
-        """Tokens with KV."""
+class TargetEngine(KvEngine, Protocol):
+    """What a pass needs of an engine."""
 
     def truncate(self, session: str, length: int) -> None:
         """Keep the KV of the first `length` tokens."""
@@ -54,50 +39,57 @@ class TargetEngine(Protocol):
         """Append KV for all chunks and return the logits they want."""
 
 
-def verify_batch(engine: TargetEngine, batch: Sequence[Work]) -> list[Result]:
-    """Run a batch; on return each row's KV covers its committed tokens but the last, which is pending.
+def verify_batch(engine: TargetEngine, batch: Sequence[Share]) -> list[Result]:
+    """Run a batch; on return each judged row's KV covers its committed tokens but the last, which is pending.
 
     When the pass fails, every length is rolled back and each session runs alone: an error stays with the session that
     caused it. A row that fails with its draft runs without, so a broken draft costs a round its speed and no more.
     """
-    lengths = [engine.length(work.session) for work in batch]
     try:
         return _pass(engine, batch)
     except Exception as error:  # noqa: BLE001 - whatever a model raises, the thread and the other sessions live on
-        for work, length in zip(batch, lengths, strict=True):
-            engine.truncate(work.session, length)
+        for share in batch:
+            engine.truncate(share.work.session, share.start)
         if len(batch) > 1:
-            return [verify_batch(engine, [work])[0] for work in batch]
+            return [verify_batch(engine, [share])[0] for share in batch]
         return [_without_draft(engine, batch[0], error)]
 
 
-def _without_draft(engine: TargetEngine, work: Work, error: Exception) -> Result:
-    if isinstance(work, Row) and work.draft.tokens:
+def _without_draft(engine: TargetEngine, share: Share, error: Exception) -> Result:
+    work = share.work
+    if isinstance(work, Row) and share.complete and work.draft.tokens:
         _log.warning("draft_unusable", session=work.session, error=str(error))
-        return verify_batch(engine, [replace(work, draft=NO_DRAFT)])[0]
+        return verify_batch(engine, [replace(share, work=replace(work, draft=NO_DRAFT))])[0]
     _log.error("pass_failed", session=work.session, exc_info=error)
     if isinstance(error, NoDistribution):
         return NoDistribution(f"the model has no next token for this sequence: {error.message}")
     return InternalError("the model failed on this sequence")
 
 
-def _pass(engine: TargetEngine, batch: Sequence[Work]) -> list[Result]:
-    logits = engine.forward([_chunk(work) for work in batch])
-    rows = [work for work in batch if isinstance(work, Row)]
+def _pass(engine: TargetEngine, batch: Sequence[Share]) -> list[Result]:
+    logits = engine.forward([_chunk(share) for share in batch])
+    judged = [_judged(share) for share in batch]
+    rows = [row for row in judged if row is not None]
     verdicts = iter(_verdicts(rows, logits) if rows else [])
     results: list[Result] = []
-    for work in batch:
-        verdict = None if isinstance(work, Prefill) else next(verdicts)
-        if isinstance(work, Row) and verdict is not None:
-            engine.truncate(work.session, work.base_len + verdict.accepted)
+    for row in judged:
+        verdict = None if row is None else next(verdicts)
+        if row is not None and verdict is not None:
+            engine.truncate(row.session, row.goal + verdict.accepted)
         results.append(verdict)
     return results
 
 
-def _chunk(work: Work) -> Chunk:
-    if isinstance(work, Prefill):
-        return Chunk(work.session, work.tokens, logits=0)
-    return Chunk(work.session, work.pending + work.draft.tokens, logits=len(work.draft.tokens) + 1)
+def _judged(share: Share) -> Row | None:
+    """The row that gets a verdict with this share."""
+    return share.work if isinstance(share.work, Row) and share.complete else None
+
+
+def _chunk(share: Share) -> Chunk:
+    row, tokens = _judged(share), tuple(share.work.tokens[share.start : share.start + share.count])
+    if row is None:
+        return Chunk(share.work.session, tokens, logits=0)
+    return Chunk(row.session, tokens + row.draft.tokens, logits=len(row.draft.tokens) + 1)
 
 
 def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
@@ -119,7 +111,7 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
             of_mode,
             [row.draft for row in chosen],
             [row.params.seed for row in chosen],
-            [row.base_len for row in chosen],
+            [row.goal for row in chosen],
             _lenience(chosen),
         )
         verdicts.update(zip(members, judged, strict=True))

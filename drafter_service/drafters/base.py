@@ -6,6 +6,7 @@ from typing import Protocol
 
 from drafter_service.session import Session
 from specdec.draft import SparseProbs
+from specdec.engine.kv_pool import KvMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,21 @@ class Drafter(Protocol):
 
     info: DrafterInfo
 
-    def admit(self, key: str, capacity: int) -> bool:
-        """Reserve room for a sequence of `capacity` tokens; False when there is none."""
+    @property
+    def memory(self) -> KvMemory:
+        """What the sequences take."""
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether a sequence that may reach `limit` tokens has room when there is no other."""
+
+    def admit(self, key: str, limit: int, tokens: Sequence[int], domain: str) -> bool:
+        """Let in a sequence of these tokens that may reach `limit`; False when there is no room now.
+
+        What others of the same domain have computed of the tokens counts as computed at once.
+        """
+
+    def reserve(self, key: str, length: int) -> bool:
+        """Have room for the first `length` tokens of a sequence; False when there is none now."""
 
     def release(self, key: str) -> None:
         """Forget the sequence."""

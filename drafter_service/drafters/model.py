@@ -11,6 +11,7 @@ from torch import Tensor
 from drafter_service.drafters.base import DrafterInfo, Failed, Proposed, Work
 from specdec.draft import SparseProbs
 from specdec.engine import Chunk
+from specdec.engine.kv_pool import KvMemory
 from specdec.params import Mode, SamplingParams
 from specdec.proposal import Support, propose
 from specdec.sampling import History, probabilities
@@ -26,8 +27,18 @@ class Model(Protocol):
     context_length: int
     tokenizer_hash: str
 
-    def admit(self, session: str, capacity: int) -> bool:
-        """Reserve KV."""
+    @property
+    def memory(self) -> KvMemory:
+        """What the KV takes."""
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether a session of that many tokens fits at all."""
+
+    def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
+        """Let a session in."""
+
+    def reserve(self, session: str, length: int) -> bool:
+        """Have memory for that many tokens."""
 
     def release(self, session: str) -> None:
         """Free KV."""
@@ -63,9 +74,22 @@ class ModelDrafter:
             step_seconds=self._measure(),
         )
 
-    def admit(self, key: str, capacity: int) -> bool:
-        """Reserve KV for `capacity` tokens."""
-        return self._model.admit(key, capacity)
+    @property
+    def memory(self) -> KvMemory:
+        """What the sequences' KV takes."""
+        return self._model.memory
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether KV for `limit` tokens fits at all."""
+        return self._model.can_ever_admit(limit)
+
+    def admit(self, key: str, limit: int, tokens: Sequence[int], domain: str) -> bool:
+        """Make room for the KV of `tokens`."""
+        return self._model.admit(key, limit, tokens, domain)
+
+    def reserve(self, key: str, length: int) -> bool:
+        """Make room for the KV of `length` tokens."""
+        return self._model.reserve(key, length)
 
     def release(self, key: str) -> None:
         """Free the sequence's KV."""
@@ -123,10 +147,11 @@ class ModelDrafter:
 
     def _measure(self) -> float:
         """Median seconds of a step for one session; 0 when there is no room to try."""
-        if not self._model.admit(_TRIAL, min(_TRIAL_STEPS, self._model.context_length)):
+        steps = min(_TRIAL_STEPS, self._model.context_length)
+        if not self._model.admit(_TRIAL, steps, [0] * steps):
             return 0.0
         try:
-            return median(self._trial() for _ in range(min(_TRIAL_STEPS, self._model.context_length)))
+            return median(self._trial() for _ in range(steps))
         finally:
             self._model.release(_TRIAL)
 

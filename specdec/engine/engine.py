@@ -14,9 +14,11 @@ from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
 from specdec.engine.facts import Facts
 from specdec.engine.forward import forward
-from specdec.engine.kv_pool import KvLayout, KvPool
+from specdec.engine.kv_layout import KvLayout
+from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.loader import load_decoder
 from specdec.engine.self_check import prove
+from specdec.errors import InternalError, ModelRefused
 
 
 class Engine:
@@ -24,7 +26,10 @@ class Engine:
 
     def __init__(self, decoder: Decoder, facts: Facts, layout: KvLayout, kv_bytes: int) -> None:
         self._decoder = decoder
-        self._pool = KvPool(layout, kv_bytes)
+        self._pool = KvPool(layout, kv_bytes, facts.fingerprint)
+        if not self._pool.capacity:
+            raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {layout.page_bytes}")
+        self._layout = layout
         self.name = facts.name
         self.vocab_size = facts.vocab_size
         """Valid ids are 0..vocab_size-1: the tokenizer's, without the padding rows of the model's matrix."""
@@ -55,20 +60,28 @@ class Engine:
         return cls(decoder, facts, prove(path, decoder), kv_bytes)
 
     @property
-    def kv_usage(self) -> float:
-        """Share of the KV budget that sessions have reserved."""
-        return self._pool.usage
+    def memory(self) -> KvMemory:
+        """What the sessions' keys and values take."""
+        return self._pool.memory
 
-    def can_ever_admit(self, capacity: int) -> bool:
-        """Whether a session of `capacity` tokens fits an empty engine and the model's context."""
-        return 0 < capacity <= min(self._pool.capacity, self.context_length)
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether a session that may reach `limit` tokens fits an empty engine and the model's context."""
+        return 0 < limit <= min(self._pool.capacity, self.context_length)
 
-    def admit(self, session: str, capacity: int) -> bool:
-        """Reserve KV for `capacity` tokens of a new session; False when there is no room now."""
-        return self.can_ever_admit(capacity) and self._pool.reserve(session, capacity)
+    def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
+        """Let in a session that begins with `tokens` and may reach `limit`; False when there is no room now.
+
+        What other sessions of the same domain, running or ended, have computed of `tokens` it has at once: see
+        `length`. The last of `tokens` is always left to compute.
+        """
+        return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)
+
+    def reserve(self, session: str, length: int) -> bool:
+        """Have memory for the first `length` tokens of the session; False when there is none now."""
+        return self._pool.reserve(session, length)
 
     def release(self, session: str) -> None:
-        """Forget the session and free its KV."""
+        """Forget the session; its whole blocks serve sessions that begin alike until their memory is needed."""
         self._pool.release(session)
 
     def length(self, session: str) -> int:
@@ -77,7 +90,7 @@ class Engine:
 
     def truncate(self, session: str, length: int) -> None:
         """Keep the first `length` tokens' KV; what was behind is never read again."""
-        self._pool[session].truncate(length)
+        self._pool.truncate(session, length)
 
     def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
         """Of the tokens behind `base_len`, keep the KV of an accepted path; it comes to lie as if it had been a chain.
@@ -90,7 +103,36 @@ class Engine:
         Raises:
             InternalError: an unknown session, or `path` is no path of its last chunk.
         """
-        self._pool[session].keep(base_len, path)
+        self._pool.keep(session, base_len, path)
+
+    def export(self, session: str, start: int, stop: int) -> Tensor:
+        """A copy of the KV of tokens start..stop-1, on the host: [layers, heads, stop - start, key + value width].
+
+        Raises:
+            InternalError: the session has no KV for all of them.
+        """
+        slab = self._pool[session]
+        if slab.tree is not None or not 0 <= start < stop <= slab.length:
+            raise InternalError(f"session {session} has no keys and values for tokens {start}..{stop - 1}")
+        return slab.read(start, stop).cpu()
+
+    def restore(self, session: str, start: int, tokens: Sequence[int], kv: Tensor) -> bool:
+        """Append tokens and what `export` gave for them, by an engine of the same fingerprint, behind the same prefix.
+
+        Returns:
+            False when there is no memory for them now.
+
+        Raises:
+            InternalError: the session's length is not `start`, or `kv` is not of this model's shape and type.
+        """
+        slab = self._pool[session]
+        self._layout.check(kv, len(tokens))
+        if slab.tree is not None or slab.length != start:
+            raise InternalError(f"session {session} has keys and values for {slab.length} tokens, not {start}")
+        if not self._pool.reserve(session, start + len(tokens)):
+            return False
+        slab.write(tokens, kv)
+        return True
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """Run all chunks in one pass and append their KV; on any error no length changes.
@@ -100,7 +142,7 @@ class Engine:
             distribution after its i-th kept token. The model's padding columns are cut off.
 
         Raises:
-            InternalError: an unknown session, one over its capacity or with a tree to keep a path of, or a malformed
-                chunk.
+            InternalError: an unknown session, one over its limit, without memory (see `reserve`) or with a tree to keep
+                a path of, or a malformed chunk.
         """
         return forward(self._decoder, self._pool, chunks)

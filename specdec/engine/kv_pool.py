@@ -1,115 +1,119 @@
-"""The keys and values of every session: one contiguous slab each, reserved at admission under a byte budget."""
+"""The keys and values of every session, in pages under one byte budget that is never passed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from specdec import blocks
+from specdec.engine.kv_layout import KvLayout
+from specdec.engine.prefix_cache import PrefixCache
+from specdec.engine.slab import Slab
 from specdec.errors import InternalError
-from specdec.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
-class KvLayout:
-    """What one token's keys and values look like, alike in every layer."""
+class KvMemory:
+    """Where the budget is; bytes."""
 
-    layers: int
-    heads: int
-    """Key/value heads, not query heads."""
-    key_width: int
-    value_width: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes one token takes over all layers."""
-        return self.layers * self.heads * (self.key_width + self.value_width) * self.dtype.itemsize
-
-
-@dataclass(slots=True, eq=False)
-class Slab:
-    """One session's memory; positions from `length` on are never read before they are written again."""
-
-    keys: Tensor
-    """[layers, 1, heads, capacity, key_width]"""
-    values: Tensor
-    """[layers, 1, heads, capacity, value_width]"""
-    capacity: int
-    """Tokens that fit."""
-    length: int = 0
-    """Tokens with keys and values."""
-    tree: Tree | None = None
-    """What the last tokens are while no path of them has been kept; None when every token follows the one before."""
-
-    def grow(self, count: int, tree: Tree | None) -> None:
-        """Count the tokens that a pass has written; `tree` None for a chain."""
-        self.length += count
-        self.tree = tree
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens; of a tree, no more than its trunk can stay."""
-        chain = self.length if self.tree is None else self.length - len(self.tree) + self.tree.trunk
-        if not 0 <= length <= chain:
-            raise InternalError(f"cannot truncate {self.length} tokens, {chain} of them a chain, to {length}")
-        self.length, self.tree = length, None
-
-    def keep(self, base: int, path: Sequence[int]) -> None:
-        """Keep the first `base` tokens and, of those behind, the ones at the indices `path`, moved up to follow them.
-
-        Raises:
-            InternalError: `path` does not lead down from the base.
-        """
-        count = self.length - base
-        tree = Tree.chain(max(0, count)) if self.tree is None else self.tree
-        if len(tree) != count or not tree.is_path(tuple(path)):
-            raise InternalError(f"{list(path)} is no path of the {len(tree)} tokens behind {base}")
-        settled = next((slot for slot, node in enumerate(path) if slot != node), len(path))
-        if moved := path[settled:]:
-            start, end = base + settled, base + len(path)
-            source = base + torch.tensor(moved, device=self.keys.device)
-            self.keys[..., start:end, :] = self.keys.index_select(-2, source)
-            self.values[..., start:end, :] = self.values.index_select(-2, source)
-        self.length, self.tree = base + len(path), None
+    budget: int
+    live: int
+    """Of running sessions."""
+    cached: int
+    """Of ended sessions, for those that begin as they did; given up when memory is needed."""
 
 
 class KvPool:
-    """Sessions and their slabs; the sum of all slabs never passes the budget.
+    """Sessions and their slabs. A session is charged for the pages it needs, and grows page by page up to its limit.
 
-    A released slab goes back to the allocator at once, so memory cannot fragment between sessions of unlike size.
+    Where memory is filled lazily, a slab's address space is that of its limit and its pages lie where they will stay,
+    so that nothing is copied when it grows. Elsewhere a session is charged for its limit at once.
     """
 
-    def __init__(self, layout: KvLayout, budget: int) -> None:
+    def __init__(self, layout: KvLayout, budget: int, fingerprint: str = "") -> None:
+        """`fingerprint` of the model whose keys and values these are."""
         self._layout = layout
-        self._tokens = budget // layout.token_bytes
-        self._free = self._tokens
+        self._fingerprint = fingerprint
+        self._total = self._free = budget // layout.page_bytes
         self._slabs: dict[str, Slab] = {}
+        self._cache = PrefixCache()
 
     @property
     def capacity(self) -> int:
-        """Tokens the whole budget holds."""
-        return self._tokens
+        """Tokens that the whole budget holds for one session."""
+        return self._total * self._layout.page_tokens
 
     @property
-    def usage(self) -> float:
-        """Reserved tokens / capacity."""
-        return 1.0 - self._free / self._tokens if self._tokens else 0.0
+    def memory(self) -> KvMemory:
+        """Where the budget is now."""
+        page, cached = self._layout.page_bytes, self._cache.pages
+        return KvMemory(self._total * page, (self._total - self._free - cached) * page, cached * page)
 
-    def reserve(self, session: str, capacity: int) -> bool:
-        """Reserve a slab of `capacity` tokens for a new session; False when there is no room now."""
+    def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
+        """Let a session in that begins with `tokens`; it has the keys and values of a known beginning of them at once.
+
+        There must be room for all of `tokens`, and for one more page of each session that is in already, so that a
+        session does not come in only to take what the others need next. The last of `tokens` is always left to compute.
+
+        Returns:
+            False when there is no room now.
+        """
         if session in self._slabs:
             raise InternalError(f"session {session} is admitted already")
-        if capacity > self._free:
+        pages = self._layout.pages(len(tokens) if self._layout.is_lazy else limit)
+        wanted = pages + (len(self._slabs) if self._layout.is_lazy else 0)
+        if wanted > self._free + self._cache.pages:
             return False
-        self._slabs[session] = self._slab(capacity)
-        self._free -= capacity
+        root = blocks.root(self._fingerprint, domain)
+        source, count = self._cache.find(blocks.chain(root, tokens[:-1]))
+        if not self._make_room(wanted, source):
+            source = None
+            self._make_room(wanted)
+        slab = Slab(*self._layout.slab(self._layout.pages(limit)), limit, root, pages)
+        if source is not None:
+            slab.take(source, count)
+            self._cache.seal(slab)
+        self._free -= pages
+        self._slabs[session] = slab
+        return True
+
+    def reserve(self, session: str, length: int) -> bool:
+        """Have pages for the first `length` tokens of a session; False when there is no room now.
+
+        Raises:
+            InternalError: it is more than the session's limit.
+        """
+        slab = self[session]
+        if length > slab.limit:
+            raise InternalError(f"session {session} is over its limit of {slab.limit} tokens")
+        more = self._layout.pages(length) - slab.pages
+        if more > 0:
+            if not self._make_room(more):
+                return False
+            slab.pages += more
+            self._free -= more
         return True
 
     def release(self, session: str) -> None:
-        """Give the session's slab back."""
-        self._free += self[session].capacity
+        """End a session; its whole blocks stay for others while no one needs the memory."""
+        slab = self[session]
         del self._slabs[session]
+        for needless in self._cache.retire(slab):
+            self._free += needless.pages
+
+    def seal(self, session: str) -> None:
+        """Let other sessions begin with the whole blocks that this one has."""
+        self._cache.seal(self[session])
+
+    def truncate(self, session: str, length: int) -> None:
+        """See `Slab.truncate`."""
+        slab = self[session]
+        slab.truncate(length)
+        self._cache.unseal(slab)
+
+    def keep(self, session: str, base: int, path: Sequence[int]) -> None:
+        """See `Slab.keep`."""
+        slab = self[session]
+        slab.keep(base, path)
+        self._cache.unseal(slab)
 
     def __getitem__(self, session: str) -> Slab:
         try:
@@ -117,9 +121,15 @@ class KvPool:
         except KeyError:
             raise InternalError(f"session {session} is not admitted") from None
 
-    def _slab(self, capacity: int) -> Slab:
-        at = self._layout
-        shape = (at.layers, 1, at.heads, capacity)
-        keys = torch.empty(*shape, at.key_width, dtype=at.dtype, device=at.device)
-        values = torch.empty(*shape, at.value_width, dtype=at.dtype, device=at.device)
-        return Slab(keys, values, capacity)
+    def _make_room(self, pages: int, sparing: Slab | None = None) -> bool:
+        """Give up slabs of ended sessions, the one unused for longest first, until `pages` are free."""
+        spared = sparing.pages if sparing is not None and sparing in self._cache else 0
+        if pages > self._free + self._cache.pages - spared:
+            return False
+        for slab in self._cache:
+            if pages <= self._free:
+                break
+            if slab is not sparing:
+                self._cache.drop(slab)
+                self._free += slab.pages
+        return True

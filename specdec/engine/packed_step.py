@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from specdec.engine.attention import Rule
-from specdec.engine.kv_pool import Slab
+from specdec.engine.slab import Slab
 from specdec.tree import Tree
 
 FOLD_LIMIT = 32

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from specdec.engine.attention import Rule, attending
 from specdec.engine.decoder import Decoder
-from specdec.engine.kv_pool import KvLayout
+from specdec.engine.kv_layout import KvLayout
 from specdec.errors import ModelRefused
 
 _SERVED = {"full_attention", "sliding_attention"}

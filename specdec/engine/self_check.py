@@ -8,14 +8,15 @@ from torch import Tensor
 from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
 from specdec.engine.forward import forward
-from specdec.engine.kv_pool import KvLayout, KvPool
+from specdec.engine.kv_layout import KvLayout
+from specdec.engine.kv_pool import KvPool
 from specdec.engine.probe import probe
 from specdec.errors import ModelRefused
 
 LONG, MIDDLE, SHORT = "long", "middle", "short"
 LENGTHS = {LONG: 11, MIDDLE: 5, SHORT: 2}
-CAPACITY = 11
-"""Tokens of KV that the check needs for a session."""
+LIMIT = 11
+"""Most tokens that a session of the check has."""
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Allowed ‖difference‖ / ‖logits‖, by the dtype of the model: rounding passes, a wrong mask does not."""
@@ -62,14 +63,14 @@ def _text(length: int, vocab_size: int) -> list[int]:
 
 def _packed(decoder: Decoder, layout: KvLayout, texts: dict[str, list[int]]) -> dict[str, Tensor]:
     """Logits of every token of every text: three ragged passes, with a rejected draft rolled back in the second."""
-    pool = KvPool(layout, len(texts) * CAPACITY * layout.token_bytes)
+    pool = KvPool(layout, len(texts) * layout.pages(LIMIT) * layout.page_bytes)
     for name in texts:
-        pool.reserve(name, CAPACITY)
+        pool.admit(name, LIMIT)
     long, middle, short = texts[LONG], texts[MIDDLE], texts[SHORT]
     rejected = long[:3]
     first = forward(decoder, pool, [Chunk(LONG, long[:6], 6), Chunk(MIDDLE, middle[:4], 4), Chunk(SHORT, short[:1], 1)])
     second = forward(decoder, pool, [Chunk(SHORT, short[1:], 1), Chunk(LONG, long[6:7] + rejected, 4)])
-    pool[LONG].truncate(7)
+    pool.truncate(LONG, 7)
     third = forward(decoder, pool, [Chunk(LONG, long[7:], 4), Chunk(MIDDLE, middle[4:], 1)])
     return {
         LONG: torch.cat([first[:6], second[1:2], third[:4]]),

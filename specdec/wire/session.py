@@ -22,6 +22,8 @@ class Open:
     gamma: int
     max_len: int
     """Length the sequence may reach."""
+    cache_salt: str = ""
+    """KV is shared with sessions of the same salt only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ def open_to_pb(message: Open) -> pb.Open:
         mode=mode_to_pb(message.mode),
         gamma=message.gamma,
         max_len=message.max_len,
+        cache_salt=message.cache_salt,
     )
 
 
@@ -73,6 +76,7 @@ def open_from_pb(wire: pb.Open) -> Open:
         mode=mode_from_pb(wire.mode, default=Mode.OFF),
         gamma=wire.gamma,
         max_len=wire.max_len,
+        cache_salt=wire.cache_salt,
     )
 
 

@@ -200,6 +200,7 @@ class Open(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
     MAX_LEN_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -213,7 +214,9 @@ class Open(_message.Message):
     gamma: _builtins.int
     """Drafts wanted beyond the prefix."""
     max_len: _builtins.int
-    """Length the session may reach: the drafter reserves room for it."""
+    """Length the session may reach."""
+    cache_salt: _builtins.str
+    """Only sessions of one salt share what has been computed of a common prefix."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
         """The request's sampling, used for q exactly as the target uses it for p."""
@@ -229,10 +232,11 @@ class Open(_message.Message):
         mode: _common_pb2.VerificationMode.ValueType = ...,
         gamma: _builtins.int = ...,
         max_len: _builtins.int = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

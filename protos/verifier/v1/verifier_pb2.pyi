@@ -34,6 +34,8 @@ class GenerateRequest(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -46,6 +48,10 @@ class GenerateRequest(_message.Message):
     """Output length, committed tokens included, at which the generation ends."""
     logprobs: _builtins.int
     """How many of the most likely tokens are reported beside each committed one; unset is no logprobs at all."""
+    priority: _builtins.int
+    """Place in the queue: 0 is usual, less goes first, more goes last; it counts as time waited, so nobody starves."""
+    cache_salt: _builtins.str
+    """Only generations of one salt share what has been computed of a common prefix."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
         """Sampling."""
@@ -70,10 +76,12 @@ class GenerateRequest(_message.Message):
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         speculation: Global___Speculation | None = ...,
         logprobs: _builtins.int | None = ...,
+        priority: _builtins.int = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "logprobs", b"logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "epoch", b"epoch", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "cache_salt", b"cache_salt", "epoch", b"epoch", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015

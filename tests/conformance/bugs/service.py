@@ -27,14 +27,19 @@ def rolled_back(length: Callable[[int, int], int]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         def planted(settings: VerifierSettings) -> Engine:
             engine = load_engine(settings)
-            truncate, admit = engine.truncate, engine.admit
+            truncate, admit, real = engine.truncate, engine.admit, engine.length
+            untold: dict[str, int] = {}
+
+            def told(session: str) -> int:
+                return real(session) + untold.get(session, 0)
 
             def cut_to(session: str, wanted: int) -> None:
-                held = engine.length(session)
-                truncate(session, length(held, wanted))
+                held = told(session)
+                truncate(session, max(real(session) - held + length(held, wanted), 0))
+                untold[session] = wanted - real(session)
 
-            engine.truncate = cut_to  # type: ignore[method-assign]
-            engine.admit = lambda session, capacity: admit(session, capacity + SLACK)  # type: ignore[method-assign]
+            engine.truncate, engine.length = cut_to, told  # type: ignore[method-assign]
+            engine.admit = lambda session, limit, *rest: admit(session, limit + SLACK, *rest)  # type: ignore[method-assign]
             return engine
 
         everywhere(patch, load_engine, planted)

@@ -11,13 +11,17 @@ from transformers import AutoModelForCausalLM
 from specdec import vocabulary
 from specdec.engine import Chunk, Engine
 from specdec.engine.decoder import Decoder
-from specdec.errors import InternalError
+from specdec.engine.kv_pool import KvMemory
+from specdec.errors import InternalError, ModelRefused
 from tests.tiny_models import END_TOKEN_ID, make_tokenizer
 
 pytestmark = pytest.mark.integration
 
 Load = Callable[..., Engine]
 TOKENS = [3, 200, 41, 5, 77, 9]
+TOKEN_BYTES = 3 * 2 * (8 + 8) * 4
+PAGE = 128
+"""Tokens of a page: a head's 8 floats of so many tokens fill one page of the operating system."""
 
 
 def test_the_engine_knows_its_models_facts(load: Load, tiny: Callable[[str], Path]) -> None:
@@ -94,16 +98,20 @@ def test_a_freed_slab_leaks_nothing_into_the_next_session(load: Load) -> None:
 
 
 def test_admission_holds_the_budget_and_the_context(load: Load) -> None:
-    token_bytes = 3 * 2 * (8 + 8) * 4
-    engine = load(kv_bytes=100 * token_bytes)
-    assert engine.can_ever_admit(100)
-    assert not engine.can_ever_admit(101)
+    page_bytes = PAGE * TOKEN_BYTES
+    engine = load(kv_bytes=page_bytes + TOKEN_BYTES)
+    assert engine.memory == KvMemory(page_bytes, live=0, cached=0)
+    assert engine.can_ever_admit(PAGE)
+    assert not engine.can_ever_admit(PAGE + 1)
     assert not engine.can_ever_admit(0)
-    assert engine.admit("a", 60)
-    assert not engine.admit("b", 41)
+    assert engine.admit("a", 60, TOKENS)
+    assert engine.memory.live == page_bytes
+    assert not engine.admit("b", 41, TOKENS)
     engine.release("a")
-    assert engine.admit("b", 41)
+    assert engine.admit("b", 41, TOKENS)
     assert not load().can_ever_admit(257)
+    with pytest.raises(ModelRefused, match="hold no page"):
+        load(kv_bytes=page_bytes - 1)
 
 
 def test_bad_use_is_an_internal_error_and_changes_nothing(load: Load) -> None:
@@ -113,7 +121,7 @@ def test_bad_use_is_an_internal_error_and_changes_nothing(load: Load) -> None:
     engine.forward([Chunk("a", [1, 2, 3], 0)])
     bad: list[tuple[list[Chunk], str]] = [
         ([Chunk("x", [1], 1)], "x is not admitted"),
-        ([Chunk("b", [1], 1), Chunk("a", [1, 2], 1)], "a is over its capacity of 4"),
+        ([Chunk("b", [1], 1), Chunk("a", [1, 2], 1)], "a is over its limit of 4"),
         ([Chunk("b", [1], 1), Chunk("b", [1], 1)], "two chunks"),
         ([Chunk("b", [320], 1)], "outside 0..319"),
     ]
@@ -150,10 +158,9 @@ def test_a_pass_that_fails_in_the_middle_can_be_tried_again(load: Load, monkeypa
 
 
 def test_bfloat16_halves_the_kv_and_stays_near_float32(load: Load) -> None:
-    token_bytes = 3 * 2 * (8 + 8) * 2
-    engine = load(dtype="bfloat16", kv_bytes=100 * token_bytes)
+    engine = load(dtype="bfloat16", kv_bytes=2 * PAGE * TOKEN_BYTES // 2)
     exact = load()
-    assert engine.can_ever_admit(100)
+    assert engine.can_ever_admit(2 * PAGE)
     for each in (engine, exact):
         each.admit("a", 16)
     got, want = (each.forward([Chunk("a", TOKENS, 6)]) for each in (engine, exact))

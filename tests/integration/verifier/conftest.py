@@ -1,5 +1,6 @@
 """A verifier on a tiny target, with whatever drafters a test scripts."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -41,7 +42,18 @@ class Target:
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    folder = make_tiny_model(tmp_path_factory.mktemp("target"), "llama", seed=3)
+    return load_target(make_tiny_model(tmp_path_factory.mktemp("target"), "llama", seed=3))
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """Heads so wide that a page has 16 tokens, and a long context."""
+    folder = tmp_path_factory.mktemp("wide")
+    return load_target(make_tiny_model(folder, "llama", seed=3, head_dim=64, context=9000))
+
+
+def load_target(folder: Path) -> Target:
+    """Load a folder with transformers."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     @cache
@@ -81,6 +93,7 @@ class Client:
         gamma: int | None = None,
         lenience: float | None = None,
         logprobs: int | None = None,
+        salt: str = "",
     ) -> Any:
         """Begin a generation."""
         speculation = pb.Speculation(gamma=gamma, lenience=lenience)
@@ -96,6 +109,7 @@ class Client:
                 stop_token_ids=stop,
                 speculation=speculation,
                 logprobs=logprobs,
+                cache_salt=salt,
             )
         )
 
@@ -168,6 +182,23 @@ class House:
 async def house(target: Target) -> AsyncIterator[House]:
     async with AsyncExitStack() as stack:
         yield House(target, stack)
+
+
+async def free_addresses(count: int) -> list[str]:
+    """Loopback addresses that nobody listens on now."""
+    servers = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) for _ in range(count)]
+    found = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+    return found
+
+
+@pytest.fixture
+async def http() -> str:
+    """Where a verifier may answer for its metrics."""
+    (address,) = await free_addresses(1)
+    return address
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -113,10 +113,14 @@ async def test_what_breaks_a_limit_is_refused_by_name(
     assert isinstance(await refusal(client.call(**options)), expected)
 
 
+PAGE_TOKENS = 128
+ONE_PAGE = PAGE_TOKENS * 256
+"""Of 2 layers, keys and values, 2 heads of 8 floats each: 256 bytes a token."""
+
+
 async def test_what_can_never_have_room_is_refused_and_what_can_waits(house: House, target: Target) -> None:
-    # 2 layers, keys and values, 2 heads of 8 floats each: 256 bytes a token.
-    client = await house.verifier(kv_bytes=60 * 256)
-    assert isinstance(await refusal(client.call(max_tokens=60)), ContextLengthExceeded)
+    client = await house.verifier(kv_bytes=ONE_PAGE)
+    assert isinstance(await refusal(client.call(max_tokens=PAGE_TOKENS)), ContextLengthExceeded)
     found = await asyncio.gather(*(client.rounds(session=f"s{index}", mode=Mode.OFF) for index in range(3)))
     assert [output(rounds) for rounds in found] == [target.greedy(PROMPT, LENGTH)] * 3
 
@@ -140,7 +144,7 @@ async def test_a_newer_epoch_ends_the_older_run(house: House, target: Target) ->
 
 async def test_a_caller_that_leaves_frees_its_room_and_its_drafter(house: House, target: Target) -> None:
     drafter = await house.drafter(silent)
-    client = await house.verifier(drafter, kv_bytes=60 * 256, drafting={"timeout": 60, "probe": 60})
+    client = await house.verifier(drafter, kv_bytes=ONE_PAGE, drafting={"timeout": 60, "probe": 60})
     left = client.call(gamma=None)
     await left.read()
     left.cancel()
@@ -148,9 +152,8 @@ async def test_a_caller_that_leaves_frees_its_room_and_its_drafter(house: House,
     assert output(await client.rounds(session="next", mode=Mode.OFF)) == target.greedy(PROMPT, LENGTH)
 
 
-async def test_metrics_tell_what_speculation_did(target: Target, house: House) -> None:
+async def test_metrics_tell_what_speculation_did(target: Target, house: House, http: str) -> None:
     drafter = await house.drafter(oracle(target))
-    (http,) = await free_addresses(1)
     client = await house.verifier(drafter, http=http)
     rounds = await client.rounds(gamma=4)
     accepted = sum(response.accepted for response in rounds)
@@ -193,13 +196,3 @@ async def test_check_tells_what_fits_and_what_does_not(house: House, target: Tar
     assert found[f"drafter {fits.address}"]["status"] == "ok"
     assert found[f"drafter {foreign.address}"]["status"] == "fail"
     assert found["drafter 127.0.0.1:1"]["status"] == "warn"
-
-
-async def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that nobody listens on now."""
-    servers = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) for _ in range(count)]
-    found = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
-    for server in servers:
-        server.close()
-        await server.wait_closed()
-    return found

@@ -30,7 +30,7 @@ def _drafter(model: PrefixModel | None = None, support: int = 64) -> ModelDrafte
 
 def _session(drafter: ModelDrafter, opened: Open, key: str = "s") -> Session:
     session = Session(key, opened, CONTEXT)
-    assert drafter.admit(key, session.limit)
+    assert drafter.admit(key, session.limit, session.since(0), "")
     return session
 
 

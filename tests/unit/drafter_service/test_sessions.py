@@ -21,7 +21,8 @@ class Table:
     def __init__(self, max_sessions: int = 4, tokens: int = 1000) -> None:
         self.model = PrefixModel(tokens)
         self.drafter = ModelDrafter("tiny", self.model, support=8)
-        self.sessions = Sessions(self.drafter, max_sessions)
+        self.now = 100.0
+        self.sessions = Sessions(self.drafter, max_sessions, lambda: self.now)
         self.stream = ListStream()
 
     def take(self, message: Message, stream: ListStream | None = None) -> Session | None:
@@ -50,7 +51,7 @@ def test_a_closed_session_gives_its_room_back() -> None:
     table = Table()
     before = table.model.free
     table.take(OPEN)
-    assert table.model.free == before - OPEN.max_len
+    assert table.model.free == before - len(OPEN.tokens)
     table.take(Close("s", 1))
     assert (len(table.sessions), table.model.free) == (0, before)
 
@@ -147,12 +148,45 @@ def test_more_sessions_than_allowed_are_refused() -> None:
 
 
 def test_a_session_without_room_is_refused_and_leaves_nothing() -> None:
-    table = Table(tokens=40)
-    table.take(OPEN)
-    assert _reason(lambda: table.take(replace(OPEN, session_id="t"))) is Reason.OVERLOADED
+    table = Table(tokens=5)
+    table.take(replace(OPEN, max_len=5))
+    assert _reason(lambda: table.take(replace(OPEN, session_id="t", max_len=5))) is Reason.OVERLOADED
+    assert _reason(lambda: table.take(replace(OPEN, session_id="u", max_len=6))) is Reason.OVERLOADED
     assert len(table.sessions) == 1
-    table.take(replace(OPEN, session_id="t", max_len=8))
+    table.take(replace(OPEN, session_id="t", tokens=(1, 2), max_len=5))
     assert len(table.sessions) == 2
+
+
+def grow(table: Table, session: Session) -> list[Session]:
+    """Let one session draft, and say which then had to go."""
+    table.now += 1.0
+    for work in table.sessions.with_room([Work(session, len(session) - table.drafter.length(session.key))]):
+        (outcome,) = table.drafter.step([work])
+        session.extend(getattr(outcome, "token"))  # noqa: B009 - a failed one has none, and fails here
+    return [dropped for _, dropped in table.sessions.take_dropped()]
+
+
+def test_a_session_that_grows_takes_the_room_of_the_one_longest_unheard_of_that_nobody_waits_for() -> None:
+    table = Table(tokens=12)
+    waiting = table.opened(replace(OPEN, session_id="waiting", max_len=12))
+    idle = replace(OPEN, gamma=0, max_len=12)
+    cold, warm, growing = (table.opened(replace(idle, session_id=name)) for name in ("cold", "warm", "grows"))
+    table.now += 1.0
+    table.take(commit(3, gamma=0, session_id="warm"))
+    assert [grow(table, growing) for _ in range(8)] == [[], [cold], [], [], [warm], [], [], [growing]]
+    assert [session for _, session in table.sessions] == [waiting]
+    assert list(table.model.kv) == ["1/waiting"]
+
+
+def test_a_session_that_is_opened_takes_the_room_of_one_that_has_long_been_silent() -> None:
+    table = Table(tokens=5)
+    table.take(replace(OPEN, gamma=0, max_len=5))
+    opening = replace(OPEN, session_id="t", max_len=5)
+    assert _reason(lambda: table.take(opening)) is Reason.OVERLOADED
+    table.now += 2.0
+    table.take(opening)
+    assert [session.session_id for _, session in table.sessions.take_dropped()] == ["s"]
+    assert list(table.model.kv) == ["1/t"]
 
 
 def test_a_sequence_at_its_end_takes_no_room() -> None:
@@ -195,5 +229,5 @@ def test_a_session_opened_again_for_more_tokens_gets_more_room() -> None:
     table = Table()
     table.draft(table.opened(OPEN), 2)
     table.take(replace(OPEN, max_len=40))
-    assert table.model.capacity == {"1/s": 40}
+    assert table.model.limits == {"1/s": 40}
     assert table.model.kv == {"1/s": []}

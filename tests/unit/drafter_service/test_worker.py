@@ -208,7 +208,7 @@ def test_a_stream_that_ends_frees_everything_and_hears_no_more(bench: Bench) -> 
     other = ListStream(2)
     bench.worker.post(other, [OPEN])
     other.until(lambda: len(other.drafts) == 3)
-    assert bench.model.free == free - OPEN.max_len
+    assert bench.model.free == free - len(OPEN.tokens) - 2
     assert len(bench.stream.frames) == heard
 
 

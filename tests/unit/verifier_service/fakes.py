@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import torch
 from prometheus_client import CollectorRegistry
@@ -9,13 +10,14 @@ from torch import Tensor
 
 from specdec.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.engine import Chunk
+from specdec.engine.kv_pool import KvMemory
 from specdec.params import Mode, SamplingParams, Speculation
 from specdec.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
-from verifier_service.drafting import Proposal
+from verifier_service.drafts import Proposal
 from verifier_service.job import Job
 from verifier_service.metrics import Metrics
-from verifier_service.plan import Row
+from verifier_service.plan import Claim, Row
 from verifier_service.rounds import Fallback
 from verifier_service.scheduler import Outcome
 
@@ -74,35 +76,46 @@ class TableEngine:
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
-        self.capacities: dict[str, int] = {}
-        self.lengths: dict[str, int] = {}
+        self.limits: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        """Tokens that each session has memory for."""
+        self.kv: dict[str, list[int]] = {}
         self.batches: list[list[Chunk]] = []
         self.poisoned: set[str] = set()
         self.nan: set[str] = set()
+        self.unseatable: set[str] = set()
 
     @property
-    def kv_usage(self) -> float:
-        return sum(self.capacities.values()) / self.room
+    def memory(self) -> KvMemory:
+        return KvMemory(self.room, sum(self.held.values()), 0)
 
-    def can_ever_admit(self, capacity: int) -> bool:
-        return capacity <= self.room
+    def can_ever_admit(self, limit: int) -> bool:
+        return limit <= self.room
 
-    def admit(self, session: str, capacity: int) -> bool:
-        if sum(self.capacities.values()) + capacity > self.room:
+    def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
+        if session in self.unseatable:
+            raise MemoryError(session)
+        if sum(self.held.values()) + len(tokens) > self.room:
             return False
-        self.capacities[session] = capacity
-        self.lengths[session] = 0
+        self.limits[session], self.held[session], self.kv[session] = limit, len(tokens), []
+        return True
+
+    def reserve(self, session: str, length: int) -> bool:
+        assert length <= self.limits[session]
+        if sum(self.held.values()) - self.held[session] + length > self.room:
+            return False
+        self.held[session] = max(self.held[session], length)
         return True
 
     def release(self, session: str) -> None:
-        del self.capacities[session], self.lengths[session]
+        del self.limits[session], self.held[session], self.kv[session]
 
     def length(self, session: str) -> int:
-        return self.lengths[session]
+        return len(self.kv[session])
 
     def truncate(self, session: str, length: int) -> None:
-        assert length <= self.lengths[session]
-        self.lengths[session] = length
+        assert length <= len(self.kv[session])
+        del self.kv[session][length:]
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         self.batches.append(list(chunks))
@@ -110,7 +123,8 @@ class TableEngine:
             raise RuntimeError("poisoned")
         rows: list[Tensor] = []
         for chunk in chunks:
-            self.lengths[chunk.session] += len(chunk.tokens)
+            self.kv[chunk.session] += chunk.tokens
+            assert len(self.kv[chunk.session]) <= self.limits[chunk.session]
             for token in chunk.tokens[len(chunk.tokens) - chunk.logits :]:
                 row = torch.zeros(VOCABULARY)
                 row[following(token)] = 30.0
@@ -123,26 +137,27 @@ class DirectTarget:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self.prefills: list[tuple[int, ...]] = []
-        self.capacity = 0
+        """With the tokens of their time."""
+        self.prefills: list[int] = []
+        self.claim: Claim | None = None
         self.seated = False
         self.refuses_drafts = False
 
     @asynccontextmanager
-    async def seat(self, session: str, capacity: int) -> AsyncIterator[None]:
-        self.capacity, self.seated = capacity, True
+    async def seat(self, claim: Claim, tokens: Sequence[int]) -> AsyncIterator[None]:
+        self.claim, self.seated = claim, True
         try:
             yield
         finally:
             self.seated = False
 
-    async def prefill(self, session: str, tokens: tuple[int, ...]) -> None:
-        self.prefills.append(tokens)
+    async def prefill(self, session: str, tokens: Sequence[int], goal: int) -> None:
+        self.prefills.append(goal)
 
     async def verify(self, row: Row) -> Outcome:
-        self.rows.append(row)
+        self.rows.append(replace(row, tokens=tuple(row.tokens)))
         drafts = () if self.refuses_drafts else row.draft.tokens
-        truth = continuation(row.pending[-1], len(drafts) + 1)
+        truth = continuation(row.tokens[-1], len(drafts) + 1)
         accepted = next((i for i, token in enumerate(drafts) if token != truth[i]), len(drafts))
         return Outcome(Verdict(truth[: accepted + 1], accepted, len(drafts)), queue=0.1, verify=0.2)
 

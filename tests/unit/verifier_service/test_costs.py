@@ -1,5 +1,7 @@
 """Costs come out of measurements as they went in."""
 
+import math
+
 import pytest
 
 from specdec.gamma import FixedGamma
@@ -71,3 +73,16 @@ def test_bad_sessions_do_not_keep_new_ones_from_trying() -> None:
         costs.accepted(4, 0)
     assert costs.alpha < 0.1
     assert costs.controller(None).gamma() > 0
+
+
+def test_a_wait_is_worth_the_plain_steps_that_the_drafts_would_save() -> None:
+    costs = Costs(gamma_max=8, draft_step=lambda: 0.001)
+    assert costs.worth_waiting(4) == math.inf
+    for gamma in (0, 4, 2) * 20:
+        costs.passes.observe(rows=1, tokens=1 + gamma, seconds=0.010 + 0.001 * gamma)
+    for _ in range(2000):
+        costs.accepted(4, 4)
+    assert costs.worth_waiting(4) == pytest.approx(0.010 * (5 - 1 - 4 * 0.1), rel=0.05)
+    for _ in range(2000):
+        costs.accepted(4, 0)
+    assert costs.worth_waiting(4) < 0.001

@@ -1,6 +1,7 @@
 """One session and its drafters: waiting, falling back, moving, fencing."""
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,8 @@ from tests.unit.verifier_service.fakes import chunk_after, make_job, make_metric
 from verifier_service.config import DraftingSettings
 from verifier_service.costs import DraftCost
 from verifier_service.drafter_pool import DrafterPool
-from verifier_service.drafting import Proposal, RemoteDrafts
+from verifier_service.drafting import Price, RemoteDrafts
+from verifier_service.drafts import Proposal
 from verifier_service.link import DrafterLink
 from verifier_service.messages import Refusal
 from verifier_service.outbox import Frame
@@ -41,7 +43,8 @@ class Scene:
             link.connected("small", 0.001)
         self.pool = DrafterPool(self.links)
         job = make_job(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
-        self.drafts = RemoteDrafts(job, 20, self.pool, settings, DraftCost(), self.clock)
+        self.worth = math.inf
+        self.drafts = RemoteDrafts(job, 20, self.pool, settings, Price(DraftCost(), lambda _: self.worth), self.clock)
 
     @property
     def link(self) -> DrafterLink:
@@ -126,6 +129,20 @@ async def test_after_a_wait_in_vain_rounds_do_not_wait_until_drafts_fit_again() 
     async with asyncio.timeout(0):
         assert (await scene.propose()).fallback is Fallback.TIMEOUT
     scene.link.drafted(chunk_after(PROMPT, 7))
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after((*PROMPT, 7), 8))
+    assert (await task).draft.tokens == (7, 8)
+
+
+async def test_a_late_draft_is_not_waited_for_longer_than_it_is_worth() -> None:
+    scene = Scene()
+    scene.worth = 0.0
+    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    assert (await scene.propose()).draft.tokens == (7,)
+    # The drafter is late, not gone: nobody else waits less for it.
+    assert scene.link.breaker.allows(scene.clock.now)
+    scene.worth = math.inf
     task = await scene.waiting()
     scene.link.drafted(chunk_after((*PROMPT, 7), 8))
     assert (await task).draft.tokens == (7, 8)

@@ -1,59 +1,89 @@
-"""Decoding sessions always go; prompts share a budget."""
+"""Decoding sessions always go; prompts share a budget; rank is arrival, moved by priority."""
 
-from dataclasses import dataclass
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec.params import Mode
 from tests.unit.verifier_service.fakes import GREEDY, point_mass
-from verifier_service.plan import Prefill, Row, Work, plan
+from verifier_service.plan import Prefill, Row, Share, Work, plan, rank
+
+Waiting = tuple[Work, int]
 
 
-@dataclass(frozen=True)
-class Item:
-    work: Work
+def decoding(name: str) -> Waiting:
+    return Row(name, range(5), Mode.REJECTION, GREEDY, point_mass(1, 2, 3)), 4
 
 
-def decoding(name: str) -> Item:
-    return Item(Row(name, (1,), 5, Mode.REJECTION, GREEDY, point_mass(1, 2, 3)))
+def prompt(name: str, size: int, done: int = 0) -> Waiting:
+    return Prefill(name, range(1000), done + size), done
 
 
-def prompt(name: str, size: int) -> Item:
-    return Item(Prefill(name, (1,) * size))
+def last_piece(name: str, size: int) -> Waiting:
+    return Row(name, range(50 + size), Mode.REJECTION, GREEDY, point_mass(1, 2)), 50
 
 
-def last_piece(name: str, size: int) -> Item:
-    return Item(Row(name, (1,) * (size + 1), 50, Mode.REJECTION, GREEDY))
-
-
-def names(items: list[Item]) -> list[str]:
-    return [item.work.session for item in items]
+def counts(waiting: list[Waiting], chunk_tokens: int = 10) -> dict[str, int]:
+    return {share.work.session: share.count for share in plan(waiting, chunk_tokens)}
 
 
 def test_every_decoding_session_goes_whatever_the_prompts_need() -> None:
-    waiting = [prompt("p", 100), *(decoding(f"d{index}") for index in range(50))]
-    now, later = plan(waiting, chunk_tokens=10)
-    assert len(now) == 51
-    assert later == []
+    shares = counts([prompt("p", 100), *(decoding(f"d{index}") for index in range(50))])
+    assert len(shares) == 51
+    assert shares["p"] == 10
 
 
-def test_prompts_share_the_budget_in_order_of_arrival() -> None:
-    now, later = plan([prompt("a", 6), prompt("b", 4), prompt("c", 1), decoding("d")], chunk_tokens=10)
-    assert names(now) == ["a", "b", "d"]
-    assert names(later) == ["c"]
+def test_a_prompt_alone_has_the_whole_budget() -> None:
+    assert counts([prompt("p", 7)]) == {"p": 7}
+    assert counts([prompt("p", 11)]) == {"p": 10}
+    assert counts([prompt("p", 2)], chunk_tokens=1) == {"p": 1}
 
 
-def test_a_short_prompt_fills_what_a_long_one_leaves() -> None:
-    now, later = plan([prompt("a", 8), prompt("b", 8), prompt("c", 2)], chunk_tokens=10)
-    assert (names(now), names(later)) == (["a", "c"], ["b"])
+def test_a_short_prompt_does_not_wait_for_a_long_one_that_was_first() -> None:
+    assert counts([prompt("long", 100), prompt("short", 3)]) == {"long": 7, "short": 3}
 
 
-def test_the_last_piece_of_a_prompt_counts_without_its_last_token() -> None:
-    now, later = plan([last_piece("a", 10), last_piece("b", 1)], chunk_tokens=10)
-    assert (names(now), names(later)) == (["a"], ["b"])
+def test_a_long_prompt_that_was_first_is_not_held_up_by_any_number_of_short_ones() -> None:
+    shorts = [prompt(f"s{index}", 2) for index in range(9)]
+    assert counts([prompt("long", 100), *shorts]) == {"long": 5, "s0": 2, "s1": 2, "s2": 1}
 
 
-def test_the_first_prompt_goes_whatever_its_size() -> None:
-    assert names(plan([prompt("a", 99)], chunk_tokens=10)[0]) == ["a"]
+def test_those_behind_the_first_go_by_what_they_need() -> None:
+    assert counts([prompt("a", 4), prompt("b", 9), prompt("c", 2), decoding("d")]) == {"a": 4, "b": 4, "c": 2, "d": 1}
+
+
+def test_shares_come_in_the_order_of_the_queue() -> None:
+    waiting = [decoding("d"), prompt("a", 4), prompt("c", 2), decoding("e")]
+    assert list(counts(waiting)) == ["d", "a", "c", "e"]
+
+
+def test_a_row_is_judged_with_its_last_tokens_and_not_before() -> None:
+    (whole,) = plan([last_piece("a", 10)], chunk_tokens=10)
+    assert (whole.complete, whole.length) == (True, 62)
+    (part,) = plan([last_piece("a", 11)], chunk_tokens=10)
+    assert (part.complete, part.length) == (False, 60)
 
 
 def test_nothing_is_planned_of_nothing() -> None:
-    assert plan([], chunk_tokens=1) == ([], [])
+    assert plan([], chunk_tokens=1) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=12), st.integers(1, 30))
+def test_a_pass_keeps_its_budget_and_wastes_none_of_it(sizes: list[tuple[int, bool]], chunk_tokens: int) -> None:
+    waiting = [
+        decoding(f"s{index}") if size == 1 else (last_piece if judged else prompt)(f"s{index}", size)
+        for index, (size, judged) in enumerate(sizes)
+    ]
+    shares: list[Share] = plan(waiting, chunk_tokens)
+    prompts = {share.work.session: share.count for share in shares if share.work.goal - share.start > 1}
+    wanted = sum(size for size, _ in sizes if size > 1)
+    assert sum(prompts.values()) == min(wanted, chunk_tokens)
+    assert len(shares) - len(prompts) == sum(size == 1 for size, _ in sizes)
+    first = next((index for index, (size, _) in enumerate(sizes) if size > 1), None)
+    if first is not None:
+        assert prompts[f"s{first}"] >= min(sizes[first][0], max(chunk_tokens // 2, 1))
+
+
+def test_a_level_of_priority_is_worth_some_waiting_and_no_more() -> None:
+    assert rank(0, 5.0) < rank(0, 6.0) < rank(1, 5.0)
+    assert rank(-1, 20.0) < rank(0, 5.0)
+    assert rank(5, 0.0) < rank(0, 1000.0)

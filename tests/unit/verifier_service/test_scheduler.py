@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -11,7 +11,7 @@ from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from specdec.params import Mode
 from tests.unit.verifier_service.fakes import GREEDY, TableEngine, following, make_metrics
 from verifier_service.costs import PassCost
-from verifier_service.plan import Row
+from verifier_service.plan import Claim, Row
 from verifier_service.scheduler import Scheduler
 
 
@@ -28,7 +28,15 @@ async def scheduling(engine: TableEngine, max_waiting: int = 8) -> AsyncIterator
 
 
 def row(session: str) -> Row:
-    return Row(session, (3,), 1, Mode.OFF, GREEDY)
+    return Row(session, (3,), Mode.OFF, GREEDY)
+
+
+def claim(session: str, limit: int = 10, rank: float = 0.0) -> Claim:
+    return Claim(session, limit, rank)
+
+
+def seat(scheduler: Scheduler, session: str, tokens: int, limit: int = 10) -> AbstractAsyncContextManager[None]:
+    return scheduler.seat(claim(session, limit), range(tokens))
 
 
 async def turns(count: int = 20) -> None:
@@ -41,7 +49,7 @@ async def test_rows_submitted_in_one_turn_share_a_pass() -> None:
     engine = TableEngine()
     async with scheduling(engine) as scheduler, AsyncExitStack() as seats:
         for name in "abc":
-            await seats.enter_async_context(scheduler.seat(name, 10))
+            await seats.enter_async_context(seat(scheduler, name, 1))
         outcomes = await asyncio.gather(*(scheduler.verify(row(name)) for name in "abc"))
     assert [outcome.verdict.tokens for outcome in outcomes] == [(following(3),)] * 3
     assert [len(batch) for batch in engine.batches] == [3]
@@ -52,7 +60,7 @@ async def test_seats_are_given_in_order_and_when_there_is_room() -> None:
     entered: list[str] = []
 
     async def sit(name: str, capacity: int, leave: asyncio.Event) -> None:
-        async with scheduler.seat(name, capacity):
+        async with seat(scheduler, name, capacity):
             entered.append(name)
             await leave.wait()
 
@@ -71,32 +79,32 @@ async def test_seats_are_given_in_order_and_when_there_is_room() -> None:
         leave["c"].set()
         await asyncio.gather(*tasks)
         await turns()
-        assert engine.capacities == {}
+        assert engine.held == {}
 
 
 async def test_a_session_that_stops_waiting_does_not_block_the_others() -> None:
     engine = TableEngine(room=10)
-    async with scheduling(engine) as scheduler, scheduler.seat("a", 6):
-        waiting = asyncio.create_task(scheduler.seat("b", 10).__aenter__())
+    async with scheduling(engine) as scheduler, seat(scheduler, "a", 6):
+        waiting = asyncio.create_task(seat(scheduler, "b", 10).__aenter__())
         await turns()
         waiting.cancel()
-        async with asyncio.timeout(5), scheduler.seat("c", 4):
-            assert set(engine.capacities) == {"a", "c"}
+        async with asyncio.timeout(5), seat(scheduler, "c", 4):
+            assert set(engine.held) == {"a", "c"}
 
 
 async def test_a_seat_that_can_never_be_had_is_refused_at_once() -> None:
     async with scheduling(TableEngine(room=10)) as scheduler:
         with pytest.raises(ContextLengthExceeded):
-            async with scheduler.seat("a", 11):
+            async with seat(scheduler, "a", 1, limit=11):
                 pass
 
 
 async def test_too_many_waiting_are_refused() -> None:
-    async with scheduling(TableEngine(room=10), max_waiting=1) as scheduler, scheduler.seat("a", 10):
-        waiting = asyncio.create_task(scheduler.seat("b", 10).__aenter__())
+    async with scheduling(TableEngine(room=10), max_waiting=1) as scheduler, seat(scheduler, "a", 10):
+        waiting = asyncio.create_task(seat(scheduler, "b", 10).__aenter__())
         await turns()
         with pytest.raises(QueueFull):
-            async with scheduler.seat("c", 1):
+            async with seat(scheduler, "c", 1):
                 pass
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -105,19 +113,19 @@ async def test_too_many_waiting_are_refused() -> None:
 async def test_a_failed_pass_fails_its_row_and_the_thread_lives_on() -> None:
     engine = TableEngine()
     engine.poisoned.add("bad")
-    async with scheduling(engine) as scheduler, scheduler.seat("bad", 10), scheduler.seat("good", 10):
+    async with scheduling(engine) as scheduler, seat(scheduler, "bad", 1), seat(scheduler, "good", 1):
         bad, good = await asyncio.gather(
             scheduler.verify(row("bad")), scheduler.verify(row("good")), return_exceptions=True
         )
         assert isinstance(bad, InternalError)
         assert not isinstance(good, BaseException)
-        await scheduler.prefill("good", (1, 2))
+        await scheduler.prefill("good", (3, 1, 2), 3)
         assert engine.length("good") == 3
 
 
 async def test_a_cancelled_row_is_not_run() -> None:
     engine = TableEngine()
-    async with scheduling(engine) as scheduler, scheduler.seat("a", 10):
+    async with scheduling(engine) as scheduler, seat(scheduler, "a", 10):
         task = asyncio.create_task(scheduler.verify(row("a")))
         await asyncio.sleep(0)
         task.cancel()
@@ -127,11 +135,10 @@ async def test_a_cancelled_row_is_not_run() -> None:
 
 async def test_an_engine_that_cannot_give_a_seat_fails_that_seat_and_lives_on() -> None:
     engine = TableEngine()
-    async with scheduling(engine) as scheduler, scheduler.seat("a", 10):
-        engine.capacities["broken"] = "none"  # type: ignore[assignment]
+    async with scheduling(engine) as scheduler, seat(scheduler, "a", 10):
+        engine.unseatable.add("b")
         with pytest.raises(InternalError):
-            async with scheduler.seat("b", 10):
+            async with seat(scheduler, "b", 1):
                 pass
-        del engine.capacities["broken"]
-        async with scheduler.seat("c", 10):
+        async with seat(scheduler, "c", 1):
             assert (await scheduler.verify(row("c"))).verdict.drafted == 0

@@ -15,8 +15,9 @@ from tests.unit.verifier_service.fakes import (
     make_metrics,
     point_mass,
 )
-from verifier_service.drafting import NoDrafts
+from verifier_service.drafts import NoDrafts
 from verifier_service.job import Job
+from verifier_service.plan import Claim
 from verifier_service.rounds import Fallback, Round
 from verifier_service.session import Session
 
@@ -26,7 +27,7 @@ TRUTH = continuation(3, 8)
 def make_session(
     job: Job, target: DirectTarget, drafts: Any, gamma: int = 3, chunk_tokens: int = 512, context: int = 100
 ) -> Session:
-    return Session("s#1", job, job.length_limit(context), chunk_tokens, (target, drafts, FixedGamma(gamma)))
+    return Session(Claim("s#1", job.length_limit(context), 0.0), job, chunk_tokens, (target, drafts, FixedGamma(gamma)))
 
 
 async def rounds_of(session: Session) -> list[Round]:
@@ -97,23 +98,22 @@ async def test_a_caller_who_fixed_gamma_gets_it_from_the_first_round_on() -> Non
     assert [patient for _, patient in drafts.asked] == [True, True, True, True]
 
 
-async def test_a_long_prompt_is_prefilled_in_pieces_and_the_last_joins_the_first_verdict() -> None:
+async def test_a_long_prompt_is_prefilled_but_for_its_last_piece_which_joins_the_first_verdict() -> None:
     target, prompt = DirectTarget(), tuple(range(10))
     drafts = WrittenDrafts(point_mass(*continuation(9, 2)))
     job = make_job(tokens=prompt, prompt_len=10)
     rounds = await rounds_of(make_session(job, target, drafts, chunk_tokens=4))
-    assert target.prefills == [prompt[:4], prompt[4:8]]
-    assert target.rows[0].pending == prompt[8:]
+    assert target.prefills == [8]
+    assert target.rows[0].tokens == prompt
     assert target.rows[0].draft.tokens == continuation(9, 2)
     assert rounds[0].accepted == 2
-    assert all(len(row.pending) == 1 for row in target.rows[1:])
 
 
 async def test_base_len_counts_prompt_and_output_of_before() -> None:
     job = make_job(tokens=(1, 2, 3, *TRUTH[:4]), prompt_len=3)
     target = DirectTarget()
     rounds = await rounds_of(make_session(job, target, NoDrafts(), gamma=0))
-    assert rounds[0].base_len == target.rows[0].base_len == 7
+    assert rounds[0].base_len == target.rows[0].goal == 7
     assert tokens_of(rounds) == TRUTH[4:]
 
 
@@ -152,11 +152,11 @@ async def test_the_reason_of_a_missing_draft_is_passed_on() -> None:
     assert [done.fallback for done in rounds] == [Fallback.TIMEOUT, Fallback.TIMEOUT, Fallback.NONE]
 
 
-async def test_room_is_held_for_the_whole_length_and_given_back() -> None:
+async def test_a_right_to_the_whole_length_is_held_and_given_back() -> None:
     target, drafts = DirectTarget(), WrittenDrafts()
     stream = make_session(make_job(), target, drafts).run()
     await anext(stream)
-    assert (target.capacity, target.seated) == (11, True)
+    assert (target.claim, target.seated) == (Claim("s#1", 11, 0.0), True)
     await stream.aclose()
     assert not target.seated
     assert drafts.closed == 1

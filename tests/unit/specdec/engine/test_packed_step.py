@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from specdec.engine.attention import Rule
-from specdec.engine.kv_pool import KvLayout, Slab
+from specdec.engine.kv_layout import KvLayout
 from specdec.engine.packed_step import FOLD_LIMIT, PackedStep, Span, tail_mask, tree_mask
+from specdec.engine.slab import Slab
 from specdec.tree import Tree
 
 QUERY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH, LAYERS = 6, 2, 8, 4, 2
@@ -46,7 +47,7 @@ class Session:
         keys = torch.full((*shape, KEY_WIDTH), float("nan"), dtype=torch.float64)
         values = torch.full((*shape, VALUE_WIDTH), float("nan"), dtype=torch.float64)
         keys[:, 0, :, :start], values[:, 0, :, :start] = self.key[:, :, :start], self.value[:, :, :start]
-        self.slab = Slab(keys, values, total + 2, start)
+        self.slab = Slab(keys, values, total + 2, tokens=[0] * start)
 
     def expected(self, layer: int, rule: Rule) -> Tensor:
         """[count, query heads, value width] by the formula, one query and one head at a time."""
@@ -141,7 +142,7 @@ def test_spans_of_a_session_grow_with_it() -> None:
     session = Session(0, 9)
     outputs = []
     for start, end in pairwise([0, 4, 5, 9]):
-        session.slab.length = start
+        session.slab.tokens = [0] * start
         share = slice(start, end)
         outputs.append(
             PackedStep([Span(session.slab, end - start)]).attend(

@@ -1,0 +1,121 @@
+"""What a session has from others is what it would have computed itself, and what is exported comes back to the bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec import blocks
+from specdec.blocks import BLOCK_TOKENS
+from specdec.engine import Chunk, Engine
+from specdec.errors import InternalError
+from tests.tiny_models import ARCHITECTURES
+
+pytestmark = pytest.mark.integration
+
+Load = Callable[..., Engine]
+PROMPT = [(7 + 31 * i * i) % 320 for i in range(70)]
+SHARED = 4 * BLOCK_TOKENS
+NEW_TOKENS = 20
+
+
+def greedy(engine: Engine, session: str, prompt: list[int]) -> list[int]:
+    """Tokens of plain greedy decoding, from whatever the session has already."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + NEW_TOKENS:
+        logits = engine.forward([Chunk(session, tokens[engine.length(session) :], 1)])
+        tokens.append(int(logits[0].argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_session_with_a_shared_prefix_says_what_it_would_say_alone(architecture: str, load: Load) -> None:
+    alone, shared = load(architecture), load(architecture)
+    other = [*PROMPT[:-2], 5, 9]
+    answers = []
+    for name, prompt in (("a", PROMPT), ("b", other)):
+        alone.admit(name, 200)
+        answers.append(greedy(alone, name, prompt))
+    shared.admit("a", 200, PROMPT)
+    assert greedy(shared, "a", PROMPT) == answers[0]
+    shared.admit("b", 200, other)
+    assert shared.length("b") == SHARED
+    assert greedy(shared, "b", other) == answers[1]
+    shared.release("a")
+    shared.release("b")
+    shared.admit("c", 200, [*PROMPT, *answers[0]])
+    assert shared.length("c") == (len(PROMPT) + NEW_TOKENS) // BLOCK_TOKENS * BLOCK_TOKENS
+    shared.truncate("c", SHARED)
+    assert greedy(shared, "c", PROMPT) == answers[0]
+
+
+def test_a_prefix_computed_in_one_pass_is_the_same_to_the_bit(load: Load) -> None:
+    engine = load()
+    engine.admit("a", 100, PROMPT)
+    engine.forward([Chunk("a", PROMPT[:SHARED], 0)])
+    engine.forward([Chunk("a", PROMPT[SHARED:], 0)])
+    engine.admit("b", 100, PROMPT)
+    assert torch.equal(engine.export("a", 0, SHARED), engine.export("b", 0, SHARED))
+    rows = [engine.forward([Chunk("b", PROMPT[SHARED:], 1)])]
+    engine.truncate("a", SHARED)
+    rows.append(engine.forward([Chunk("a", PROMPT[SHARED:], 1)]))
+    assert torch.equal(*rows)
+
+
+def test_tokens_of_one_domain_save_another_nothing(load: Load) -> None:
+    engine = load()
+    engine.admit("a", 100, PROMPT, "alice")
+    engine.forward([Chunk("a", PROMPT, 1)])
+    engine.release("a")
+    for name, domain, length in (("b", "bob", 0), ("c", "", 0), ("d", "alice", SHARED)):
+        engine.admit(name, 100, PROMPT, domain)
+        assert engine.length(name) == length
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_one_engine_exports_another_goes_on_from_to_the_bit(load: Load, dtype: str) -> None:
+    one, other = load(dtype=dtype), load(dtype=dtype)
+    assert one.fingerprint == other.fingerprint
+    one.admit("a", 200, PROMPT)
+    one.forward([Chunk("a", PROMPT, 0)])
+    parts = [one.export("a", start, start + 2 * BLOCK_TOKENS) for start in (0, 2 * BLOCK_TOKENS)]
+    assert all(part.device.type == "cpu" and part.is_contiguous() for part in parts)
+    other.admit("b", 200, PROMPT)
+    for index, part in enumerate(parts):
+        start = index * 2 * BLOCK_TOKENS
+        assert other.restore("b", start, PROMPT[start : start + 2 * BLOCK_TOKENS], part)
+    assert torch.equal(other.export("b", 0, SHARED), one.export("a", 0, SHARED))
+    one.truncate("a", SHARED)
+    rest = PROMPT[SHARED:]
+    assert torch.equal(one.forward([Chunk("a", rest, 6)]), other.forward([Chunk("b", rest, 6)]))
+
+
+def test_restored_blocks_serve_later_sessions_too(load: Load, tiny: Callable[[str], Path]) -> None:
+    engine = load()
+    engine.admit("a", 200)
+    engine.forward([Chunk("a", PROMPT, 0)])
+    kv = engine.export("a", 0, SHARED)
+    fresh = load()
+    fresh.admit("b", 200, PROMPT)
+    fresh.restore("b", 0, PROMPT[:SHARED], kv)
+    fresh.forward([Chunk("b", PROMPT[SHARED:], 0)])
+    fresh.admit("c", 200, PROMPT)
+    assert fresh.length("c") == SHARED
+    assert len(blocks.chain(blocks.root(fresh.fingerprint), PROMPT)) * BLOCK_TOKENS == SHARED
+
+
+def test_what_does_not_fit_is_neither_exported_nor_restored(load: Load) -> None:
+    engine = load()
+    engine.admit("a", 200)
+    engine.forward([Chunk("a", PROMPT[:20], 0)])
+    for start, stop in ((0, 21), (-1, 3), (4, 4)):
+        with pytest.raises(InternalError, match="no keys and values for tokens"):
+            engine.export("a", start, stop)
+    kv = engine.export("a", 0, 16)
+    with pytest.raises(InternalError, match="for 20 tokens, not 0"):
+        engine.restore("a", 0, PROMPT[:16], kv)
+    engine.admit("b", 200)
+    with pytest.raises(InternalError, match="keys and values are"):
+        engine.restore("b", 0, PROMPT[:15], kv)
+    assert engine.length("b") == 0
