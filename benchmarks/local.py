@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.run import Ask, Run
@@ -105,4 +106,4 @@ class Drafting:
 
 def gaps_of(times: Sequence[float]) -> tuple[float, ...]:
     """Differences of neighbours."""
-    return tuple(after - before for before, after in zip(times, times[1:], strict=False))
+    return tuple(after - before for before, after in pairwise(times))

@@ -15,8 +15,8 @@ PAGE = Path(__file__).with_name("RESULTS.md")
 _INTRODUCTION = """\
 # Results
 
-Made by `make bench` from `results/*.jsonl`. A figure is a ratio of runs made in turn in one session (median, middle half
-in brackets): absolute times wander. Greedy tokens of all peers of a row were compared and were identical.
+Made by `make bench` from `results/*.jsonl`. A figure is a ratio of runs made in turn in one session (median, and the
+middle half in brackets): absolute times wander. Greedy tokens of all peers of a row were compared and were identical.
 """
 
 

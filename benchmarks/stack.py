@@ -61,7 +61,9 @@ def running(pair: Pair, *arguments: str) -> Iterator[Stack]:
     with TemporaryDirectory() as folder:
         state = Path(folder) / "state.json"
         with (Path(folder) / "log").open("w+") as log:
-            process = subprocess.Popen(_command(pair, state, arguments), cwd=ROOT, env=_environment(), stdout=log, stderr=log)
+            process = subprocess.Popen(
+                _command(pair, state, arguments), cwd=ROOT, env=_environment(), stdout=log, stderr=log
+            )
             try:
                 _await_state(process, state, log.name)
                 entries = json.loads(state.read_text(encoding="utf-8"))
@@ -96,7 +98,7 @@ def _await_state(process: "subprocess.Popen[bytes]", state: Path, log: str) -> N
         time.sleep(0.05)
 
 
-async def _stream(stub: gateway_pb2_grpc.GenerationServiceAsyncStub, ask: Ask) -> Run:
+async def _stream(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask) -> Run:
     started = time.perf_counter()
     times, tokens = list[float](), list[int]()
     finished = pb.Finished()

@@ -5,17 +5,21 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
 from functools import partial
+from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters.base import Drafter
+from drafter_service.drafters.counts import COUNTS_FILE, load_counts
 from drafter_service.drafters.model import ModelDrafter
+from drafter_service.drafters.ngram import NgramModel
+from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
 from drafter_service.worker import Limits, Worker
-from specdec.engine import Engine
+from specdec.engine import Engine, load_vocabulary
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 
@@ -83,15 +87,27 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[Running]:
 
 
 def load_drafter(settings: DrafterSettings) -> Drafter:
-    """Load the model; blocks for as long as that takes."""
-    engine = Engine.load(
+    """Load what drafts; blocks for as long as that takes."""
+    name, path = settings.model.served_name, settings.model.path
+    if settings.kind == "prompt_lookup":
+        return PromptLookup(name, load_vocabulary(path), settings.lookup_tokens)
+    return ModelDrafter(
+        name, _load_counts(path) if settings.kind == "ngram" else _load_engine(settings), settings.support
+    )
+
+
+def _load_counts(path: Path) -> NgramModel:
+    return NgramModel(load_counts(path / COUNTS_FILE))
+
+
+def _load_engine(settings: DrafterSettings) -> Engine:
+    return Engine.load(
         settings.model.path,
         dtype=settings.model.dtype,
         device=settings.model.device,
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
     )
-    return ModelDrafter(settings.model.served_name, engine, settings.support)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
