@@ -16,18 +16,16 @@ def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
     return (gamma * c_ops + gamma + 1.0) / expected_tokens(alpha, gamma)
 
 
-def acceptance(rounds: int, drafted: int, accepted: int, gamma: int) -> float:
-    """α of `rounds` rounds of γ drafts: accepted over judged, a round that rejects having judged one more.
+def acceptance(rounds: int, accepted: int, gamma: int) -> float:
+    """The α at which rounds of γ drafts keep as many as these did: E(α, γ) - 1 = accepted / rounds.
+
+    A round in which the drafter had no guess counts as one whose first draft was rejected.
 
     Args:
-        rounds: with a draft.
-        drafted: tokens drafted in them.
-        accepted: how many were kept.
-        gamma: draft length; rounds cut short by the end of the output are few, and count by what they drafted.
+        rounds: at least one.
+        accepted: drafts kept in all of them.
+        gamma: draft length.
     """
-    if not drafted:
-        return 0.0
-    # Fixed-point of E[accepted] = Σ α^i: exact for independent positions, whatever the number of full acceptances.
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2

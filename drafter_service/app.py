@@ -5,7 +5,6 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
 from functools import partial
-from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -13,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters.base import Drafter
 from drafter_service.drafters.counts import COUNTS_FILE, load_counts
-from drafter_service.drafters.model import ModelDrafter
+from drafter_service.drafters.model import Model, ModelDrafter
 from drafter_service.drafters.ngram import NgramModel
 from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.metrics import DrafterMetrics
@@ -91,13 +90,8 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
     name, path = settings.model.served_name, settings.model.path
     if settings.kind == "prompt_lookup":
         return PromptLookup(name, load_vocabulary(path), settings.lookup_tokens)
-    return ModelDrafter(
-        name, _load_counts(path) if settings.kind == "ngram" else _load_engine(settings), settings.support
-    )
-
-
-def _load_counts(path: Path) -> NgramModel:
-    return NgramModel(load_counts(path / COUNTS_FILE))
+    model: Model = NgramModel(load_counts(path / COUNTS_FILE)) if settings.kind == "ngram" else _load_engine(settings)
+    return ModelDrafter(name, model, settings.support)
 
 
 def _load_engine(settings: DrafterSettings) -> Engine:

@@ -1,12 +1,12 @@
 """Many sessions at once through the whole system: speculation on and off, and against `generate()` in sequence."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from benchmarks.peers import Process
 from benchmarks.results import Figure, Report
-from benchmarks.run import Ask, Peer
+from benchmarks.run import Ask, Peer, Run
 from benchmarks.sections.engine import spec
 from benchmarks.sections.scale import Scale
 from benchmarks.stack import Stack, running
@@ -52,7 +52,7 @@ def _turns(
     return off, on, serial
 
 
-def _timed(work, speeds: list[float]) -> list[tuple[int, ...]]:  # type: ignore[no-untyped-def]
+def _timed(work: Callable[[], Sequence[Run]], speeds: list[float]) -> list[tuple[int, ...]]:
     started = time.perf_counter()
     runs = work()
     speeds.append(sum(len(run.tokens) for run in runs) / (time.perf_counter() - started))

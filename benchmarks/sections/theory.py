@@ -2,9 +2,11 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
-from benchmarks.drafters import load_drafter
+from benchmarks.drafters import Candidate, candidates
 from benchmarks.local import Local, load
 from benchmarks.peers import Fixed, interleave
 from benchmarks.results import Figure, Report
@@ -41,13 +43,10 @@ class Prediction:
 def measure(scale: Scale) -> Report:
     """In one process, one thread, so r = 0: what is left is the formula's own α, c and β."""
     target = load(scale.pair.target)
-    step, beta = _pass_cost(target)
-    rows = [
-        row
-        for temperature in (0.0, 1.0)
-        for kind, folder in _drafters(scale)
-        for row in _rows(scale, target, kind, temperature, (step, beta))
-    ]
+    costs = _pass_cost(target)
+    with TemporaryDirectory() as folder:
+        guessers = list(candidates(scale.pair, Path(folder)))
+    rows = [row for heat in (0.0, 1.0) for guesser in guessers for row in _rows(scale, target, guesser, heat, costs)]
     figures = [Figure("theory", f"{row.drafter}, γ={row.gamma}", row.text()) for row in rows]
     curves = {
         f"predicted, {name}": [(float(r.gamma), r.predicted) for r in rows if r.drafter == name]
@@ -56,21 +55,25 @@ def measure(scale: Scale) -> Report:
     return Report("theory", figures, curves)
 
 
-def _rows(scale: Scale, target: Engine, kind: str, temperature: float, costs: tuple[float, float]) -> list[Prediction]:
-    drafter = load_drafter(kind, scale.pair.drafter)
-    c, beta = drafter.info.step_seconds / costs[0], costs[1]
-    local = Local(target, drafter)
+def _rows(
+    scale: Scale, target: Engine, guesser: Candidate, temperature: float, costs: tuple[float, float]
+) -> list[Prediction]:
+    step, beta = costs
+    local = Local(target, guesser.drafter)
     peers: dict[str, Peer] = {str(gamma): Fixed(local, gamma) for gamma in (0, *scale.gammas)}
     runs = interleave(peers, scale.pair.asks(scale.asks, scale.prompt, scale.tokens, temperature), scale.repeats)
-    name = f"{kind} at temperature {temperature:g}"
-    return [_row(name, gamma, runs[str(gamma)], runs["0"], c, beta) for gamma in scale.gammas]
+    name = f"{guesser.name} at temperature {temperature:g}"
+    c = guesser.drafter.info.step_seconds / step
+    return [_row(name, gamma, (runs[str(gamma)], runs["0"]), (c, beta, guesser.c_ops)) for gamma in scale.gammas]
 
 
-def _row(name: str, gamma: int, runs: list[Run], plain: list[Run], c: float, beta: float) -> Prediction:
-    alpha = acceptance(sum(r.rounds for r in runs), sum(r.drafted for r in runs), sum(r.accepted for r in runs), gamma)
+def _row(name: str, gamma: int, sides: tuple[list[Run], list[Run]], costs: tuple[float, float, float]) -> Prediction:
+    runs, plain = sides
+    c, beta, c_ops = costs
+    alpha = acceptance(sum(run.rounds for run in runs), sum(run.accepted for run in runs), gamma)
     measured = paired([run.speed for run in runs], [run.speed for run in plain])
     predicted = speedup(alpha, gamma, c, 0.0, beta)
-    return Prediction(name, gamma, alpha, c, beta, predicted, str(measured), operations_factor(alpha, gamma, c))
+    return Prediction(name, gamma, alpha, c, beta, predicted, str(measured), operations_factor(alpha, gamma, c_ops))
 
 
 def _pass_cost(engine: Engine) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Counts of tokens and of pairs of them, which is all a unigram or bigram model is; made from text, kept in one file."""
+"""Counts of tokens and of pairs of them, all that a unigram or bigram model is; made from text, kept in one file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

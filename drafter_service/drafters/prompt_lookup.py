@@ -1,4 +1,4 @@
-"""Drafts from the sequence itself: what followed the last time the same few tokens came; a point mass, never sampled."""
+"""Drafts from the sequence itself: what followed when the same few tokens came before; a point mass, never sampled."""
 
 from collections.abc import Mapping, Sequence
 
