@@ -189,7 +189,7 @@ def _verify(engine: Engine, chunk: Chunk) -> list[int]:
 def _bytes(model: Any) -> int:
     """Weights a step reads: all but the table that one row is taken of."""
     table = model.get_input_embeddings().weight
-    return sum(weight.nbytes for weight in model.parameters()) - table.nbytes
+    return int(sum(weight.nbytes for weight in model.parameters()) - table.nbytes)
 
 
 def _bandwidth(bench: Bench) -> float:

@@ -77,7 +77,7 @@ def interleave(peers: Mapping[str, Peer], asks: Sequence[Ask], repeats: int) -> 
     runs: dict[str, list[Run]] = {name: [] for name in peers}
     for turn in range(repeats):
         for ask in asks:
-            order = list(peers) if turn % 2 == 0 else list(reversed(peers))
+            order = list(peers) if turn % 2 == 0 else list(peers)[::-1]
             for name in order:
                 runs[name].append(peers[name].generate(ask))
             _check(ask, {name: runs[name][-1] for name in peers})

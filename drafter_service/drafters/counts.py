@@ -34,7 +34,7 @@ class Counts:
 def count(tokens: Sequence[int] | Tensor, vocab_size: int, tokenizer_hash: str, order: int) -> Counts:
     """Count a text of at least two tokens."""
     text = torch.as_tensor(tokens, dtype=torch.long)
-    keys, pairs = (text[:-1] * vocab_size + text[1:]).unique(return_counts=True)
+    keys, pairs = torch.unique(text[:-1] * vocab_size + text[1:], return_counts=True)
     firsts = keys // vocab_size
     starts = torch.searchsorted(firsts, torch.arange(vocab_size + 1))
     single = text.bincount(minlength=vocab_size).float()
