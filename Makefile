@@ -1,6 +1,6 @@
 # Everything a fresh machine with Python 3.11 and make needs.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test check format lint type layers proto train-demo clean
+.PHONY: help install install-dev run test check format lint type layers proto bench train-demo clean
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -71,6 +71,10 @@ crd-validators: ## Fetch the schemas of the operators' resources (needs npm); th
 .PHONY: exactness
 exactness: install-dev ## Measure acceptance and speed of every mode and write docs/exactness.md; resumes after a kill.
 	$(BIN)/python -m benchmarks.exactness $(ARGS)
+
+bench: install-dev ## Measure on this machine against transformers (minutes); ARGS="--quick" or section names.
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
 train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.
 	$(BIN)/python -m models.train $(ARGS)

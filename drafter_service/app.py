@@ -11,11 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters.base import Drafter
-from drafter_service.drafters.model import ModelDrafter
+from drafter_service.drafters.counts import COUNTS_FILE, load_counts
+from drafter_service.drafters.model import Model, ModelDrafter
+from drafter_service.drafters.ngram import NgramModel
+from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
 from drafter_service.worker import Limits, Worker
-from specdec.engine import Engine
+from specdec.engine import Engine, load_vocabulary
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import Certificates
@@ -90,15 +93,22 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[Running]:
 
 
 def load_drafter(settings: DrafterSettings) -> Drafter:
-    """Load the model; blocks for as long as that takes."""
-    engine = Engine.load(
+    """Load what drafts; blocks for as long as that takes."""
+    name, path = settings.model.served_name, settings.model.path
+    if settings.kind == "prompt_lookup":
+        return PromptLookup(name, load_vocabulary(path), settings.lookup_tokens)
+    model: Model = NgramModel(load_counts(path / COUNTS_FILE)) if settings.kind == "ngram" else _load_engine(settings)
+    return ModelDrafter(name, model, settings.support)
+
+
+def _load_engine(settings: DrafterSettings) -> Engine:
+    return Engine.load(
         settings.model.path,
         dtype=settings.model.dtype,
         device=settings.model.device,
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
     )
-    return ModelDrafter(settings.model.served_name, engine, settings.support)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:

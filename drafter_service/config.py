@@ -1,6 +1,6 @@
 """What a drafter can be told."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -15,8 +15,11 @@ class DrafterSettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="SPECDEC_DRAFTER_")
 
+    kind: Literal["model", "ngram", "prompt_lookup"] = "model"
+    """What drafts: a language model; counts of token pairs; or the context, where it repeats itself."""
     model: ModelSettings
-    """The draft model; its tokenizer must be the target's."""
+    """The draft model; its tokenizer must be the target's. For `ngram`, the folder of a counts file; for
+    `prompt_lookup`, any folder with the tokenizer."""
     address: Address = "127.0.0.1:50052"
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
@@ -29,6 +32,8 @@ class DrafterSettings(Settings):
     hold the whole vocabulary, for tests."""
     ahead: int = Field(default=4, ge=0, le=64)
     """Tokens drafted past the draft that was asked for, in time that nobody waits in."""
+    lookup_tokens: int = Field(default=3, ge=1)
+    """Longest piece of text that `prompt_lookup` looks for earlier in the sequence."""
     max_sessions: int = Field(default=256, ge=1)
     """Sessions of all verifiers together."""
     chunk_tokens: int = Field(default=512, ge=1)

@@ -45,6 +45,7 @@ class Session:
         self._committed = len(opened.tokens)
         self._committed_hash = self._hash = PrefixHash(opened.tokens)
         self._end_told = False
+        self._at_a_loss = False
 
     def __len__(self) -> int:
         """Committed and drafted tokens."""
@@ -70,11 +71,15 @@ class Session:
     @property
     def urgent(self) -> bool:
         """Whether the verifier waits: the draft it asked for is not complete and can still grow."""
-        return self.drafted < self._gamma and len(self._tokens) < self.limit
+        return self.drafted < self._gamma and not self._over
 
     def wants(self, ahead: int) -> bool:
         """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for."""
-        return self._gamma > 0 and self.drafted < self._gamma + ahead and len(self._tokens) < self.limit
+        return self._gamma > 0 and self.drafted < self._gamma + ahead and not self._over
+
+    def stop_drafting(self) -> None:
+        """There is no guess for what follows, until a verdict says more."""
+        self._at_a_loss = True
 
     def since(self, length: int) -> list[int]:
         """The tokens from position `length` on."""
@@ -105,15 +110,20 @@ class Session:
         tokens = self._news(message)
         if message.base_len + len(message.tokens) >= self._committed:
             self._gamma = message.gamma
-            self._end_told = False
+            self._end_told = self._at_a_loss = False
             return self._advance(tokens)
         return len(self._tokens)
 
     def take_end(self) -> bool:
         """Whether to say, once per verdict, that the draft asked for cannot be completed."""
-        over = self.drafted < self._gamma and len(self._tokens) >= self.limit
+        over = self.drafted < self._gamma and self._over
         told, self._end_told = self._end_told, over
         return over and not told
+
+    @property
+    def _over(self) -> bool:
+        """Whether the chain can grow no more."""
+        return self._at_a_loss or len(self._tokens) >= self.limit
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:

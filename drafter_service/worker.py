@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +13,7 @@ from functools import partial
 import structlog
 
 from drafter_service.batch import plan
-from drafter_service.drafters.base import Drafter, DrafterInfo, Failed, Proposed, Work
+from drafter_service.drafters.base import Drafter, DrafterInfo, Failed, Nothing, Outcome, Work
 from drafter_service.messages import End, Frame, Load, Message, Nack, Reason, Refused
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.session import Session
@@ -186,19 +186,23 @@ class Worker:
         self._measure(batch, time.perf_counter() - started)
         return True
 
-    def _outcomes(self, batch: list[Work]) -> list[Proposed | Failed]:
+    def _outcomes(self, batch: list[Work]) -> Sequence[Outcome]:
         try:
             return self._drafter.step(batch)
         except Exception as error:  # noqa: BLE001 - the thread must go on, whatever the pass died of
             _log.error("draft_step_failed", sessions=len(batch), exc_info=error)
             return [Failed(work.session, error) for work in batch]
 
-    def _apply(self, stream: Stream, outcome: Proposed | Failed) -> None:
+    def _apply(self, stream: Stream, outcome: Outcome) -> None:
         session = outcome.session
         if isinstance(outcome, Failed):
             reason = Reason.MALFORMED if isinstance(outcome.error, RequestError) else Reason.OVERLOADED
             self._sessions.forget(stream, session)
             self._nack(stream, session.session_id, session.epoch, reason, str(outcome.error))
+            return
+        if isinstance(outcome, Nothing):
+            session.stop_drafting()
+            self._tell_end(stream, session)
             return
         draft = Draft((outcome.token,), (outcome.probs,) if outcome.probs is not None else ())
         self._outgoing[stream].drafts.append(

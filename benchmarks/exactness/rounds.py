@@ -83,7 +83,9 @@ def measure(pair: Pair, setting: Setting, prompts: Sequence[tuple[int, ...]], le
     seconds: list[float] = []
     for trace in traces:
         for engine in (pair.target, pair.drafter):
-            engine.admit(trace.name, len(trace.tokens) + length + 2 * setting.gamma + 2)
+            limit = len(trace.tokens) + length + 2 * setting.gamma + 2
+            engine.admit(trace.name, limit)
+            engine.reserve(trace.name, limit)
     while live := [trace for trace in traces if len(trace.tokens) < len(prompts[0]) + length]:
         _draft(pair.drafter, setting, params, live)
         p, logits = _target(pair.target, params, live)

@@ -48,6 +48,16 @@ class Failed:
     error: Exception
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Nothing:
+    """A session that this drafter has no guess for until more of it is committed."""
+
+    session: Session
+
+
+Outcome = Proposed | Failed | Nothing
+
+
 class Drafter(Protocol):
     """Something that continues sequences."""
 
@@ -78,8 +88,8 @@ class Drafter(Protocol):
     def truncate(self, key: str, length: int) -> None:
         """Forget what was computed behind the first `length` tokens."""
 
-    def step(self, batch: Sequence[Work]) -> list[Proposed | Failed]:
-        """Compute the tokens of every Work in one pass, and draw one draft for each that is complete with them.
+    def step(self, batch: Sequence[Work]) -> Sequence[Outcome]:
+        """Compute the tokens of every Work in one pass, and draw at most one draft for each that is complete with them.
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.

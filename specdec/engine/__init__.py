@@ -2,5 +2,6 @@
 
 from specdec.engine.batch import Chunk
 from specdec.engine.engine import Engine
+from specdec.engine.loader import load_vocabulary
 
-__all__ = ["Chunk", "Engine"]
+__all__ = ["Chunk", "Engine", "load_vocabulary"]

@@ -41,6 +41,17 @@ def load_decoder(path: Path, dtype: str, device: str) -> tuple[Decoder, Facts]:
     return Decoder(model, facts.vocab_size, place), facts
 
 
+def load_vocabulary(path: Path) -> dict[str, int]:
+    """Token to id, of a folder's tokenizer alone.
+
+    Raises:
+        ModelRefused: there is no tokenizer that can be read.
+    """
+    tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return ids
+
+
 def find_device(device: str) -> torch.device:
     """The device of that name; "auto" is the accelerator when there is one."""
     if device == "auto":

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT = 250
 CODE = sorted(
     path.relative_to(ROOT)
-    for folder in ("specdec", "drafter_service", "verifier_service", "gateway", "models")
+    for folder in ("specdec", "drafter_service", "verifier_service", "gateway", "models", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
 )
 

@@ -1,0 +1,110 @@
+"""The in-process engine: target and drafter on one thread, one after the other, with nothing between them."""
+
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.run import Ask, Run
+from drafter_service.drafters.base import Drafter, Proposed, Work
+from drafter_service.session import Session
+from specdec.draft import NO_DRAFT, Draft, Verdict
+from specdec.engine import Engine
+from specdec.errors import InternalError
+from specdec.params import Mode, SamplingParams
+from specdec.wire.session import Commit, Open
+from verifier_service.plan import Row, Share
+from verifier_service.verifier import verify_batch
+
+KV_BYTES = 2**28
+_NAME = "bench"
+
+
+def load(path: Path, dtype: str = "float32", threads: int = 1) -> Engine:
+    """An engine as the services load it."""
+    return Engine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads)
+
+
+class Local:
+    """Plain and speculative decoding of one sequence at a time."""
+
+    def __init__(self, target: Engine, drafter: Drafter | None) -> None:
+        self._target = target
+        self._drafter = drafter
+
+    def generate(self, ask: Ask) -> Run:
+        """Generate; without a drafter, or at γ = 0, plainly."""
+        limit = len(ask.prompt) + ask.tokens
+        if not (self._target.admit(_NAME, limit) and self._target.reserve(_NAME, limit)):
+            raise InternalError(f"no room for {limit} tokens")
+        try:
+            if self._drafter is None or not ask.gamma:
+                return self._loop(ask, None)
+            self._drafter.admit(_NAME, limit, (), "")
+            self._drafter.reserve(_NAME, limit)
+            try:
+                return self._loop(ask, Drafting(self._drafter, ask, ask.gamma))
+            finally:
+                self._drafter.release(_NAME)
+        finally:
+            self._target.release(_NAME)
+
+    def _loop(self, ask: Ask, drafting: "Drafting | None") -> Run:
+        params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
+        tokens = list(ask.prompt)
+        limit, computed, drafted, accepted = len(tokens) + ask.tokens, 0, 0, 0
+        times = [time.perf_counter()]
+        while len(tokens) < limit:
+            draft = drafting.draft() if drafting else NO_DRAFT
+            row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft)
+            (verdict,) = verify_batch(self._target, [Share(row, computed, len(tokens) - computed)])
+            if not isinstance(verdict, Verdict):
+                raise InternalError("the pass failed")
+            base_len, computed = len(tokens), len(tokens) + verdict.accepted
+            tokens += verdict.tokens
+            drafted += verdict.drafted
+            accepted += verdict.accepted
+            if drafting:
+                drafting.commit(base_len, verdict.tokens)
+            times.append(time.perf_counter())
+        return Run(
+            tuple(tokens[len(ask.prompt) : limit]), times[-1] - times[0], times[1] - times[0], len(times) - 1, drafted,
+            accepted, gaps_of(times[1:]),
+        )  # fmt: skip
+
+
+class Drafting:
+    """The drafter's side of one generation, without a wire."""
+
+    def __init__(self, drafter: Drafter, ask: Ask, gamma: int) -> None:
+        self._drafter = drafter
+        self._limit = len(ask.prompt) + ask.tokens
+        self._gamma = gamma
+        params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
+        first = min(gamma, ask.tokens - 1)
+        opened = Open(_NAME, 1, ask.prompt, len(ask.prompt), params, Mode.REJECTION, first, self._limit)
+        self._session = Session(_NAME, opened, drafter.info.context_length)
+
+    def draft(self) -> Draft:
+        """The tokens of one round and what they were drawn from."""
+        session, drawn = self._session, list[Proposed]()
+        while session.urgent:
+            outcomes = self._drafter.step([Work(session, len(session) - self._drafter.length(_NAME))])
+            proposed = [outcome for outcome in outcomes if isinstance(outcome, Proposed)]
+            if not proposed:
+                break
+            session.extend(proposed[0].token)
+            drawn += proposed
+        return Draft(tuple(one.token for one in drawn), tuple(one.probs for one in drawn if one.probs is not None))
+
+    def commit(self, base_len: int, tokens: Sequence[int]) -> None:
+        """Take a verdict."""
+        left = self._limit - base_len - len(tokens)
+        if left > 0:
+            message = Commit(_NAME, 1, base_len, tuple(tokens), min(self._gamma, left - 1))
+            self._drafter.truncate(_NAME, self._session.commit(message))
+
+
+def gaps_of(times: Sequence[float]) -> tuple[float, ...]:
+    """Differences of neighbours."""
+    return tuple(after - before for before, after in pairwise(times))

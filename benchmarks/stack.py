@@ -1,0 +1,126 @@
+"""The whole system under load: `specdec up` in processes of its own, and a client that notes when each round came."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.local import gaps_of
+from benchmarks.machine import ROOT
+from benchmarks.pair import Pair
+from benchmarks.run import Ask, Run
+from protos.gateway.v1 import gateway_pb2 as pb
+from protos.gateway.v1 import gateway_pb2_grpc
+from specdec.cli.ports import free
+from specdec.errors import InternalError
+from specdec.params import Mode
+from specdec.serving.channel import open_channel
+from specdec.wire.params import mode_to_pb
+
+_START_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A running system."""
+
+    address: str
+    pids: dict[str, int]
+
+    def generate(self, ask: Ask) -> Run:
+        """One generation, alone."""
+        return self.together([ask])[0]
+
+    def together(self, asks: Sequence[Ask]) -> list[Run]:
+        """All at once."""
+        return asyncio.run(self._together(asks))
+
+    async def _together(self, asks: Sequence[Ask]) -> list[Run]:
+        async with open_channel(self.address) as channel:
+            stub = gateway_pb2_grpc.GenerationServiceStub(channel)
+            await channel.channel_ready()
+            return await asyncio.gather(*(_stream(stub, ask) for ask in asks))
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Memory of each process, from the kernel's own account."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        return {role: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for role, pid in self.pids.items()}
+
+
+@contextmanager
+def running(pair: Pair, *arguments: str) -> Iterator[Stack]:
+    """`specdec up` on free ports with one drafter, one verifier, one gateway and a store of its own."""
+    with TemporaryDirectory() as folder:
+        state = Path(folder) / "state.json"
+        with (Path(folder) / "log").open("w+") as log:
+            process = subprocess.Popen(
+                _command(pair, state, arguments), cwd=ROOT, env=_environment(), stdout=log, stderr=log
+            )
+            try:
+                _await_state(process, state, log.name)
+                entries = json.loads(state.read_text(encoding="utf-8"))
+                gateway = next(entry["grpc"] for entry in entries if entry["role"] == "gateway")
+                yield Stack(gateway, {entry["role"]: entry["pid"] for entry in entries})
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(timeout=60)
+
+
+def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
+    ports = [
+        part
+        for option in ("--http", "--grpc", "--drafter-address", "--verifier-address")
+        for part in (option, f"127.0.0.1:{free('127.0.0.1')}")
+    ]
+    start = "from specdec.cli.app import main; main()"
+    models = ["--target", str(pair.target), "--drafter", str(pair.drafter)]
+    return [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state), *ports, *models, *arguments]
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECDEC_", "REDIS_URL"))}
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def _await_state(process: "subprocess.Popen[bytes]", state: Path, log: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not state.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise InternalError(f"`specdec up` did not start:\n{Path(log).read_text(encoding='utf-8')}")
+        time.sleep(0.05)
+
+
+async def _stream(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask) -> Run:
+    started = time.perf_counter()
+    times, tokens = list[float](), list[int]()
+    finished = pb.Finished()
+    async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=_request(ask))):
+        if event.HasField("round"):
+            times.append(time.perf_counter())
+            tokens += [token.id for token in event.round.tokens]
+        elif event.HasField("finished"):
+            finished = event.finished
+    summary = finished.speculation
+    rounds = summary.num_spec_steps + summary.num_plain_steps
+    return Run(
+        tuple(tokens), time.perf_counter() - started, times[0] - started, rounds, summary.num_draft_tokens,
+        summary.num_accepted_draft_tokens, gaps_of(times),
+    )  # fmt: skip
+
+
+def _request(ask: Ask) -> pb.GenerateRequest:
+    mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
+    return pb.GenerateRequest(
+        tokens=pb.TokenPrompt(token_ids=ask.prompt),
+        sampling=pb.SamplingOptions(temperature=ask.temperature, seed=ask.seed),
+        stop=pb.StopOptions(max_tokens=ask.tokens, ignore_eos=True),
+        speculation=pb.SpeculationOptions(mode=mode_to_pb(mode), gamma=ask.gamma or None),
+    )

@@ -1,0 +1,44 @@
+"""Ratios of interleaved runs: a slow moment of the machine meets both sides, so it is the pairs that are compared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A median with the middle half of what it is the median of."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f}..{self.high:.2f})"
+
+
+def spread(samples: Sequence[float]) -> Ratio:
+    """Median and quartiles of at least one sample."""
+    if len(samples) == 1:
+        return Ratio(samples[0], samples[0], samples[0])
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return Ratio(median(samples), low, high)
+
+
+def paired(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
+    """Median and quartiles of the ratios of runs that were made side by side."""
+    return spread([over / under for over, under in zip(numerators, denominators, strict=True)])
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """The smallest sample that at least `share` of them do not exceed."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+
+def slope(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Least squares y = base + slope · x; returns (base, slope)."""
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    variance = sum((x - mean_x) ** 2 for x in xs)
+    steep = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / variance
+    return mean_y - steep * mean_x, steep

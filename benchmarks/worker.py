@@ -1,0 +1,58 @@
+"""A peer in a process of its own: one JSON object a line in, one out; `python -m benchmarks.worker SPEC`."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from benchmarks.run import Ask, Peer
+
+Kind = Literal["engine", "hf", "hf-assisted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Which peer to be."""
+
+    kind: Kind
+    target: str
+    drafter: str
+    threads: int = 1
+    constant: int | None = None
+    """Draft length of hf-assisted; None for its defaults."""
+    drafter_kind: str = "model"
+
+
+def make(spec: Spec) -> Peer:
+    """Load it."""
+    torch.set_num_threads(spec.threads)
+    if spec.kind == "engine":
+        from benchmarks.drafters import load_drafter
+        from benchmarks.local import Local, load
+
+        return Local(load(Path(spec.target), threads=spec.threads), load_drafter(spec.drafter_kind, Path(spec.drafter)))
+    from benchmarks.hugging_face import HuggingFace
+
+    assistant = Path(spec.drafter) if spec.kind == "hf-assisted" else None
+    return HuggingFace(Path(spec.target), assistant, spec.constant)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    peer = make(Spec(**json.loads(sys.argv[1])))
+    answer = sys.stdout
+    sys.stdout = sys.stderr  # whatever a library prints must not be taken for an answer
+    answer.write("ready\n")
+    answer.flush()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        run = peer.generate(Ask(**{**asked, "prompt": tuple(asked["prompt"])}))
+        answer.write(json.dumps(asdict(run)) + "\n")
+        answer.flush()
+
+
+if __name__ == "__main__":
+    main()

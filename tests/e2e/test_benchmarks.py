@@ -1,0 +1,36 @@
+"""The benchmarks run from end to end on tiny models; what they measure there means nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.conftest import ROOT, environment
+from tests.tiny_models import make_tiny_model
+
+
+def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=280
+    )
+
+
+def test_every_section_ends_in_a_dated_row_and_a_page(tmp_path: Path) -> None:
+    target = make_tiny_model(tmp_path / "target", seed=1)
+    drafter = make_tiny_model(tmp_path / "drafter", seed=1, noise=0.01)
+    where = ["--out", str(tmp_path), "--page", str(tmp_path / "page.md"), "--pictures", str(tmp_path / "pictures")]
+    done = _run("benchmarks", "--quick", "--target", str(target), "--drafter", str(drafter), *where)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for section in ("engine", "stack", "concurrency", "passes", "theory"):
+        line = json.loads((tmp_path / f"{section}.jsonl").read_text())
+        assert line["commit"]
+        assert line["figures"]
+        assert f"## {section}" in (tmp_path / "page.md").read_text()
+    assert (tmp_path / "pictures" / "passes.png").stat().st_size
+
+
+def test_the_gpu_benchmark_runs_on_a_cpu_with_a_tiny_shape() -> None:
+    small = ["--shape", "tiny", "--device", "cpu", "--tokens", "4", "--context", "4", "--repeats", "1"]
+    done = _run("benchmarks.gpu", *small)
+    assert done.returncode == 0, done.stderr
+    assert "acceptance forced to 0.8" in " ".join(done.stdout.split())
