@@ -1,6 +1,6 @@
 # Everything a fresh machine with Python 3.11 and make needs.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test check format lint type layers proto train-demo clean
+.PHONY: help install install-dev run test chaos check format lint type layers proto train-demo clean
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -32,6 +32,9 @@ run: install ## Start the whole system, stream a sample, keep serving until Ctrl
 
 test: install-dev proto-tools ## Run every test.
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: install-dev ## Kill everything at random for five minutes; ARGS='--seconds 60 --seed 7' and more.
+	$(BIN)/python -m tests.chaos --json chaos.json $(ARGS)
 
 check: lint type layers test ## What CI runs.
 
