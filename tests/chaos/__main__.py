@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos.cluster import Setup
+from tests.chaos.faults import PROCESSES, Kind, schedule
 from tests.chaos.report import Report, quantile
-from tests.chaos.run import Load, chaos, planned
+from tests.chaos.run import Load, chaos
 from tests.tiny_models import make_tiny_model
 
 BEYOND_LEASE = 2.0
@@ -31,7 +32,7 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
     say(f"seed {options.seed}, {options.seconds:.0f} s, logs in {folder}")
     target = make_tiny_model(folder / "target", "llama", seed=0, context=1024)
     drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, noise=0.02)
-    faults = planned(options.seed, options.seconds, options.every)
+    faults = tuple(schedule(options.seed, options.seconds, options.every, options.kinds, options.roles))
     load = Load(options.clients, options.scenarios, options.tokens)
     report = asyncio.run(chaos(Setup(target, drafter), load, faults, options.seed, folder, say))
     for line in report.lines():
@@ -49,6 +50,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=300.0, help="how long faults happen")
     parser.add_argument("--every", type=float, default=4.0, help="mean seconds between faults")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of faults and requests")
+    parser.add_argument("--kinds", type=Kind, nargs="*", default=list(Kind), help="what is done")
+    parser.add_argument("--roles", nargs="*", default=PROCESSES, choices=PROCESSES, help="to whom")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--scenarios", type=int, default=12, help="requests, each also with a stop string")
     parser.add_argument("--tokens", type=int, default=400, help="of one answer")

@@ -21,7 +21,7 @@ class Kind(StrEnum):
     """A client goes and comes back."""
 
 
-_PROCESSES = ("gateway", "verifier", "drafter", "redis")
+PROCESSES = ("gateway", "verifier", "drafter", "redis")
 _WEIGHTS = {Kind.KILL: 5, Kind.STOP: 2, Kind.CUT: 3, Kind.FREEZE: 1, Kind.LEAVE: 2}
 
 
@@ -47,7 +47,7 @@ def schedule(
     seconds: float,
     every: float,
     kinds: Sequence[Kind] = tuple(Kind),
-    roles: Sequence[str] = _PROCESSES,
+    roles: Sequence[str] = PROCESSES,
 ) -> Iterator[Fault]:
     """Faults at random times, `every` seconds apart in the mean, of the kinds and roles given.
 

@@ -10,7 +10,7 @@ from tests.chaos import cluster
 from tests.chaos.checker import check
 from tests.chaos.client import Client
 from tests.chaos.cluster import Cluster, Setup
-from tests.chaos.faults import Fault, schedule
+from tests.chaos.faults import Fault
 from tests.chaos.observer import CommitLatency, stored_logs
 from tests.chaos.report import Report, Timing
 from tests.chaos.scenarios import PROMPT, scenarios, with_stop
@@ -85,8 +85,3 @@ async def _ask(client: Client, number: int, asked: Sequence[Scenario], over: asy
             return streams
         streams.append(await client.ask(asked[turn % len(asked)]))
     return streams
-
-
-def planned(seed: int, seconds: float, every: float) -> tuple[Fault, ...]:
-    """The faults of a run."""
-    return tuple(schedule(seed, seconds, every))
