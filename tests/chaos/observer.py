@@ -63,7 +63,12 @@ async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -
     """The output tokens of each generation that the store has; `prompt` tokens come before them."""
     async with Redis.from_url(redis_url) as redis:
         names = list(generations)
-        values = await redis.mget([lua.keys(name)[1] for name in names]) if names else []
+        values = await redis.mget([lua.keys(_session(name))[1] for name in names]) if names else []
     return {
         name: tokens_from_bytes(value)[prompt:] for name, value in zip(names, values, strict=True) if value is not None
     }
+
+
+def _session(generation: str) -> str:
+    """A generation is named for its session and the turn."""
+    return generation.rpartition("-")[0]

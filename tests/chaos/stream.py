@@ -1,6 +1,7 @@
 """One generation as its client sees it, through as many connections as it takes."""
 
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ class Stream:
     """Grows while events arrive."""
 
     scenario: str
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Names the request, so that it may be sent again."""
     began: float = field(default_factory=time.monotonic)
     tokens: list[int] = field(default_factory=list)
     text: str = ""
@@ -38,28 +41,18 @@ class Stream:
     arrivals: list[float] = field(default_factory=list)
     """When events came, on the clock of `time.monotonic`."""
     shown: dict[str, int] = field(default_factory=dict)
-    """Of each generation it took: how many of its tokens were shown."""
-    contradictions: int = 0
-    """Tokens that came again and were others."""
+    """Of each generation, and there should be one: how many of its tokens were shown."""
     interruptions: list[str] = field(default_factory=list)
     """Why connections ended before the generation did."""
 
-    def take(self, event: str, tokens: Sequence[int], text: str, *, again: bool) -> None:
-        """Take an event.
+    def take(self, event: str, tokens: Sequence[int], text: str) -> None:
+        """Take an event's tokens and their text.
 
-        Args:
-            event: `generation.position`: the generation has shown `position` tokens with this event.
-            tokens: of this event.
-            text: theirs.
-            again: the generation began anew, and tokens seen before are not news.
+        `event` is `generation.position`: the generation has shown `position` tokens with this event.
         """
         generation, _, position = event.rpartition(".")
-        if generation not in self.shown:
-            self.text = ""
         self.shown[generation] = max(self.shown.get(generation, 0), int(position))
-        known = self.tokens[int(position) - len(tokens) :] if again else []
-        self.contradictions += sum(old != new for old, new in zip(known, tokens, strict=False))
-        self.tokens += tokens[len(known) :]
+        self.tokens += tokens
         self.text += text
         self.last_event = event
         self.arrivals.append(time.monotonic())

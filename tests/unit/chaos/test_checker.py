@@ -8,10 +8,10 @@ from tests.chaos.stream import Answer, Stream
 RIGHT = (5, 6, 7, 8, 9, 5, 6, 7)
 
 
-def seen(*events: tuple[str, list[int]], again: bool = False, finish: str = "length") -> Stream:
+def seen(*events: tuple[str, list[int]], finish: str = "length") -> Stream:
     stream = Stream("s")
     for event, tokens in events:
-        stream.take(event, tokens, "x" * len(tokens), again=again)
+        stream.take(event, tokens, "x" * len(tokens))
     stream.finish = finish
     return stream
 
@@ -49,15 +49,6 @@ def test_a_stream_that_went_on_too_early_has_tokens_twice() -> None:
     assert of_client(ANSWER, seen(("g.3", [5, 6, 7]), ("g.8", [7, 8, 9, 5, 6, 7]))) == Findings(duplicated=1)
 
 
-def test_a_generation_that_began_anew_shows_again_what_is_known() -> None:
-    assert not of_client(ANSWER, seen(("g.3", [5, 6, 7]), ("h.2", [5, 6]), ("h.8", [7, 8, 9, 5, 6, 7]), again=True))
-
-
-def test_a_generation_that_began_anew_and_said_something_else_diverged() -> None:
-    stream = seen(("g.3", [5, 6, 7]), ("h.2", [5, 1]), ("h.8", [7, 8, 9, 5, 6, 7]), again=True)
-    assert of_client(ANSWER, stream) == Findings(diverged=1)
-
-
 def test_an_answer_that_never_ended_is_not_right() -> None:
     assert of_client(ANSWER, seen(("g.8", list(RIGHT)), finish=""))
 
@@ -71,6 +62,7 @@ def test_what_is_stored_twice_is_found_though_nobody_saw_it() -> None:
     assert of_store(ANSWER, (5, 6, 5, 6, 7), shown=2) == Findings(duplicated=2)
 
 
-def test_every_generation_of_a_stream_is_looked_up() -> None:
-    stream = seen(("g.3", [5, 6, 7]), ("h.8", list(RIGHT)), again=True)
-    assert [found for _, found in check([stream], {"s": ANSWER}, {"h": RIGHT})] == [Findings(lost=3)]
+def test_a_generation_that_the_store_does_not_have_is_lost_with_all_that_was_shown() -> None:
+    stream = seen(("g.8", list(RIGHT)))
+    assert [found for _, found in check([stream], {"s": ANSWER}, {"g": RIGHT})] == [Findings()]
+    assert [found for _, found in check([stream], {"s": ANSWER}, {})] == [Findings(lost=8)]

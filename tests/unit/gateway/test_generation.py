@@ -159,7 +159,7 @@ async def test_a_lost_verifier_is_replaced_and_nothing_is_lost_or_said_twice() -
 async def test_a_store_that_is_away_while_a_verifier_is_lost_is_waited_for() -> None:
     verifier = ScriptedVerifier()
     verifier.failures = [(1, LOST)]
-    stage = Stage(verifier)
+    stage = Stage(verifier, store_patience=30.0)
     task = asyncio.create_task(stage.run())
     await until(lambda: stage.store.sessions and len(stage.store.only.tokens) > 6)
     stage.store.down = True
