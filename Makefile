@@ -1,6 +1,7 @@
 # Everything a fresh machine with Python 3.11 and make needs.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test check format lint type layers proto bench train-demo clean
+.PHONY: help install install-dev run test chaos check format lint type layers proto proto-tools docs crd-validators bench exactness
+.PHONY: train-demo clean
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -33,6 +34,9 @@ run: install ## Start the whole system, stream a sample, keep serving until Ctrl
 test: install-dev proto-tools ## Run every test.
 	$(BIN)/python -m pytest $(ARGS)
 
+chaos: install-dev ## Kill everything at random for five minutes; ARGS='--seconds 60 --seed 7' and more.
+	$(BIN)/python -m tests.chaos --json chaos.json $(ARGS)
+
 check: lint type layers test ## What CI runs.
 
 format: install-dev ## Format the code and the protos.
@@ -53,14 +57,12 @@ layers: install-dev ## Check the import rules.
 	.venv-proto/bin/python -m pip --disable-pip-version-check --quiet install -r protos/requirements.txt
 	@touch $@
 
-.PHONY: proto-tools
 proto-tools: .venv-proto/.installed
 
 proto: proto-tools ## Generate the code of the protos.
 	PATH=$(CURDIR)/.venv-proto/bin:$$PATH .venv-proto/bin/python -m grpc_tools.protoc -I. \
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. protos/*/v1/*.proto
 
-.PHONY: docs crd-validators
 docs: install-dev ## Write the pages that are made from the code.
 	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py
 
@@ -68,7 +70,6 @@ crd-validators: ## Fetch the schemas of the operators' resources (needs npm); th
 	npm install --silent --no-audit --no-fund --prefix build/crds @kubernetes-models/keda@0.4.2 \
 		@kubernetes-models/prometheus-operator@6.0.0 @kubernetes-models/cert-manager@4.4.4 @kubernetes-models/gateway-api@0.5.1
 
-.PHONY: exactness
 exactness: install-dev ## Measure acceptance and speed of every mode and write docs/exactness.md; resumes after a kill.
 	$(BIN)/python -m benchmarks.exactness $(ARGS)
 

@@ -18,6 +18,8 @@ class Reason(StrEnum):
     """It cannot be drafted for here."""
     MALFORMED = "malformed"
     """The message makes no sense."""
+    INTERNAL = "internal"
+    """Drafting for it failed."""
 
 
 class Refused(Exception):

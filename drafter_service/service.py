@@ -15,7 +15,16 @@ from drafter_service.outbox import Outbox
 from drafter_service.worker import Worker
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc as pb_grpc
-from specdec.errors import Draining, FieldInvalid, FieldRequired, RequestError, SpecdecError, TokenizerMismatch
+from specdec.errors import (
+    DrafterMismatch,
+    Draining,
+    FieldInvalid,
+    FieldRequired,
+    ProtocolMismatch,
+    RequestError,
+    SpecdecError,
+    TokenizerMismatch,
+)
 from specdec.wire.draft import PROTOCOL, draft_to_pb
 from specdec.wire.session import close_from_pb, commit_from_pb, open_from_pb
 
@@ -32,6 +41,7 @@ _REASONS: dict[Reason, pb.Nack.Reason.ValueType] = {
     Reason.STALE: pb.Nack.REASON_STALE,
     Reason.OVERLOADED: pb.Nack.REASON_OVERLOADED,
     Reason.MALFORMED: pb.Nack.REASON_MALFORMED,
+    Reason.INTERNAL: pb.Nack.REASON_INTERNAL,
 }
 
 Requests = AsyncIterator[pb.DraftRequest]
@@ -93,14 +103,15 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
 
         Raises:
             FieldRequired: it holds no Hello.
-            TokenizerMismatch: the verifier's drafts could not be used, or its messages not be understood.
+            ProtocolMismatch: the verifier's messages would not be understood.
+            TokenizerMismatch: the drafts could not be used.
         """
         if not first.HasField("hello"):
             raise FieldRequired("the first frame must hold a hello", "hello")
         hello = first.hello
         try:
             _check_hello(hello, info)
-        except TokenizerMismatch as error:
+        except DrafterMismatch as error:
             self._metrics.refused_streams.labels(error.reason).inc()
             _log.warning("verifier_refused", verifier_id=hello.verifier_id, reason=error.reason, message=error.message)
             raise
@@ -214,7 +225,7 @@ def _load_to_pb(load: Load) -> pb.DraftResponse:
 
 def _check_hello(hello: pb.Hello, info: DrafterInfo) -> None:
     if hello.protocol != PROTOCOL:
-        raise TokenizerMismatch(f"the drafter speaks protocol {PROTOCOL}, the verifier {hello.protocol}")
+        raise ProtocolMismatch(f"the drafter speaks protocol {PROTOCOL}, the verifier {hello.protocol}")
     if hello.tokenizer_hash != info.tokenizer_hash:
         raise TokenizerMismatch(
             f"the drafter's tokenizer is {info.tokenizer_hash}, the target's is {hello.tokenizer_hash}: "

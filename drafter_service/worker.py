@@ -160,7 +160,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - one session's message must not end the others
                 _log.error("draft_message_failed", session_id=message.session_id, exc_info=error)
                 self._sessions.drop(stream, message.session_id)
-                self._nack(stream, message.session_id, message.epoch, Reason.OVERLOADED, str(error))
+                self._nack(stream, message.session_id, message.epoch, Reason.INTERNAL, str(error))
             else:
                 self._tell_end(stream, session)
         self._tell_dropped()
@@ -196,7 +196,7 @@ class Worker:
     def _apply(self, stream: Stream, outcome: Outcome) -> None:
         session = outcome.session
         if isinstance(outcome, Failed):
-            reason = Reason.MALFORMED if isinstance(outcome.error, RequestError) else Reason.OVERLOADED
+            reason = Reason.MALFORMED if isinstance(outcome.error, RequestError) else Reason.INTERNAL
             self._sessions.forget(stream, session)
             self._nack(stream, session.session_id, session.epoch, reason, str(outcome.error))
             return

@@ -11,9 +11,11 @@ SpecdecError
 └── ServiceError           not the caller's mistake
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
     │                                                                   └── SessionStoreFull
-    ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── TokenizerMismatch
-    │   ├── SessionHeld    ├── DeadlineExceeded   ├── CursorAhead       └── InternalError
-    │   └── TurnOver                                                       └── NoDistribution
+    ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── DrafterMismatch
+    │   ├── SessionHeld    ├── DeadlineExceeded   ├── CursorAhead       │   ├── TokenizerMismatch
+    │   └── TurnOver                                                    │   └── ProtocolMismatch
+    └── InternalError
+        └── NoDistribution
 """
 
 from typing import ClassVar
@@ -203,10 +205,22 @@ class SessionDiverged(ServiceError):
     reason = "SESSION_DIVERGED"
 
 
-class TokenizerMismatch(ServiceError):
-    """Drafter and target do not share a tokenizer."""
+class DrafterMismatch(ServiceError):
+    """Drafter and target do not fit together."""
+
+    reason = "DRAFTER_MISMATCH"
+
+
+class TokenizerMismatch(DrafterMismatch):
+    """They do not share a tokenizer."""
 
     reason = "TOKENIZER_MISMATCH"
+
+
+class ProtocolMismatch(DrafterMismatch):
+    """Their services speak different versions of the protocol."""
+
+    reason = "PROTOCOL_MISMATCH"
 
 
 class DeadlineExceeded(ServiceError):

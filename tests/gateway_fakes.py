@@ -87,6 +87,8 @@ class MemorySessionStore:
         self.sessions: dict[str, MemorySession] = {}
         self.journal: list[str] = []
         self.down = False
+        self.refused: list[str] = []
+        """What was asked for while it was down."""
 
     @property
     def only(self) -> MemorySession:
@@ -229,6 +231,7 @@ class MemorySessionStore:
 
     def _up(self, what: str) -> None:
         if self.down:
+            self.refused.append(what)
             raise SessionStoreDown("the session store does not answer")
         self.journal.append(what)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry
 
 from specdec.engine import Engine
-from specdec.errors import ConfigError, TokenizerMismatch
+from specdec.errors import ConfigError, DrafterMismatch
 from specdec.serving.checks import Line, port_line, write_lines
 from specdec.serving.discovery import first_snapshot, source_of
 from specdec.serving.tls import Certificates
@@ -70,7 +70,7 @@ async def _drafter(address: str, identity: Identity) -> Line:
         async with client.greeted():
             model = link.status.model
             return Line(name, "ok", f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step")
-    except TokenizerMismatch as error:
-        return Line(name, "fail", error.message, "give it a model with the target's tokenizer")
+    except DrafterMismatch as error:
+        return Line(name, "fail", error.message, "give it the target's tokenizer and this version of the software")
     except LinkBroken as error:
         return Line(name, "warn", str(error), "start it, or set drafters to where it listens")

@@ -19,7 +19,7 @@ class DraftingSettings(Section):
     probe: float = Field(default=1.0, gt=0)
     """After a wait in vain, rounds take what is there and wait again only this much later."""
     overload_pause: float = Field(default=2.0, gt=0)
-    """How long a session stays away from a drafter that has no room for it."""
+    """How long a session stays away from a drafter that has no room for it, or that failed."""
 
 
 class VerifierSettings(Settings):

@@ -12,7 +12,7 @@ import grpc.aio
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
-from specdec.errors import SpecdecError, TokenizerMismatch
+from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
 from specdec.serving.channel import open_channel
 from specdec.serving.tls import Certificates
 from specdec.wire.draft import PROTOCOL, draft_from_pb
@@ -25,6 +25,7 @@ _REFUSALS = {
     pb.Nack.REASON_UNKNOWN: Refusal.UNKNOWN,
     pb.Nack.REASON_STALE: Refusal.STALE,
     pb.Nack.REASON_OVERLOADED: Refusal.OVERLOADED,
+    pb.Nack.REASON_INTERNAL: Refusal.INTERNAL,
 }
 
 Call = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
@@ -77,7 +78,7 @@ class DrafterClient:
             try:
                 async with self.greeted() as call:
                     await self._exchange(call)
-            except TokenizerMismatch as error:
+            except DrafterMismatch as error:
                 self._link.refused(error.message)
                 retry = self._times.refused_retry
             except LinkBroken as error:
@@ -91,7 +92,7 @@ class DrafterClient:
         """A stream whose handshake is done.
 
         Raises:
-            TokenizerMismatch: the drafter does not fit.
+            DrafterMismatch: the drafter does not fit.
             LinkBroken: no answer, or the stream broke inside the context.
         """
         async with open_channel(self._link.address, self._identity.certificates) as channel:
@@ -113,7 +114,7 @@ class DrafterClient:
             ack = (await _read(call)).hello_ack
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                raise TokenizerMismatch(error.details() or "the drafter refused the conversation") from error
+                raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise
         if ack.tokenizer_hash != mine.tokenizer_hash:
             raise TokenizerMismatch(f"the tokenizer of {ack.model or 'the drafter'} is not the target's")

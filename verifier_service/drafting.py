@@ -216,6 +216,8 @@ class RemoteDrafts:
                 return now + self._settings.overload_pause, Fallback.OVERLOADED
             case Refusal.MALFORMED:
                 return math.inf, Fallback.UNAVAILABLE
+            case Refusal.INTERNAL:
+                return now + self._settings.overload_pause, Fallback.UNAVAILABLE
             case Refusal.UNKNOWN | Refusal.STALE:
                 # The first time, opening again is the cure; after that it is tried less and less often.
                 self._strikes += 1

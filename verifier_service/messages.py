@@ -17,6 +17,8 @@ class Refusal(StrEnum):
     """No room."""
     MALFORMED = "malformed"
     """One side sent what makes no sense."""
+    INTERNAL = "internal"
+    """Drafting failed there."""
 
 
 class Listener(Protocol):

@@ -9,8 +9,11 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # A peer that hangs, or whose machine is gone without a word, is lost in 8 seconds, less than a default lease.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    # The C core waits this long for the answer to any ping, also where the keepalive's own limit is shorter.
+    ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A peer that restarts is found again within a second.

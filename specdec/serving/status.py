@@ -55,6 +55,8 @@ _TABLE: dict[type[SpecdecError], Row] = {
     errors.Fenced: Row(grpc.StatusCode.FAILED_PRECONDITION, 409, "conflict_error", "fenced"),
     errors.SessionDiverged: Row(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_diverged"),
     errors.CursorAhead: Row(grpc.StatusCode.ABORTED, 409, "conflict_error", "log_rolled_back"),
+    errors.DrafterMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "drafter_mismatch"),
+    errors.ProtocolMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "protocol_mismatch"),
     errors.TokenizerMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "tokenizer_mismatch"),
     errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", "deadline_exceeded"),
     errors.InternalError: Row(grpc.StatusCode.INTERNAL, 500, "server_error", None),

@@ -442,6 +442,8 @@ class Nack(_message.Message):
         """No room: draft elsewhere or not at all."""
         REASON_MALFORMED: Nack._Reason.ValueType  # 4
         """The message does not make sense; only this session is affected."""
+        REASON_INTERNAL: Nack._Reason.ValueType  # 5
+        """The drafter failed, and has forgotten the session: draft elsewhere, or here later."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
         """Why a session is refused."""
@@ -456,6 +458,8 @@ class Nack(_message.Message):
     """No room: draft elsewhere or not at all."""
     REASON_MALFORMED: Nack.Reason.ValueType  # 4
     """The message does not make sense; only this session is affected."""
+    REASON_INTERNAL: Nack.Reason.ValueType  # 5
+    """The drafter failed, and has forgotten the session: draft elsewhere, or here later."""
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int

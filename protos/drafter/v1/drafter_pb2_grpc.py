@@ -47,7 +47,8 @@ class DrafterServiceServicer(object):
     """
 
     def Draft(self, request_iterator, context):
-        """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when the tokenizers differ.
+        """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
+        the tokenizers or the protocols differ.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

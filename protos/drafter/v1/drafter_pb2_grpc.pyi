@@ -34,7 +34,9 @@ class DrafterServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DrafterServiceAsyncStub: ...
     Draft: _grpc.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]
-    """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when the tokenizers differ."""
+    """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
+    the tokenizers or the protocols differ.
+    """
 
 @_typing.type_check_only
 class DrafterServiceAsyncStub(DrafterServiceStub):
@@ -42,7 +44,9 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Draft: _aio.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]  # type: ignore[assignment]
-    """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when the tokenizers differ."""
+    """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
+    the tokenizers or the protocols differ.
+    """
 
 class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Streams draft tokens with the distributions they were drawn from."""
@@ -53,6 +57,8 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_drafter_pb2.DraftRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_drafter_pb2.DraftResponse], _abc.AsyncIterator[_drafter_pb2.DraftResponse]]:
-        """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when the tokenizers differ."""
+        """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
+        the tokenizers or the protocols differ.
+        """
 
 def add_DrafterServiceServicer_to_server(servicer: DrafterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -56,6 +56,7 @@ async def test_another_protocol_is_refused(service: Service, engine: Engine) -> 
         await verifier.send(pb.DraftRequest(hello=hello))
         code, error = await _refusal(verifier)
     assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert error.reason == "PROTOCOL_MISMATCH"
     assert "99" in error.message
 
 

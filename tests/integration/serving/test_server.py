@@ -12,6 +12,7 @@ from specdec.errors import ConfigError, FieldInvalid, InternalError
 from specdec.serving.channel import open_channel
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.status import from_rpc_error
+from tests.chaos.wire import Wire
 
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
@@ -101,3 +102,25 @@ async def test_stop_lets_a_running_call_finish_within_grace(server: GrpcServer, 
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
     watch.cancel()
     await stopping
+
+
+async def test_a_peer_that_hangs_in_the_middle_of_a_stream_is_lost_soon() -> None:
+    class Silent(verifier_pb2_grpc.VerifierServiceServicer):
+        async def Generate(self, request: object, context: object) -> AsyncIterator[verifier_pb2.GenerateResponse]:
+            yield verifier_pb2.GenerateResponse(base_len=7)
+            await asyncio.Event().wait()
+
+    running = await start_grpc(
+        "127.0.0.1:0",
+        lambda server: verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Silent(), server),
+        [SERVICE],
+    )
+    async with Wire(running.address) as wire, open_channel(wire.address) as channel:
+        call = verifier_pb2_grpc.VerifierServiceStub(channel).Generate(verifier_pb2.GenerateRequest())
+        assert (await call.read()).base_len == 7
+        wire.freeze()
+        with pytest.raises(grpc.aio.AioRpcError) as lost:
+            async with asyncio.timeout(20):
+                await call.read()
+    assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
+    await running.stop(0)

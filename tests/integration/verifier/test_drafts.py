@@ -115,6 +115,7 @@ async def test_good_drafts_are_accepted(house: House, target: Target, mode: Mode
         (nothing_more, {"drafter_unavailable"}),
         (nack(pb.Nack.REASON_UNKNOWN), {"drafter_unavailable"}),
         (nack(pb.Nack.REASON_OVERLOADED), {"overloaded"}),
+        (nack(pb.Nack.REASON_INTERNAL), {"drafter_unavailable"}),
     ],
 )
 async def test_bad_drafts_cost_speed_and_nothing_else(

@@ -157,7 +157,7 @@ def test_a_session_that_fails_is_put_away_and_the_others_go_on(bench: Bench) -> 
     bench.model.spoiled.add("1/bad")
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="bad")])
     bench.stream.until(lambda: len(bench.stream.drafts) == 3)
-    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", Reason.OVERLOADED)]
+    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", Reason.INTERNAL)]
     assert bench.stream.tokens() == _drafted()
     assert list(bench.model.kv) == ["1/s"]
 
@@ -170,8 +170,8 @@ def test_a_pass_that_fails_refuses_its_sessions_and_the_thread_goes_on(bench: Be
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="t")])
     bench.stream.until(lambda: len(bench.stream.nacks) == 2)
     assert {(nack.session_id, nack.reason) for nack in bench.stream.nacks} == {
-        ("s", Reason.OVERLOADED),
-        ("t", Reason.OVERLOADED),
+        ("s", Reason.INTERNAL),
+        ("t", Reason.INTERNAL),
     }
     bench.model.before_pass = lambda: None
     bench.worker.post(bench.stream, [replace(OPEN, epoch=2)])
@@ -183,7 +183,7 @@ def test_a_message_that_breaks_the_drafter_is_refused_alone(bench: Bench) -> Non
     bench.model.kv["1/taken"] = []  # so that admitting it is an error of the model's own
     bench.worker.post(bench.stream, [replace(OPEN, session_id="taken"), OPEN])
     bench.stream.until(lambda: len(bench.stream.drafts) == 3)
-    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("taken", Reason.OVERLOADED)]
+    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("taken", Reason.INTERNAL)]
 
 
 def test_a_stream_that_is_full_is_not_drafted_for_until_it_has_room(bench: Bench) -> None:

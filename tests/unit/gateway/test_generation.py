@@ -156,6 +156,20 @@ async def test_a_lost_verifier_is_replaced_and_nothing_is_lost_or_said_twice() -
     assert stage.metrics.failovers._value.get() == 1
 
 
+async def test_a_store_that_is_away_while_a_verifier_is_lost_is_waited_for() -> None:
+    verifier = ScriptedVerifier()
+    verifier.failures = [(1, LOST)]
+    stage = Stage(verifier, store_patience=30.0)
+    task = asyncio.create_task(stage.run())
+    await until(lambda: stage.store.sessions and len(stage.store.only.tokens) > 6)
+    stage.store.down = True
+    await stage.pool.look()
+    await until(lambda: stage.store.refused)
+    stage.store.down = False
+    assert ids_of(await task) == output(Script())
+    assert stage.store.only.tokens[6:] == output(Script())
+
+
 async def test_a_verifier_that_ends_without_finishing_is_lost() -> None:
     class Cut(ScriptedVerifier):
         async def generate(self, call: Any, timeout: float) -> AsyncGenerator[Any]:

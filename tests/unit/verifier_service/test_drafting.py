@@ -253,12 +253,22 @@ async def test_an_overloaded_drafter_is_left_alone_for_a_while() -> None:
     assert (await scene.propose()).fallback is Fallback.TIMEOUT
 
 
-async def test_an_overloaded_drafters_session_goes_elsewhere() -> None:
+async def test_a_drafter_that_failed_is_left_alone_for_a_while_and_not_called_overloaded() -> None:
+    scene = Scene(settings=SETTINGS)
+    scene.drafts.begin(2)
+    scene.link.nacked("s", 1, Refusal.INTERNAL, "")
+    assert (await scene.propose()).fallback is Fallback.UNAVAILABLE
+    scene.clock.now += SETTINGS.overload_pause
+    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+
+
+@pytest.mark.parametrize("why", [Refusal.OVERLOADED, Refusal.INTERNAL])
+async def test_a_session_that_is_refused_goes_elsewhere(why: Refusal) -> None:
     scene = Scene(links=2)
     scene.drafts.begin(2)
     first = scene.pool.choose("s", ())
     assert first is not None
-    first.nacked("s", 1, Refusal.OVERLOADED, "")
+    first.nacked("s", 1, why, "")
     (second,) = (link for link in scene.links if link is not first)
     proposal = await scene.after(lambda: second.drafted(chunk_after(PROMPT, 7, 8)))
     assert proposal.draft.tokens == (7, 8)

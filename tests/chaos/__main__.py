@@ -1,0 +1,68 @@
+"""`python -m tests.chaos`: kill everything at random for minutes, and say what became of the tokens."""
+
+import argparse
+import asyncio
+import json
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.chaos.cluster import Setup
+from tests.chaos.faults import PROCESSES, Kind, schedule
+from tests.chaos.report import Report, quantile
+from tests.chaos.run import Load, chaos
+from tests.tiny_models import make_tiny_model
+
+BEYOND_LEASE = 2.0
+"""Seconds past the lease by which the streams of a killed verifier must go on."""
+
+
+def main(write: Callable[[str], object] = sys.stdout.write) -> int:
+    """Run, report, and return 1 when a token was wrong or a killed verifier was missed for too long."""
+    options = _options()
+    folder = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
+
+    def say(line: str) -> None:
+        write(line + "\n")
+        sys.stdout.flush()
+
+    say(f"seed {options.seed}, {options.seconds:.0f} s, logs in {folder}")
+    target = make_tiny_model(folder / "target", "llama", seed=0, context=1024)
+    drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, noise=0.02)
+    faults = tuple(schedule(options.seed, options.seconds, options.every, options.kinds, options.roles))
+    load = Load(options.clients, options.scenarios, options.tokens)
+    report = asyncio.run(chaos(Setup(target, drafter), load, faults, options.seed, folder, say))
+    for line in report.lines():
+        say(line)
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
+    failed = bool(report.findings) or not _verifiers_were_not_missed(report)
+    if not failed:
+        shutil.rmtree(folder)
+    return int(failed)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long faults happen")
+    parser.add_argument("--every", type=float, default=4.0, help="mean seconds between faults")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of faults and requests")
+    parser.add_argument("--kinds", type=Kind, nargs="*", default=list(Kind), help="what is done")
+    parser.add_argument("--roles", nargs="*", default=PROCESSES, choices=PROCESSES, help="to whom")
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--scenarios", type=int, default=12, help="requests, each also with a stop string")
+    parser.add_argument("--tokens", type=int, default=400, help="of one answer")
+    parser.add_argument("--json", type=Path, help="where to write the report")
+    return parser.parse_args()
+
+
+def _verifiers_were_not_missed(report: Report) -> bool:
+    waits = report.recoveries().get("kill verifier", [])
+    return not waits or quantile(waits, 0.5) <= report.timing.lease + BEYOND_LEASE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

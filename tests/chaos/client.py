@@ -1,0 +1,112 @@
+"""Clients that want their whole answer: whatever breaks, they come back for the rest."""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx2
+
+from tests.chaos.stream import Scenario, Stream
+
+PATIENCE = 120.0
+"""Seconds after which a client gives its answer up."""
+SILENCE = 2.5
+"""Seconds without a byte after which a client takes its connection for dead; gateways send comments more often."""
+_PAUSE = 0.1
+
+
+_GONE = ("generation_not_found", "session_not_found", "session_expired", "log_rolled_back")
+"""Errors after which there is nothing to come back to."""
+
+
+class Interrupted(Exception):
+    """The stream ended before the generation did."""
+
+
+class Client:
+    """Asks for one answer after the other."""
+
+    def __init__(self, number: int, doors: Sequence[str]) -> None:
+        """`doors` are base URLs, tried in turn; the first is the client's own."""
+        self._doors = [*doors[number % len(doors) :], *doors[: number % len(doors)]]
+        self._reading: asyncio.Task[None] | None = None
+
+    def leave(self) -> None:
+        """Go away in the middle of whatever is being read, and come back."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def ask(self, scenario: Scenario) -> Stream:
+        """The answer to a scenario; without a finish when the client gave up."""
+        stream = Stream(scenario.name)
+        async with httpx2.AsyncClient(timeout=SILENCE, trust_env=False) as http:
+            for door in itertools.cycle(self._doors):
+                why = await self._connection(http, door, scenario, stream)
+                if stream.finish:
+                    break
+                stream.interruptions.append(why)
+                if why in _GONE or time.monotonic() > stream.began + PATIENCE:
+                    break
+                await asyncio.sleep(_PAUSE)
+        return stream
+
+    async def _connection(self, http: httpx2.AsyncClient, door: str, scenario: Scenario, stream: Stream) -> str:
+        """One connection, and why it ended."""
+        self._reading = asyncio.create_task(self._read(http, door, scenario, stream))
+        try:
+            await asyncio.wait([self._reading])
+        finally:
+            self._reading.cancel()
+        if self._reading.cancelled():
+            return "the client left"
+        match self._reading.exception():
+            case None:
+                return ""
+            case Interrupted() as interrupted:
+                return str(interrupted)
+            case httpx2.TransportError() as broken:
+                return type(broken).__name__
+            case bug:
+                raise bug
+
+    async def _read(self, http: httpx2.AsyncClient, door: str, scenario: Scenario, stream: Stream) -> None:
+        response = await http.send(_request(http, door, scenario, stream), stream=True)
+        try:
+            if response.status_code != httpx2.codes.OK:
+                raise _interrupted(json.loads(await response.aread()))
+            name = ""
+            async for line in response.aiter_lines():
+                field, _, value = line.partition(": ")
+                if field == "id":
+                    name = value
+                elif field == "data" and value != "[DONE]":
+                    _take(stream, name, json.loads(value))
+        finally:
+            await response.aclose()
+        if not stream.finish:
+            raise Interrupted("the stream ended early")
+
+
+def _request(http: httpx2.AsyncClient, door: str, scenario: Scenario, stream: Stream) -> httpx2.Request:
+    """The rest of a generation that is known, else the generation that this stream's key has or will have."""
+    if stream.last_event:
+        generation = stream.last_event.rpartition(".")[0]
+        address = f"{door}/v1/generations/{generation}/events"
+        return http.build_request("GET", address, headers={"Last-Event-ID": stream.last_event})
+    headers = {"Idempotency-Key": stream.key}
+    return http.build_request("POST", f"{door}/v1/completions", json=scenario.body, headers=headers)
+
+
+def _interrupted(body: dict[str, Any]) -> Interrupted:
+    return Interrupted(body["error"]["code"] or body["error"]["message"])
+
+
+def _take(stream: Stream, name: str, chunk: dict[str, Any]) -> None:
+    if "error" in chunk:
+        raise _interrupted(chunk)
+    for choice in chunk["choices"]:
+        stream.take(name, choice.get("token_ids") or [], choice["text"])
+        stream.finish = choice["finish_reason"] or ""

@@ -1,0 +1,167 @@
+"""A whole system whose processes and connections can be hurt one by one, and are made whole again."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from specdec.cli import health, launch, plan, valkey
+from specdec.cli.launch import Folders
+from specdec.cli.plan import Service
+from specdec.cli.processes import Child, Children, Command
+from specdec.cli.settings import UpSettings
+from tests.chaos.wire import Wire
+
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Which system."""
+
+    target: Path
+    drafter: Path
+    replicas: int = 2
+    """Of the drafter, the verifier and the gateway each; there is one Redis."""
+    lease: float = 2.0
+    """Seconds."""
+    durable: bool = True
+    """Whether Redis keeps its log on disk."""
+    modules: Mapping[str, str] = field(default_factory=lambda: dict(plan.MODULES))
+    """What to run for each role."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One process and the connections to it."""
+
+    command: Command
+    healthy: Callable[[], bool]
+    wire: Wire
+    children: Children
+    busy: bool = False
+    """Whether it is being hurt or comes back."""
+    child: Child | None = None
+
+    @property
+    def role(self) -> str:
+        """As in `verifier`."""
+        return self.command.role
+
+    def start(self) -> None:
+        """Start it; from the main thread only."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        self.child = self.children.start(self.command, environment)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        if self.child is None or self.child.exit_status is not None:
+            raise RuntimeError(f"{self.command.name} does not run")
+        os.kill(self.child.pid, number)
+
+    async def up(self) -> None:
+        """Return when it is healthy."""
+        async with asyncio.timeout(START_SECONDS):
+            while not await asyncio.to_thread(self.healthy):
+                if self.child is None or self.child.exit_status is not None:
+                    raise RuntimeError(f"{self.command.name} ended:\n{self.child and self.child.log_tail()}")
+                await asyncio.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Everything that runs."""
+
+    members: tuple[Member, ...]
+    redis_url: str
+    """Past every wire."""
+    gateways: tuple[str, ...]
+    """Addresses of the gateways' HTTP, past every wire."""
+
+    def of(self, role: str) -> list[Member]:
+        """The processes of a role."""
+        return [member for member in self.members if member.role == role]
+
+    @property
+    def doors(self) -> list[str]:
+        """Base URLs for clients."""
+        return [f"http://{member.wire.address}" for member in self.of("gateway")]
+
+
+@asynccontextmanager
+async def running(setup: Setup, folder: Path) -> AsyncIterator[Cluster]:
+    """A healthy system in `folder`, whose path must be short enough for a socket file."""
+    with Children(grace=5.0) as children:
+        async with AsyncExitStack() as stack:
+            cluster = await _built(setup, folder, children, stack)
+            for role in ("redis", "drafter", "verifier", "gateway"):
+                for member in cluster.of(role):
+                    member.start()
+                await asyncio.gather(*(member.up() for member in cluster.of(role)))
+            yield cluster
+
+
+async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExitStack) -> Cluster:
+    settings = UpSettings(
+        target=setup.target,
+        drafter=setup.drafter,
+        drafters=setup.replicas,
+        verifiers=setup.replicas,
+        gateways=setup.replicas,
+        **dict.fromkeys(("http", "grpc", "drafter_address", "verifier_address"), "127.0.0.1:0"),
+    )
+    addresses = plan.allot(settings)
+
+    async def wire(server: str) -> Wire:
+        return await stack.enter_async_context(Wire(server))
+
+    store = _store(folder, setup.durable)
+    members = [
+        Member(_store_command(store, folder), lambda: valkey.answers(store.url), await wire(_socket(store)), children)
+    ]
+    wires = {address: await wire(address) for address in (*addresses.drafter, *addresses.verifier)}
+    password = store.url.removeprefix("unix://:").rpartition("@")[0]
+    dialled = f"redis://:{password}@{members[0].wire.address}"
+    for service in plan.services(settings, addresses, dialled):
+        own = wires.get(service.grpc) or await wire(service.http)
+        check = health.check_of(service.role, service.http, service.grpc)
+        command = _command(_wired(service, wires, setup.lease), folder, setup.modules)
+        members.append(Member(command, check, own, children))
+    return Cluster(tuple(members), store.url, tuple(addresses.gateway_http))
+
+
+def _store(folder: Path, durable: bool) -> valkey.Embedded:
+    store = valkey.embed(valkey.resolve(), folder)
+    if not durable:
+        config = Path(store.argv[1])
+        config.write_text(config.read_text().replace("appendonly yes", "appendonly no"))
+    return store
+
+
+def _store_command(store: valkey.Embedded, folder: Path) -> Command:
+    return Command("redis-1", "redis", store.argv, folder / "redis-1.log", "")
+
+
+def _socket(store: valkey.Embedded) -> str:
+    return store.url.rpartition("@")[2]
+
+
+def _wired(service: Service, wires: Mapping[str, Wire], lease: float) -> Service:
+    """The service, dialling its peers through wires; a gateway also with a short lease and frequent comments."""
+    config = dict(service.config)
+    for peers in ("drafters", "verifiers"):
+        if peers in config:
+            config[peers] = [wires[address].address for address in config[peers]]
+    if service.role == "gateway":
+        config |= {"lease": lease, "ping": 0.5}
+    return replace(service, config=config)
+
+
+def _command(service: Service, folder: Path, modules: Mapping[str, str]) -> Command:
+    config = launch.write_config(Folders(folder, folder), service)
+    argv = (sys.executable, "-m", modules[service.role], "--config", str(config))
+    return Command(service.name, service.role, argv, folder / f"{service.name}.log", "")

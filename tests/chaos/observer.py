@@ -1,0 +1,74 @@
+"""What the system says of itself while it is hurt: commit latency from the gateways, logs from the store."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
+
+from gateway import lua
+from specdec.wire.tokens import tokens_from_bytes
+
+_SAMPLE = "specdec_session_store_seconds_bucket"
+
+
+class CommitLatency:
+    """The gateways' commit histogram, added up over every life of every gateway."""
+
+    def __init__(self, gateways: Sequence[str]) -> None:
+        """`gateways` are addresses of /metrics."""
+        self._gateways = gateways
+        self._now: dict[str, Counter[float]] = {address: Counter() for address in gateways}
+        self._before: Counter[float] = Counter()
+
+    async def watch(self, every: float = 0.5) -> None:
+        """Look until cancelled."""
+        async with httpx2.AsyncClient(timeout=1.0, trust_env=False) as http:
+            while True:
+                await asyncio.gather(*(self._look(http, address) for address in self._gateways))
+                await asyncio.sleep(every)
+
+    async def _look(self, http: httpx2.AsyncClient, address: str) -> None:
+        try:
+            text = (await http.get(f"http://{address}/metrics")).text
+        except httpx2.TransportError:
+            return
+        counts = _buckets(text)
+        if counts.total() < self._now[address].total():  # it was started again
+            self._before += self._now[address]
+        self._now[address] = counts
+
+    def quantile(self, share: float) -> float:
+        """Seconds: the upper edge of the bucket in which that share of all commits is reached; 0 without commits."""
+        counts = sum(self._now.values(), self._before)
+        total = counts[float("inf")]
+        return next((edge for edge in sorted(counts) if total and counts[edge] >= share * total), 0.0)
+
+
+def _buckets(text: str) -> Counter[float]:
+    """Cumulative counts of commits by upper edge."""
+    return Counter(
+        {
+            float(sample.labels["le"]): int(sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == _SAMPLE and sample.labels["op"] == "commit"
+        }
+    )
+
+
+async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -> dict[str, list[int]]:
+    """The output tokens of each generation that the store has; `prompt` tokens come before them."""
+    async with Redis.from_url(redis_url) as redis:
+        names = list(generations)
+        values = await redis.mget([lua.keys(_session(name))[1] for name in names]) if names else []
+    return {
+        name: tokens_from_bytes(value)[prompt:] for name, value in zip(names, values, strict=True) if value is not None
+    }
+
+
+def _session(generation: str) -> str:
+    """A generation is named for its session and the turn."""
+    return generation.rpartition("-")[0]

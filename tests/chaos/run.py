@@ -1,0 +1,87 @@
+"""One chaos run: an undisturbed answer to every request, then the same requests while things are killed."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos import cluster
+from tests.chaos.checker import check
+from tests.chaos.client import Client
+from tests.chaos.cluster import Cluster, Setup
+from tests.chaos.faults import Fault
+from tests.chaos.observer import CommitLatency, stored_logs
+from tests.chaos.report import Report, Timing
+from tests.chaos.scenarios import PROMPT, scenarios, with_stop
+from tests.chaos.stream import Answer, Scenario, Stream
+from tests.chaos.supervisor import Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What clients ask for."""
+
+    clients: int = 6
+    scenarios: int = 6
+    """Each also with a stop string."""
+    tokens: int = 160
+    """Of one answer."""
+    vocabulary: int = 300
+    """Prompts are made of ids below this."""
+
+
+async def chaos(
+    setup: Setup, load: Load, faults: Sequence[Fault], seed: int, folder: Path, say: Callable[[str], object]
+) -> Report:
+    """Run `faults` against a fresh system under load; clients stop when the last fault is repaired."""
+    async with cluster.running(setup, folder) as running:
+        asked, expected = await _undisturbed(running, load, seed)
+        say(f"{len(asked)} undisturbed answers, {sum(len(answer.tokens) for answer in expected.values())} tokens")
+        clients = [Client(number, running.doors) for number in range(load.clients)]
+        supervisor = Supervisor(running, clients, setup.lease, say)
+        latency = CommitLatency(running.gateways)
+        watching = asyncio.create_task(latency.watch())
+        over = asyncio.Event()
+        asking = [asyncio.create_task(_ask(client, number, asked, over)) for number, client in enumerate(clients)]
+        try:
+            await supervisor.run(faults)
+            over.set()
+            streams = list(itertools.chain.from_iterable(await asyncio.gather(*asking)))
+        finally:
+            for task in (watching, *asking):
+                task.cancel()
+        generations = dict.fromkeys(name for stream in streams for name in stream.shown)
+        logs = await stored_logs(running.redis_url, generations, PROMPT)
+        checked = tuple(check(streams, expected, logs))
+        timing = Timing(latency.quantile(0.5), latency.quantile(0.99), setup.lease)
+        return Report(seed, checked, tuple(supervisor.done), len(supervisor.skipped), timing)
+
+
+async def _undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Scenario], dict[str, Answer]]:
+    client = Client(0, running.doors)
+    asked: list[Scenario] = []
+    expected: dict[str, Answer] = {}
+    for plain in scenarios(seed, load.scenarios, load.tokens, load.vocabulary):
+        expected[plain.name] = await _answer(client, plain)
+        stopped = with_stop(plain, expected[plain.name])
+        expected[stopped.name] = await _answer(client, stopped)
+        asked += [plain, stopped]
+    return asked, expected
+
+
+async def _answer(client: Client, scenario: Scenario) -> Answer:
+    stream = await client.ask(scenario)
+    if stream.interruptions or not stream.finish:
+        raise RuntimeError(f"{scenario.name} failed with nothing hurt: {stream.interruptions}")
+    return stream.answer
+
+
+async def _ask(client: Client, number: int, asked: Sequence[Scenario], over: asyncio.Event) -> list[Stream]:
+    """One client's streams, each client beginning at another scenario."""
+    streams = []
+    for turn in itertools.count(number):
+        if over.is_set():
+            return streams
+        streams.append(await client.ask(asked[turn % len(asked)]))
+    return streams

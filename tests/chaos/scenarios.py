@@ -1,0 +1,38 @@
+"""Requests whose answer is a function of request and target alone, with and without a stop string."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tests.chaos.stream import Answer, Scenario
+
+PROMPT = 12
+"""Tokens of every prompt."""
+_STOP_CHARS = 6
+
+
+def scenarios(seed: int, count: int, tokens: int, vocabulary: int) -> Iterator[Scenario]:
+    """`count` requests for `tokens` tokens each: every third greedy, the others sampled in coupled mode."""
+    rng = random.Random(seed)
+    for number in range(count):
+        prompt = [rng.randrange(1, vocabulary) for _ in range(PROMPT)]
+        sampling: dict[str, Any] = {"temperature": 0} if number % 3 == 0 else {"temperature": 1, "seed": number}
+        mode = "rejection" if number % 3 == 0 else "coupled"
+        speculation = {"mode": mode} | ({"gamma": 3} if number % 2 else {})
+        body = {
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "stream": True,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "speculation": speculation,
+        }
+        yield Scenario(f"{mode}-{number}", body | sampling)
+
+
+def with_stop(scenario: Scenario, answer: Answer) -> Scenario:
+    """The same request, made to end at a piece of its own answer's last third."""
+    start = 2 * len(answer.text) // 3
+    stop = answer.text[start : start + _STOP_CHARS]
+    return replace(scenario, name=f"{scenario.name}-stop", body=scenario.body | {"stop": [stop]})

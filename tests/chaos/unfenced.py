@@ -1,0 +1,23 @@
+"""A gateway whose store takes every round from anyone: `python -m tests.chaos.unfenced` in place of `gateway`."""
+
+import sys
+
+from gateway import lua
+from gateway.__main__ import main
+
+_CHECKED = (
+    "if m[1] ~= ARGV[1] then return {'FENCED', m[1] or ''} end",
+    "if base < n or m[4] ~= 'GEN' then",
+)
+
+
+def _without_fence(script: str) -> str:
+    for line in _CHECKED:
+        if line not in script:
+            raise RuntimeError(f"COMMIT does not read {line!r} any more")
+    return script.replace(_CHECKED[0], "").replace(_CHECKED[1], "if false then")
+
+
+if __name__ == "__main__":
+    lua.COMMIT = _without_fence(lua.COMMIT)
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""A connection that can be hurt: stands between two processes and passes bytes on until told otherwise."""
+
+import asyncio
+from contextlib import suppress
+from typing import Self
+
+_CHUNK = 65_536
+
+
+class Wire:
+    """Listens on a loopback port of its own for one server behind it."""
+
+    def __init__(self, server: str) -> None:
+        """Stand before `server`, which is `host:port` or the path of a socket file."""
+        self._server = server
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._cut: set[asyncio.StreamWriter] = set()
+        self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        host, port = self._listener.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        self.thaw()
+        for writer in self._open:
+            writer.transport.abort()
+        await asyncio.gather(*self._serving)
+
+    def cut(self) -> None:
+        """Break every open connection in place of the next thing that the server says: it was done, nobody heard."""
+        self._cut |= self._open
+
+    def freeze(self) -> None:
+        """Pass nothing on, and let nobody know."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """Pass on again, also what was held up."""
+        self._flows.set()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        with suppress(OSError):
+            up_reader, up_writer = await self._dial()
+            requests = asyncio.create_task(self._pass(reader, up_writer, None))
+            await self._pass(up_reader, writer, writer)
+            writer.transport.abort()
+            up_writer.transport.abort()
+            await requests
+        self._open.discard(writer)
+        self._cut.discard(writer)
+        writer.transport.abort()
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._server.startswith("/"):
+            return await asyncio.open_unix_connection(self._server)
+        host, port = self._server.rsplit(":", 1)
+        return await asyncio.open_connection(host, int(port))
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter | None
+    ) -> None:
+        """Copy until either side has gone; answers, which have a `client`, end where its connection is cut."""
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                await self._flows.wait()
+                if client in self._cut:
+                    return
+                writer.write(data)
+                await writer.drain()
+        if client is None:
+            writer.transport.abort()
