@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 
@@ -78,6 +79,24 @@ class VerifierPool:
         candidates = self._candidates(ready, avoid)
         address = candidates[self._affine(session, candidates)]
         return self._replicas[address].verifier, ready[address]
+
+    async def find(
+        self, session: str, system_fingerprint: str, seconds: float, avoid: Collection[str] = ()
+    ) -> tuple[Verifier, VerifierInfo]:
+        """Choose, and wait up to `seconds` for one to be ready.
+
+        Raises:
+            NoVerifier: none was ready in that time.
+        """
+        give_up = time.monotonic() + seconds
+        while True:
+            try:
+                return self.choose(session, system_fingerprint, avoid)
+            except NoVerifier:
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    raise
+            await self.wait_for_change(left)
 
     async def settle(
         self, verifier: Verifier, session: str, epoch: int, system_fingerprint: str, avoid: Collection[str]

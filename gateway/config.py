@@ -33,6 +33,8 @@ class FailoverSettings(Section):
     """Verifiers lost in a row, without a committed round between, after which it gives up."""
     seconds: float = Field(default=30.0, ge=0)
     """Time without any ready verifier after which it gives up."""
+    arrival: float = Field(default=2.0, ge=0)
+    """Seconds a request that has not begun waits for a ready verifier."""
 
 
 class DrainSettings(Section):

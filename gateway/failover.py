@@ -55,7 +55,8 @@ class Failover:
                 lost = error
             failed.append(verifier.address)
             self._note(verifier, lost, failed)
-            verifier = await self._next(call.session_id, system_fingerprint, failed, deadline)
+            seconds = min(self._settings.seconds, deadline - time.monotonic())
+            verifier, _ = await self._pool.find(call.session_id, system_fingerprint, seconds, failed)
 
     def _note(self, verifier: Verifier, lost: SpecdecError, failed: Sequence[str]) -> None:
         """Count a loss; raise it when it was one too many, or when every verifier is full."""
@@ -68,16 +69,6 @@ class Failover:
         else:
             self._pool.lost(verifier)
         self._metrics.failovers.inc()
-
-    async def _next(self, session: str, system_fingerprint: str, failed: Sequence[str], deadline: float) -> Verifier:
-        give_up = min(time.monotonic() + self._settings.seconds, deadline)
-        while True:
-            try:
-                return self._pool.choose(session, system_fingerprint, failed)[0]
-            except NoVerifier:
-                if time.monotonic() >= give_up:
-                    raise
-            await self._pool.wait_for_change(give_up - time.monotonic())
 
 
 def _remaining(deadline: float) -> float:

@@ -117,22 +117,22 @@ class Generator:
             key = request.idempotency_key
             session_id = session_id_for(request.tenant, key) if key else new_session_id()
             added = await services.tokenizer.encode(request.prompt)
-            plan, fingerprint = self._plan(request, session_id, added, "")
+            plan, fingerprint = await self._plan(request, session_id, added, "")
             return _Draft(session_id, added, self._header(plan, fingerprint, request), request.expect_turn)
         session_id = check_session_id(request.session)
         view = await services.sessions.look(session_id, request.tenant, request.idempotency_key)
         fresh = view.n > 0 and view.request_turn is None
         history = tuple(await services.sessions.tokens(session_id)) if fresh else ()
         added = await services.tokenizer.encode_after(request.prompt, history)
-        plan, fingerprint = self._plan(request, session_id, (*history, *added), view.model_fingerprint)
+        plan, fingerprint = await self._plan(request, session_id, (*history, *added), view.model_fingerprint)
         expected = view.turn if request.expect_turn is None else request.expect_turn
         return _Draft(session_id, added, self._header(plan, fingerprint, request), expected)
 
-    def _plan(
+    async def _plan(
         self, request: GenerationRequest, session_id: str, prompt: tuple[int, ...], fingerprint: str
     ) -> tuple[Plan, str]:
         services = self._services
-        _, info = services.pool.choose(session_id, fingerprint)
+        _, info = await services.pool.find(session_id, fingerprint, services.settings.failover.arrival)
         return make_plan(request, prompt, info, services.settings.mode), info.system_fingerprint
 
     def _header(self, plan: Plan, fingerprint: str, request: GenerationRequest) -> Header:

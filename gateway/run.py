@@ -47,7 +47,9 @@ class OwnedRun:
         async with self._session.kept(services.settings.lease):
             # Owned before a verifier is looked for: whoever must wait for another owner needs none.
             self._epoch = await self._own()
-            first, _ = services.pool.choose(self._transcript.turn.session_id, header.system_fingerprint)
+            first, _ = await services.pool.find(
+                self._session.id, header.system_fingerprint, services.settings.failover.arrival
+            )
             rounds = failover.rounds(first, header.system_fingerprint, self._next_call, self._deadline)
             async with aclosing(rounds):
                 async for verified in rounds:
