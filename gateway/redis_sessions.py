@@ -115,7 +115,9 @@ class RedisSessionStore:
         expected = "" if expect_turn is None else expect_turn
         limits = (round(self._policy.ttl * 1000), self._policy.max_tokens * 4)
         what = (request_id, expected, tokens_to_bytes(tokens), params_blob, model_fingerprint, tenant)
-        word, *rest = await self._scripts.run_durably(lua.OPEN, session_id, *what, *limits, digest, int(create))
+        word, *rest = await self._scripts.run_durably(
+            lua.OPEN, session_id, *what, *limits, digest, int(create), self._lease_ms
+        )
         match word:
             case b"OK":
                 return Opened(int(rest[0]), int(rest[1]))

@@ -169,7 +169,7 @@ class SessionStore(Protocol):
         digest: str = "",
         create: bool = True,
     ) -> Opened:
-        """Append the caller's tokens and begin a turn.
+        """Append the caller's tokens and begin a turn; one before it that was broken off ends where it stands.
 
         Args:
             tokens: at least one; history is never sent again.
@@ -178,7 +178,7 @@ class SessionStore(Protocol):
             create: make the session when it is not there.
 
         Raises:
-            SessionBusy: the turn before is not done, or `expect_turn` is not the count.
+            SessionBusy: the turn before is being generated, or `expect_turn` is not the count.
             IdempotencyKeyReused: the request id came before, with another digest.
             FieldRequired: no tokens.
             FieldInvalid: the session speaks with another model.

@@ -116,7 +116,7 @@ class MemorySessionStore:
             if seen != digest:
                 raise IdempotencyKeyReused("this idempotency key came before, with another request")
             return Opened(turn, session.base, repeated=True)
-        if not session.finish or expect_turn not in (None, session.turn):
+        if (session.owner and not session.finish) or expect_turn not in (None, session.turn):
             raise SessionBusy("another writer was first")
         session.turn += 1
         session.tokens += tokens
