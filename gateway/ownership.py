@@ -66,7 +66,7 @@ class OwnedSession:
         finally:
             await end(heartbeat)
             if self.epoch and not self.done:
-                await self._release()
+                await released(self._sessions, self.id, self.epoch)
 
     async def _renew(self, every: float) -> None:
         while True:
@@ -80,7 +80,9 @@ class OwnedSession:
             except Fenced:  # the next commit says so to those who must know
                 return
 
-    async def _release(self) -> None:
-        with suppress(SpecdecError, TimeoutError):
-            async with asyncio.timeout(RELEASE_TIMEOUT):
-                await self._sessions.release(self.id, self.epoch)
+
+async def released(sessions: SessionStore, session_id: str, epoch: int) -> None:
+    """Give a session back, if that can be done at once; else its lease will run out."""
+    with suppress(SpecdecError, TimeoutError):
+        async with asyncio.timeout(RELEASE_TIMEOUT):
+            await sessions.release(session_id, epoch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from gateway.orphans import Orphan
 from gateway.redis_client import ServerFacts
 
 
@@ -223,6 +224,9 @@ class SessionStore(Protocol):
 
     async def release(self, session_id: str, epoch: int) -> bool:
         """Give the lease back for another to take at once; False when it was not ours any more."""
+
+    async def orphans(self, limit: int) -> list[Orphan]:
+        """Turns whose owner was silent for longer than its lease; of at most `limit` that seem so."""
 
     async def tokens(self, session_id: str) -> list[int]:
         """The committed log, prompts and outputs of all turns.

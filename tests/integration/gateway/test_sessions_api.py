@@ -60,7 +60,8 @@ async def test_a_turn_that_was_broken_off_does_not_block_its_session(server: Ser
     session = await made(pair[0])
     async with replicas(server.url, ScriptedVerifier(script=LONG), 1, grace=0.0) as (other,):
         await other.stream(heard := Heard(), enough=3, session=session)
-        while (after := await other.post(session=session, prompt="on", expect_turn=1)).status_code == 409:
+        next_turn = {"session": session, "prompt": "on", "expect_turn": 1}
+        while (after := await other.post(**next_turn)).status_code == 409:  # noqa: ASYNC110 - until it is given back
             await asyncio.sleep(0.01)
     assert after.json()["session"] == {"id": session, "turn": 2}
     await pair[1].resume(heard)
