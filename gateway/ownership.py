@@ -25,6 +25,8 @@ class OwnedSession:
         self.id = session_id
         self.epoch = 0
         self.done = False
+        self.cancelled = asyncio.Event()
+        """Set when a renewal found that someone asked for the turn to end."""
 
     async def acquire(self, patience: float) -> Lease:
         """Take it, or take it again under a new epoch; what the old epoch still has under way is void.
@@ -74,7 +76,8 @@ class OwnedSession:
             if not self.epoch:
                 continue
             try:
-                await self._sessions.renew(self.id, self.epoch)
+                if await self._sessions.renew(self.id, self.epoch):
+                    self.cancelled.set()
             except SessionStoreDown:
                 continue
             except Fenced:  # the next commit says so to those who must know

@@ -216,7 +216,7 @@ class SessionStore(Protocol):
         """
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """End a turn: its owner ends it with its next commit, and one without an owner ends now.
+        """End a turn: its owner ends it with its next commit or renewal, and one without an owner ends now.
 
         Returns:
             False when that turn is not running.

@@ -387,6 +387,17 @@ async def test_a_session_that_is_cancelled_elsewhere_ends_with_what_is_committed
     assert stage.store.only.finish == "stop"
 
 
+async def test_a_cancel_reaches_a_turn_whose_round_does_not_come() -> None:
+    verifier = ScriptedVerifier(script=Script(pause=3600))
+    stage = Stage(verifier, lease=0.03)
+    events = []
+    async for event in stage.stream():
+        events.append(event)
+        stage.store.only.cancelled = True
+    assert end_of(events).completion_tokens == 0
+    assert (stage.store.only.finish, verifier.cancelled) == ("stop", 1)
+
+
 async def test_a_round_out_of_place_is_never_committed() -> None:
     class Confused(ScriptedVerifier):
         async def generate(self, call: Any, timeout: float) -> AsyncGenerator[Any]:
