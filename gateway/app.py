@@ -23,6 +23,7 @@ from gateway.health import Health
 from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
 from gateway.pins import Pins, RedisPins
+from gateway.reaper import Reaper
 from gateway.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.request import new_id
 from gateway.services import Services
@@ -144,6 +145,7 @@ async def running(
         stack.push_async_callback(services.live.close)
         await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
+        await stack.enter_async_context(_background(Reaper(services).run()))
         with suppress(TimeoutError):
             await asyncio.wait_for(pool.known.wait(), FIRST_LOOK)
         grpc_server = await start_grpc(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.output import OutputToken
+from gateway.priority import PriorityClass
 from gateway.statistics import Summary
 from specdec.params import FinishReason
 
@@ -25,6 +26,7 @@ class Started:
     """Which turn of its session this is."""
     form: str = ""
     """As the request had it."""
+    priority: PriorityClass = PriorityClass.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

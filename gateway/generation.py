@@ -143,6 +143,7 @@ class Generator:
             created=int(time.time()),
             form=request.form,
             in_session=bool(request.session),
+            resumable=request.resumable,
         )
 
     async def _open(self, request: GenerationRequest, draft: _Draft) -> Opened:

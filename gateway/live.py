@@ -57,6 +57,10 @@ class Live:
         if self._error is not None:
             raise self._error
 
+    def expect_reader(self, seconds: float) -> None:
+        """Stop it, unless someone comes to read it within `seconds`."""
+        self._leaving = asyncio.get_running_loop().call_later(seconds, self._abandon)
+
     async def stop(self) -> None:
         """End it here, where it stands; it can go on elsewhere."""
         await end(self._task)
@@ -73,7 +77,7 @@ class Live:
             return
         self._wanted.set()
         if self._grace:
-            self._leaving = asyncio.get_running_loop().call_later(self._grace, self._abandon)
+            self.expect_reader(self._grace)
         else:
             await self.stop()
 

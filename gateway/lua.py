@@ -26,12 +26,14 @@ end
 """
 
 OPEN = (
-    TTL
+    NOW
+    + LEASE
+    + TTL
     + r"""
 -- ARGV: request id, expected turn or '', tokens, parameters, model, tenant, ttl ms, most bytes in the log, digest,
--- create ('1' or '0')
+-- create ('1' or '0'), lease ms. A paused turn, which nobody has or had in time, ends where it stands.
 -- OK turn n | DUP turn base state | REUSED | BUSY turn | CONFLICT turn | DENIED | MODEL model | TOOLONG n | EXPIRED
-local m = redis.call('HMGET', KEYS[1], 'turn', 'st', 'fp', 'ten', 'ttl', 'n')
+local m = redis.call('HMGET', KEYS[1], 'turn', 'st', 'fp', 'ten', 'ttl', 'n', 'lu', 'ep')
 local turn, ttl = tonumber(m[1] or '0'), tonumber(m[5] or ARGV[7])
 if m[4] ~= ARGV[6] and (m[1] or ARGV[10] ~= '1') then return {'DENIED'} end  -- before all else: ids are no secrets
 local len = redis.call('STRLEN', KEYS[2])
@@ -43,17 +45,21 @@ if m[1] then
     return {'DUP', of, base, of == m[1] and m[2] or 'DONE'}
   end
   if m[3] ~= ARGV[5] then return {'MODEL', m[3]} end
-  if m[2] == 'GEN' then return {'BUSY', m[1]} end
+  if m[2] == 'GEN' and tonumber(m[7]) > now then return {'BUSY', m[1]} end
   if len ~= m[6] * 4 then return {'EXPIRED'} end
 end
 if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= turn then return {'CONFLICT', tostring(turn)} end
 if len + #ARGV[3] > tonumber(ARGV[8]) then return {'TOOLONG', tostring(len / 4)} end
 local n = (len + #ARGV[3]) / 4
+if m[2] == 'GEN' then
+  redis.call('XADD', KEYS[3], turn .. '-' .. (len / 2 + 1), 't', '', 'x', '', 'f', 'stop', 'r', '')
+  redis.call('HSET', KEYS[1], 'ep', string.format('%.0f', (m[8] or 0) + 1))
+end
 turn = turn + 1
 redis.call('XADD', KEYS[3], turn .. '-' .. 2 * n, 'p', ARGV[4])
 redis.call('APPEND', KEYS[2], ARGV[3])
 redis.call('HSET', KEYS[1], 'turn', turn, 'st', 'GEN', 'n', n, 'base', n, 'fp', ARGV[5], 'ten', ARGV[6], 'ttl', ttl,
-  'own', '', 'lu', 0, 'dr', 0, 'ac', 0, 'fin', '', 'tail', '', 'cx', '')
+  'own', '', 'lu', lease(ARGV[11]), 'dr', 0, 'ac', 0, 'fin', '', 'tail', '', 'cx', '')
 redis.call('HSET', KEYS[4], ARGV[1], turn .. ' ' .. n .. ' ' .. ARGV[9])
 redis.call('XTRIM', KEYS[3], 'MINID', (turn - 1) .. '-0')
 expire(ttl)

@@ -41,6 +41,18 @@ return {'OK', m[2], m[3], m[4], m[5], tostring(left), seen:match('%d+') or ''}
 """
 )
 
+LAPSED = (
+    NOW
+    + r"""
+-- OK tenant turn ms-since-its-lease-ran-out | LIVE | NONE (over, paused, or gone)
+local m = redis.call('HMGET', KEYS[1], 'ten', 'turn', 'st', 'lu')
+if m[3] ~= 'GEN' or tonumber(m[4]) == 0 then return {'NONE'} end
+local silent = now - tonumber(m[4])
+if silent < 0 then return {'LIVE'} end
+return {'OK', m[1], m[2], tostring(silent)}
+"""
+)
+
 READ = (
     NOW
     + r"""

@@ -67,6 +67,9 @@ class GatewayMetrics:
             registry=registry,
         )
         self.resumes = Counter("specdec_stream_resumes", "Callers that came back to a generation.", registry=registry)
+        self.orphans = Counter(
+            "specdec_orphaned_turns", "Turns whose gateway fell silent, found here.", ("outcome",), registry=registry
+        )
         self.cancellations = Counter(
             "specdec_cancellations", "Generations that ended early.", ("by",), registry=registry
         )

@@ -27,7 +27,8 @@ from gateway.fields import (
     TopP,
 )
 from gateway.messages import MessageBody, chat_prompt
-from gateway.request import GenerationRequest, Prompt, random_seed
+from gateway.priority import PriorityClass
+from gateway.request import MAX_NAME, GenerationRequest, Prompt, random_seed
 from specdec.errors import FieldInvalid
 from specdec.params import Mode, SamplingParams
 
@@ -103,7 +104,8 @@ class GenerationBody(Body):
     expect_turn: Natural | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
-    service_tier: str | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
@@ -146,6 +148,8 @@ class GenerationBody(Body):
             user=self.user or "",
             session=self.session or "",
             expect_turn=self.expect_turn,
+            priority=PriorityClass.DEFAULT if self.service_tier in (None, "auto") else PriorityClass(self.service_tier),
+            cache_salt=self.cache_salt or "",
         )
 
     def _sampling(self) -> SamplingParams:

@@ -25,6 +25,8 @@ class OwnedSession:
         self.id = session_id
         self.epoch = 0
         self.done = False
+        self.cancelled = asyncio.Event()
+        """Set when a renewal found that someone asked for the turn to end."""
 
     async def acquire(self, patience: float) -> Lease:
         """Take it, or take it again under a new epoch; what the old epoch still has under way is void.
@@ -66,7 +68,7 @@ class OwnedSession:
         finally:
             await end(heartbeat)
             if self.epoch and not self.done:
-                await self._release()
+                await released(self._sessions, self.id, self.epoch)
 
     async def _renew(self, every: float) -> None:
         while True:
@@ -74,13 +76,16 @@ class OwnedSession:
             if not self.epoch:
                 continue
             try:
-                await self._sessions.renew(self.id, self.epoch)
+                if await self._sessions.renew(self.id, self.epoch):
+                    self.cancelled.set()
             except SessionStoreDown:
                 continue
             except Fenced:  # the next commit says so to those who must know
                 return
 
-    async def _release(self) -> None:
-        with suppress(SpecdecError, TimeoutError):
-            async with asyncio.timeout(RELEASE_TIMEOUT):
-                await self._sessions.release(self.id, self.epoch)
+
+async def released(sessions: SessionStore, session_id: str, epoch: int) -> None:
+    """Give a session back, if that can be done at once; else its lease will run out."""
+    with suppress(SpecdecError, TimeoutError):
+        async with asyncio.timeout(RELEASE_TIMEOUT):
+            await sessions.release(session_id, epoch)

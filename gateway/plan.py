@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gateway.request import GenerationRequest, check_ids
+from gateway.priority import PriorityClass
+from gateway.request import GenerationRequest, cache_domain, check_ids
 from gateway.verifier import Call, VerifierInfo
 from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge, ModelNotFound
 from specdec.params import Mode, SamplingParams, Speculation
@@ -23,6 +24,9 @@ class Plan:
     stop: tuple[str, ...]
     logprobs: int | None
     """How many likely tokens are reported beside each of the output; None is no logprobs."""
+    priority: PriorityClass = PriorityClass.DEFAULT
+    cache_salt: str = ""
+    """Only generations of one salt share computed prefixes."""
 
     def call(self, session_id: str, epoch: int, tokens: Sequence[int]) -> Call:
         """For the rest of the generation, behind prompt and committed tokens."""
@@ -36,6 +40,8 @@ class Plan:
             stop_token_ids=self.stop_token_ids,
             speculation=self.speculation,
             logprobs=self.logprobs,
+            priority=self.priority.level,
+            cache_salt=self.cache_salt,
         )
 
 
@@ -78,6 +84,8 @@ def make_plan(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
         speculation=Speculation(_mode(request, mode), request.gamma, request.lenience),
         stop=request.stop,
         logprobs=request.logprobs,
+        priority=request.priority,
+        cache_salt=cache_domain(request.tenant, request.cache_salt),
     )
 
 

@@ -53,7 +53,9 @@ def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
     """Of OPEN's other words; `limit` is the longest log in tokens."""
     match word:
         case b"BUSY":
-            return SessionBusy(f"turn {int(rest[0])} of the session is not done: resume its generation, or cancel it")
+            return SessionBusy(
+                f"turn {int(rest[0])} of the session is still being generated: wait for it, or cancel it"
+            )
         case b"CONFLICT":
             return SessionBusy(f"the session has {int(rest[0])} turns by now: another writer was first")
         case b"REUSED":

@@ -8,9 +8,11 @@ from typing import Any, Self
 from redis.asyncio import Redis
 
 from gateway import lua, lua_reads, redis_replies
+from gateway.orphans import Orphan
 from gateway.patience import patiently
 from gateway.redis_client import ServerFacts, connect, server_facts
 from gateway.redis_index import TenantIndex
+from gateway.redis_leases import LeaseIndex
 from gateway.redis_room import Room
 from gateway.redis_scripts import Scripts, guarded
 from gateway.redis_tail import BLOCK, StreamTail
@@ -44,6 +46,7 @@ class RedisSessionStore:
         self._writes: set[asyncio.Task[Committed]] = set()
         self._scripts = Scripts(client, self._policy.replicas)
         self._index = TenantIndex(client, 2 * self._policy.ttl)
+        self._leases = LeaseIndex(client, self._policy.lease)
         self._room = Room(client)
         self._tail = StreamTail(reader)
 
@@ -115,7 +118,9 @@ class RedisSessionStore:
         expected = "" if expect_turn is None else expect_turn
         limits = (round(self._policy.ttl * 1000), self._policy.max_tokens * 4)
         what = (request_id, expected, tokens_to_bytes(tokens), params_blob, model_fingerprint, tenant)
-        word, *rest = await self._scripts.run_durably(lua.OPEN, session_id, *what, *limits, digest, int(create))
+        word, *rest = await self._scripts.run_durably(
+            lua.OPEN, session_id, *what, *limits, digest, int(create), self._lease_ms
+        )
         match word:
             case b"OK":
                 return Opened(int(rest[0]), int(rest[1]))
@@ -126,6 +131,7 @@ class RedisSessionStore:
     async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
         """See SessionStore.acquire."""
         which = "" if turn is None else turn
+        await self._leases.note(session_id)
         word, *rest = await self._scripts.run(lua.ACQUIRE, session_id, owner, self._lease_ms, int(steal), which)
         match word:
             case b"OK":
@@ -149,6 +155,7 @@ class RedisSessionStore:
         word, *rest = await self._scripts.run(lua.RENEW, session_id, epoch, self._lease_ms)
         if word != b"OK":
             raise redis_replies.fenced(epoch)
+        await self._leases.note(session_id)
         return bool(rest[0] == b"1")
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
@@ -161,7 +168,14 @@ class RedisSessionStore:
     async def release(self, session_id: str, epoch: int) -> bool:
         """See SessionStore.release."""
         word, *_ = await self._scripts.run(lua.RELEASE, session_id, epoch)
+        if word == b"OK":
+            await self._leases.drop(session_id)
         return bool(word == b"OK")
+
+    async def orphans(self, limit: int) -> list[Orphan]:
+        """See SessionStore.orphans."""
+        found = [await self._orphan(session_id) for session_id in await self._leases.due(limit)]
+        return [orphan for orphan in found if orphan is not None]
 
     async def tokens(self, session_id: str) -> list[int]:
         """See SessionStore.tokens."""
@@ -184,12 +198,22 @@ class RedisSessionStore:
         await self._tail.close()
         await self._client.aclose()
 
+    async def _orphan(self, session_id: str) -> Orphan | None:
+        word, *rest = await self._scripts.run(lua_reads.LAPSED, session_id)
+        if word == b"OK":
+            return Orphan(session_id, rest[0].decode(), int(rest[1]), int(rest[2]) / 1000)
+        if word == b"NONE":
+            await self._leases.drop(session_id)
+        return None
+
     async def _commit(self, commit: Commit) -> Committed:
         counts = (commit.drafted, commit.accepted, commit.finish, self._lease_ms, commit.note)
         what = (commit.epoch, commit.base, tokens_to_bytes(commit.tokens), commit.text, commit.tail)
         word, *rest = await self._scripts.run_durably(lua.COMMIT, commit.session_id, *what, *counts)
         match word:
             case b"OK" | b"DUP":
+                if commit.finish:
+                    await self._leases.drop(commit.session_id)
                 return Committed(int(rest[0]), rest[1] == b"1")
             case b"FENCED":
                 raise redis_replies.fenced(commit.epoch)

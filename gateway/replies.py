@@ -62,6 +62,7 @@ class Answer(BaseModel):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: Literal["default", "flex", "priority"]
     usage: Usage | None = None
     metrics: Metrics | None = None
     """Null when no round had a draft."""

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from gateway.priority import PriorityClass
 from specdec.errors import FieldInvalid, FieldRequired, TokenOutOfRange
 from specdec.params import MAX_SEED, Mode, SamplingParams, Speculation, check_logprobs
 
@@ -14,6 +15,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_CHOICES = 16
 MAX_NAME = 256
+ANONYMOUS = "default"
+"""The tenant of those who name no user."""
 ROLES = ("system", "user", "assistant")
 
 _MAX_ID = 2**31 - 1
@@ -72,7 +75,17 @@ def check_name(name: str, param: str) -> str:
 def tenant_of(user: str) -> str:
     """The tenant of a user; callers that name none are one tenant together. Raises FieldInvalid."""
     check_name(user, "user")
-    return f"user:{user}" if user else "default"
+    return f"user:{user}" if user else ANONYMOUS
+
+
+def cache_domain(tenant: str, salt: str) -> str:
+    """Those who share computed prefixes: one tenant's callers of one salt; a tenant cannot name another's.
+
+    Only callers without a name and without a salt are all in one, whose name is empty.
+    """
+    if tenant == ANONYMOUS and not salt:
+        return ""
+    return hashlib.sha256(f"{len(tenant)}:{tenant}:{salt}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +130,9 @@ class GenerationRequest:
     """The session to continue; empty for one of its own."""
     expect_turn: int | None = None
     """Turns the session must have had before; None takes it as it is."""
+    priority: PriorityClass = PriorityClass.DEFAULT
+    cache_salt: str = ""
+    """Narrows who shares what has been computed of a prefix, within the user."""
     form: str = ""
     """How the answer is to be written, kept for whoever resumes it."""
     resumable: bool = True
@@ -138,6 +154,7 @@ class GenerationRequest:
         check_prompt(self.prompt)
         check_name(self.user, "user")
         check_name(self.idempotency_key, "request_id")
+        check_name(self.cache_salt, "cache_salt")
         _check_stops(self.stop)
         check_ids(self.stop_token_ids, "stop_token_ids")
         for name, ids in self.sampling.named_ids.items():

@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 from gateway.events import Round
 from gateway.failover import Failover
+from gateway.interruption import until_set
 from gateway.ownership import OwnedSession
 from gateway.services import Services
 from gateway.sessions import Commit
@@ -51,13 +52,14 @@ class OwnedRun:
                 self._session.id, header.system_fingerprint, services.settings.failover.arrival
             )
             rounds = failover.rounds(first, header.system_fingerprint, self._next_call, self._deadline)
-            async with aclosing(rounds):
-                async for verified in rounds:
+            async with aclosing(rounds), aclosing(until_set(rounds, self._session.cancelled)) as wanted:
+                async for verified in wanted:
                     for shown in await self._commit(verified):
                         yield shown
                     if self._transcript.finish is not None:
                         return
                     services.drain.check()
+            yield await self._end()
 
     async def _own(self) -> int:
         lease = await self._session.acquire(self._services.settings.store_patience)
@@ -77,10 +79,14 @@ class OwnedRun:
         self._observe(step.verified)
         if not cancelled or self._transcript.finish is not None:
             return [step.shown]
+        return [step.shown, await self._end()]
+
+    async def _end(self) -> Round:
+        """End the turn where it stands."""
         base = len(self._transcript.tokens)
         end = self._transcript.take(VerifiedRound(base, (), (), finish=FinishReason.STOP))
         await self._store(end)
-        return [step.shown, end.shown]
+        return end.shown
 
     async def _store(self, step: Step) -> bool:
         verified = step.verified

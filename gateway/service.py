@@ -12,6 +12,7 @@ from gateway.events import Finished, Round, Started
 from gateway.generation import Generator
 from gateway.output import OutputToken
 from gateway.plan import check_model
+from gateway.priority import PriorityClass
 from gateway.request import (
     ChatPrompt,
     GenerationRequest,
@@ -25,9 +26,10 @@ from gateway.request import (
     random_seed,
 )
 from gateway.services import Services
+from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from specdec.errors import FieldRequired, InternalError
+from specdec.errors import FieldInvalid, FieldRequired, InternalError
 from specdec.params import Mode, SamplingParams
 from specdec.wire.params import mode_from_pb
 
@@ -162,7 +164,18 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         user=message.user,
         session=message.session,
         expect_turn=message.expect_turn if message.HasField("expect_turn") else None,
+        priority=_priority(message.priority),
+        cache_salt=message.cache_salt,
     )
+
+
+def _priority(given: common_pb2.PriorityClass.ValueType) -> PriorityClass:
+    if given == common_pb2.PRIORITY_CLASS_UNSPECIFIED:
+        return PriorityClass.DEFAULT
+    name = dict(zip(common_pb2.PriorityClass.values(), common_pb2.PriorityClass.keys(), strict=True)).get(given)
+    if name is None:
+        raise FieldInvalid(f"priority: there is no class {given}", "priority")
+    return PriorityClass[name.removeprefix("PRIORITY_CLASS_")]
 
 
 def _prompt(message: pb.GenerateRequest) -> Prompt:

@@ -4,7 +4,9 @@ from typing import Any
 
 from gateway.events import Event, Finished, Round, Started
 from gateway.output import OutputToken
+from gateway.priority import PriorityClass
 from gateway.statistics import Summary
+from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.logprobs import TokenLogprobs
 from specdec.wire.logprobs import floats_to_bytes
@@ -32,6 +34,7 @@ def _started(event: Started) -> pb.Started:
         system_fingerprint=event.system_fingerprint,
         session=event.session,
         turn=event.turn,
+        priority=_priority(event.priority),
     )
 
 
@@ -67,7 +70,12 @@ def whole(started: Started, tokens: list[OutputToken], finished: Finished) -> pb
         seed=started.seed,
         session=started.session,
         turn=started.turn,
+        priority=_priority(started.priority),
     )
+
+
+def _priority(priority: PriorityClass) -> common_pb2.PriorityClass.ValueType:
+    return common_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{priority.name}")
 
 
 def _token(token: OutputToken) -> pb.CommittedToken:

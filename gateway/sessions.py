@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from gateway.orphans import Orphan
 from gateway.redis_client import ServerFacts
 
 
@@ -169,7 +170,7 @@ class SessionStore(Protocol):
         digest: str = "",
         create: bool = True,
     ) -> Opened:
-        """Append the caller's tokens and begin a turn.
+        """Append the caller's tokens and begin a turn; one before it that was broken off ends where it stands.
 
         Args:
             tokens: at least one; history is never sent again.
@@ -178,7 +179,7 @@ class SessionStore(Protocol):
             create: make the session when it is not there.
 
         Raises:
-            SessionBusy: the turn before is not done, or `expect_turn` is not the count.
+            SessionBusy: the turn before is being generated, or `expect_turn` is not the count.
             IdempotencyKeyReused: the request id came before, with another digest.
             FieldRequired: no tokens.
             FieldInvalid: the session speaks with another model.
@@ -215,7 +216,7 @@ class SessionStore(Protocol):
         """
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """End a turn: its owner ends it with its next commit, and one without an owner ends now.
+        """End a turn: its owner ends it with its next commit or renewal, and one without an owner ends now.
 
         Returns:
             False when that turn is not running.
@@ -223,6 +224,9 @@ class SessionStore(Protocol):
 
     async def release(self, session_id: str, epoch: int) -> bool:
         """Give the lease back for another to take at once; False when it was not ours any more."""
+
+    async def orphans(self, limit: int) -> list[Orphan]:
+        """Turns whose owner was silent for longer than its lease; of at most `limit` that seem so."""
 
     async def tokens(self, session_id: str) -> list[int]:
         """The committed log, prompts and outputs of all turns.

@@ -79,6 +79,7 @@ class Transcript:
             session=self.turn.session_id if header.in_session else "",
             turn=self.turn.number,
             form=header.form,
+            priority=header.plan.priority,
         )
 
     def finished(self) -> Finished:

@@ -62,6 +62,8 @@ class Header:
     """How the door it came through writes answers; that door's own business."""
     in_session: bool = False
     """Whether the caller named the session."""
+    resumable: bool = True
+    """Whether the caller could come back to it."""
 
 
 _HEADER = TypeAdapter(Header)

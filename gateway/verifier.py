@@ -52,6 +52,10 @@ class Call:
     speculation: Speculation
     logprobs: int | None = None
     """How many likely tokens are reported beside each committed one; None is no logprobs."""
+    priority: int = 0
+    """Less goes first."""
+    cache_salt: str = ""
+    """Only generations of one salt share computed prefixes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,8 @@ def _request(call: Call) -> pb.GenerateRequest:
             lenience=call.speculation.lenience,
         ),
         logprobs=call.logprobs,
+        priority=call.priority,
+        cache_salt=call.cache_salt,
     )
 
 

@@ -93,6 +93,7 @@ class Writer(ABC):
             "created": self._started.created,
             "model": self._started.model,
             "system_fingerprint": self._started.system_fingerprint,
+            "service_tier": self._started.priority.value,
         }
 
     def _chunk_head(self, prefix: str, finished: Finished | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gateway.orphans import Orphan
 from gateway.redis_client import ServerFacts
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
@@ -89,6 +90,8 @@ class MemorySessionStore:
         self.down = False
         self.refused: list[str] = []
         """What was asked for while it was down."""
+        self.orphaned: list[Orphan] = []
+        """What is found next."""
 
     @property
     def only(self) -> MemorySession:
@@ -116,7 +119,7 @@ class MemorySessionStore:
             if seen != digest:
                 raise IdempotencyKeyReused("this idempotency key came before, with another request")
             return Opened(turn, session.base, repeated=True)
-        if not session.finish or expect_turn not in (None, session.turn):
+        if (session.owner and not session.finish) or expect_turn not in (None, session.turn):
             raise SessionBusy("another writer was first")
         session.turn += 1
         session.tokens += tokens
@@ -208,6 +211,11 @@ class MemorySessionStore:
         self._up("release")
         self.sessions[session_id].owner = ""
         return True
+
+    async def orphans(self, limit: int) -> list[Orphan]:
+        await self.ping()
+        orphans, self.orphaned = self.orphaned[:limit], self.orphaned[limit:]
+        return orphans
 
     async def tokens(self, session_id: str) -> list[int]:
         return list(self.sessions[session_id].tokens)

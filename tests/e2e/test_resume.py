@@ -89,6 +89,27 @@ def test_an_event_stream_goes_on_at_another_gateway(pair: System, system: System
     assert client.ids == undisturbed(system, REQUEST | sampling)
 
 
+def test_a_gateway_stopped_past_its_lease_is_fenced_and_its_reader_told_what_the_new_owner_wrote(
+    pair: System, system: System
+) -> None:
+    request = REQUEST | {"temperature": 0}
+    expected = undisturbed(system, request)
+    first, second = gateways(pair)
+    left, moved = Listener(), Listener()
+    reader = threading.Thread(target=left.begin, args=(first["http"], request))
+    reader.start()
+    wait_until(lambda: len(left.ids) > 5)
+    os.kill(first["pid"], signal.SIGSTOP)
+    try:
+        moved.last = f"{left.generation}.0"
+        moved.resume(second["http"])
+        assert len(left.ids) < len(expected), "the gateway was stopped too late"
+    finally:
+        os.kill(first["pid"], signal.SIGCONT)
+        reader.join()
+    assert moved.ids == left.ids == expected
+
+
 def test_a_killed_gateway_costs_no_token_and_repeats_none(pair: System, system: System) -> None:
     request = REQUEST | {"temperature": 0}
     expected = undisturbed(system, request)

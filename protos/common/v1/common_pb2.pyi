@@ -83,6 +83,34 @@ TOKEN_ORIGIN_PLAIN: TokenOrigin.ValueType  # 4
 """No draft in this round."""
 Global___TokenOrigin: _TypeAlias = TokenOrigin  # noqa: Y015
 
+class _PriorityClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PriorityClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PriorityClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRIORITY_CLASS_UNSPECIFIED: _PriorityClass.ValueType  # 0
+    """Not set: default."""
+    PRIORITY_CLASS_FLEX: _PriorityClass.ValueType  # 1
+    """After the others."""
+    PRIORITY_CLASS_DEFAULT: _PriorityClass.ValueType  # 2
+    """Usual."""
+    PRIORITY_CLASS_PRIORITY: _PriorityClass.ValueType  # 3
+    """Before the others."""
+
+class PriorityClass(_PriorityClass, metaclass=_PriorityClassEnumTypeWrapper):
+    """Who goes first when there is more to do than can be done; nobody waits forever."""
+
+PRIORITY_CLASS_UNSPECIFIED: PriorityClass.ValueType  # 0
+"""Not set: default."""
+PRIORITY_CLASS_FLEX: PriorityClass.ValueType  # 1
+"""After the others."""
+PRIORITY_CLASS_DEFAULT: PriorityClass.ValueType  # 2
+"""Usual."""
+PRIORITY_CLASS_PRIORITY: PriorityClass.ValueType  # 3
+"""Before the others."""
+Global___PriorityClass: _TypeAlias = PriorityClass  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015

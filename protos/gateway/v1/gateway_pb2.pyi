@@ -316,6 +316,8 @@ class GenerateRequest(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     EXPECT_TURN_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name; the only model when empty."""
     text: _builtins.str
@@ -330,6 +332,10 @@ class GenerateRequest(_message.Message):
     """Session to continue: the prompt is what is new. Empty for a generation of its own."""
     expect_turn: _builtins.int
     """Refuse unless the session has had this many turns."""
+    priority: _common_pb2.PriorityClass.ValueType
+    """Who goes first."""
+    cache_salt: _builtins.str
+    """Narrows who shares what has been computed of a common prefix, within the user; at most 256 characters."""
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt:
         """Ids."""
@@ -365,10 +371,12 @@ class GenerateRequest(_message.Message):
         user: _builtins.str = ...,
         session: _builtins.str = ...,
         expect_turn: _builtins.int | None = ...,
+        priority: _common_pb2.PriorityClass.ValueType = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "session", b"session", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "cache_salt", b"cache_salt", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "session", b"session", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expect_turn: _TypeAlias = _typing.Literal["expect_turn"]  # noqa: Y015
     _WhichOneofArgType__expect_turn: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn"]  # noqa: Y015
@@ -401,6 +409,7 @@ class GenerateResponse(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The generation's name."""
     model: _builtins.str
@@ -415,6 +424,8 @@ class GenerateResponse(_message.Message):
     """The session the request named."""
     turn: _builtins.int
     """Turns its session has now."""
+    priority: _common_pb2.PriorityClass.ValueType
+    """The class used."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedToken]:
         """Every committed token."""
@@ -440,10 +451,11 @@ class GenerateResponse(_message.Message):
         seed: _builtins.int = ...,
         session: _builtins.str = ...,
         turn: _builtins.int = ...,
+        priority: _common_pb2.PriorityClass.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["speculation", b"speculation", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "id", b"id", "model", b"model", "seed", b"seed", "session", b"session", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "turn", b"turn", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "id", b"id", "model", b"model", "priority", b"priority", "seed", b"seed", "session", b"session", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "turn", b"turn", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,6 +536,7 @@ class Started(_message.Message):
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The generation's name."""
     model: _builtins.str
@@ -536,6 +549,8 @@ class Started(_message.Message):
     """The session the request named."""
     turn: _builtins.int
     """Turns its session has now."""
+    priority: _common_pb2.PriorityClass.ValueType
+    """The class used."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt's ids, as the target sees them."""
@@ -550,10 +565,11 @@ class Started(_message.Message):
         system_fingerprint: _builtins.str = ...,
         session: _builtins.str = ...,
         turn: _builtins.int = ...,
+        priority: _common_pb2.PriorityClass.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "model", b"model", "prompt_token_ids", b"prompt_token_ids", "seed", b"seed", "session", b"session", "system_fingerprint", b"system_fingerprint", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "model", b"model", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "seed", b"seed", "session", b"session", "system_fingerprint", b"system_fingerprint", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,6 +60,8 @@ def _call(request: pb.GenerateRequest) -> Call:
             mode_from_pb(request.speculation.mode, Mode.REJECTION), gamma, request.speculation.lenience
         ),
         logprobs=request.logprobs if request.HasField("logprobs") else None,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
     )
 
 

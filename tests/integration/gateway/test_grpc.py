@@ -48,6 +48,20 @@ async def test_a_stream_is_started_rounds_finished(stub: Any) -> None:
     assert events[-1].finished.speculation.num_spec_steps == 4
 
 
+async def test_the_class_asked_for_is_used_and_reported(here: Stage, stub: Any) -> None:
+    usual = await stub.Generate(pb.GenerateRequest(text="Say it"))
+    first = await stub.Generate(pb.GenerateRequest(text="Say it", priority=common_pb2.PRIORITY_CLASS_PRIORITY))
+    assert usual.priority == common_pb2.PRIORITY_CLASS_DEFAULT
+    assert first.priority == common_pb2.PRIORITY_CLASS_PRIORITY
+    request = pb.StreamGenerateRequest(
+        request=pb.GenerateRequest(text="Say it", priority=common_pb2.PRIORITY_CLASS_FLEX, cache_salt="mine")
+    )
+    started, *_ = [event async for event in stub.StreamGenerate(request)]
+    assert started.started.priority == common_pb2.PRIORITY_CLASS_FLEX
+    assert [call.priority for call in here.verifier.calls] == [0, -1, 1]
+    assert [bool(call.cache_salt) for call in here.verifier.calls] == [False, False, True]
+
+
 async def test_greedy_and_zero_values_are_not_taken_for_absent(here: Stage, stub: Any) -> None:
     options = pb.SamplingOptions(temperature=0, seed=0, top_k=0)
     await stub.Generate(pb.GenerateRequest(text="Say it", sampling=options, stop=pb.StopOptions(max_tokens=9)))
@@ -78,6 +92,8 @@ async def test_greedy_and_zero_values_are_not_taken_for_absent(here: Stage, stub
         ({"stop": {"stop": [""]}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "stop"),
         ({"speculation": {"gamma": 9}}, grpc.StatusCode.INVALID_ARGUMENT, "GAMMA_TOO_LARGE", "speculation.gamma"),
         ({"speculation": {"mode": 99}}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "speculation.mode"),
+        ({"priority": 99}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "priority"),
+        ({"cache_salt": "a" * 257}, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "cache_salt"),
         ({"model": "other"}, grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", "model"),
     ],
 )

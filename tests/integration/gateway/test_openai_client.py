@@ -211,3 +211,18 @@ async def test_many_at_once(here: Stage) -> None:
     )
     assert {answer.choices[0].text for answer in answers} == {TEXT}
     assert len({answer.id for answer in answers}) == 20
+
+
+@pytest.mark.parametrize(("tier", "used", "level"), [(None, "default", 0), ("auto", "default", 0), ("flex", "flex", 1)])
+async def test_the_service_tier_used_is_reported(here: Stage, tier: Any, used: str, level: int) -> None:
+    answer = await here.client.completions.create(model="bytes", prompt="Say it", extra_body={"service_tier": tier})
+    chunks = [
+        chunk
+        async for chunk in await here.client.chat.completions.create(
+            model="bytes", messages=[{"role": "user", "content": "Say it"}], service_tier=tier, stream=True
+        )
+    ]
+    assert {chunk.service_tier for chunk in chunks} == {used}
+    assert answer.model_extra
+    assert answer.model_extra["service_tier"] == used
+    assert [call.priority for call in here.verifier.calls] == [level, level]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.config import DrainSettings
-from gateway.redis_sessions import RedisSessionStore
-from gateway.sessions import Commit
+from gateway.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.sessions import Commit, SessionState
 from gateway.turns import note_of
 from gateway.verifier import VerifiedRound
 from specdec.cli.processes import Children
@@ -97,6 +97,23 @@ async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_
     at = lease.n - len(ASKED["prompt"])
     assert heard.text == f"{TEXT[:at]}!?{TEXT[at + 2 :]}"
     assert heard.done
+
+
+async def test_a_turn_whose_gateway_fell_silent_is_finished_by_another_before_its_client_comes(
+    server: Server, pair: list[Replica]
+) -> None:
+    heard, dead = Heard(), RedisSessionStore.at(server.url, StorePolicy(lease=0.1))
+    listening = asyncio.create_task(pair[0].stream(heard))
+    await until(lambda: len(heard.text) > 3)
+    sid = heard.generation.partition("-")[0]
+    await dead.acquire(sid, "dead", steal=True)
+    listening.cancel()
+    async with asyncio.timeout(20):
+        while (await dead.look(sid, "default")).state is SessionState.GENERATING:  # noqa: ASYNC110 - in the server
+            await asyncio.sleep(0.02)
+    await dead.close()
+    await pair[1].resume(heard)
+    assert heard.text == TEXT
 
 
 async def test_an_ended_generation_is_told_again_with_the_same_counts(pair: list[Replica]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import EOS, Script, ScriptedVerifier
-from tests.integration.gateway.replicas import Replica, replicas
+from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.gateway.test_resume import server as _server
 from tests.integration.sessions.server import Server
 
@@ -54,6 +54,19 @@ async def test_of_two_writers_one_is_told_that_it_came_second(pair: list[Replica
     late = await pair[0].post(session=session, expect_turn=0)
     assert (late.status_code, late.json()["error"]["code"]) == (409, "session_busy")
     assert (await pair[0].post(session=session, expect_turn=1)).status_code == 200
+
+
+async def test_a_turn_that_was_broken_off_does_not_block_its_session(server: Server, pair: list[Replica]) -> None:
+    session = await made(pair[0])
+    async with replicas(server.url, ScriptedVerifier(script=LONG), 1, grace=0.0) as (other,):
+        await other.stream(heard := Heard(), enough=3, session=session)
+        next_turn = {"session": session, "prompt": "on", "expect_turn": 1}
+        while (after := await other.post(**next_turn)).status_code == 409:  # noqa: ASYNC110 - until it is given back
+            await asyncio.sleep(0.01)
+    assert after.json()["session"] == {"id": session, "turn": 2}
+    await pair[1].resume(heard)
+    assert heard.done
+    assert heard.text == LONG.text[: len(heard.text)] != LONG.text
 
 
 async def test_a_turn_that_comes_again_attaches_even_after_another(pair: list[Replica]) -> None:

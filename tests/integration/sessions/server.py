@@ -1,4 +1,8 @@
-"""A real session store's server that can be killed and started again on the same folder."""
+"""A real session store's server that can be killed and started again on the same folder.
+
+`SPECDEC_TEST_REDIS=/path/to/redis-server` runs these tests against that server; without it, against the one that
+`specdec up` would start.
+"""
 
 import os
 import time
@@ -6,6 +10,17 @@ from pathlib import Path
 
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
+from specdec.cli.valkey import Binary
+
+
+def binary() -> Binary:
+    """The server under test."""
+    given = os.environ.get("SPECDEC_TEST_REDIS")
+    if not given:
+        return valkey.resolve()
+    version = valkey.version_of(Path(given))
+    assert version, f"{given} does not run"
+    return Binary(Path(given), version, "SPECDEC_TEST_REDIS")
 
 
 class Server:
@@ -13,7 +28,7 @@ class Server:
 
     def __init__(self, folder: Path, children: Children) -> None:
         self._children = children
-        self._embedded = valkey.embed(valkey.resolve(), folder)
+        self._embedded = valkey.embed(binary(), folder)
         self._log = folder / "valkey.log"
         self.url = self._embedded.url
         self.start()

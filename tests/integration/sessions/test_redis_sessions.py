@@ -81,6 +81,32 @@ async def test_a_turn_cannot_open_while_another_is_generated(store: RedisSession
         await _open(store, sid, "r2")
 
 
+async def test_a_turn_that_was_broken_off_ends_where_it_stands_when_the_next_opens(
+    store: RedisSessionStore, sid: str
+) -> None:
+    await _open(store, sid)
+    owner = await store.acquire(sid, "a")
+    await store.commit(_round(sid, owner.epoch, 3, 9))
+    await store.release(sid, owner.epoch)
+    assert await _open(store, sid, "r2", tokens=[5, 6], expect_turn=1) == Opened(turn=2, base=6)
+    with pytest.raises(Fenced):
+        await store.commit(_round(sid, owner.epoch, 6, 7))
+    with pytest.raises(TurnOver):
+        await store.acquire(sid, "a", turn=1)
+    ended = await store.read(sid, "t", 1)
+    assert [(each.tokens, each.finish) for each in ended.rounds] == [((9,), ""), ((), "stop")]
+    assert ended.state is SessionState.DONE
+
+
+async def test_a_turn_whose_owner_fell_silent_ends_when_the_next_opens(server: Server, sid: str) -> None:
+    brief = RedisSessionStore.at(server.url, StorePolicy(lease=0.001))
+    await _open(brief, sid)
+    await brief.acquire(sid, "a")
+    await asyncio.sleep(0.01)
+    assert (await _open(brief, sid, "r2")).turn == 2
+    await brief.close()
+
+
 async def test_a_writer_that_expects_an_older_turn_is_refused(store: RedisSessionStore, sid: str) -> None:
     await _open(store, sid, expect_turn=0)
     await _finish_turn(store, sid)

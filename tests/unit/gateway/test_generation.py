@@ -116,6 +116,18 @@ async def test_a_generation_is_started_then_rounds_then_finished() -> None:
     assert ids_of(middle) == output(Script())
 
 
+async def test_users_share_no_computed_prefix_with_each_other_whatever_salt_they_send() -> None:
+    verifier = ScriptedVerifier()
+    stage = Stage(verifier)
+    for user, salt in (("", ""), ("ann", ""), ("bob", ""), ("", "ann"), ("ann", "s"), ("bob", "s"), ("user:ann", "")):
+        await stage.run(user=user, cache_salt=salt)
+    salts = [call.cache_salt for call in verifier.calls]
+    assert len(set(salts)) == len(salts)
+    await stage.run()
+    await stage.run(user="ann", cache_salt="s")
+    assert [call.cache_salt for call in verifier.calls[-2:]] == [salts[0], salts[4]] == ["", salts[4]]
+
+
 async def test_every_round_is_committed_before_it_is_shown() -> None:
     stage = Stage()
     async for event in stage.stream():
@@ -385,6 +397,17 @@ async def test_a_session_that_is_cancelled_elsewhere_ends_with_what_is_committed
     assert text_of(events) == "Hell"
     assert end_of(events).completion_tokens == 4
     assert stage.store.only.finish == "stop"
+
+
+async def test_a_cancel_reaches_a_turn_whose_round_does_not_come() -> None:
+    verifier = ScriptedVerifier(script=Script(pause=3600))
+    stage = Stage(verifier, lease=0.03)
+    events = []
+    async for event in stage.stream():
+        events.append(event)
+        stage.store.only.cancelled = True
+    assert end_of(events).completion_tokens == 0
+    assert (stage.store.only.finish, verifier.cancelled) == ("stop", 1)
 
 
 async def test_a_round_out_of_place_is_never_committed() -> None:

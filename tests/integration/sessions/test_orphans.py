@@ -1,0 +1,77 @@
+"""Turns whose owner fell silent are found; those that are well, paused or over are not."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.redis_client import connect
+from gateway.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.sessions import Commit
+from specdec.errors import SessionBusy
+from tests.integration.sessions.server import Server
+
+pytestmark = pytest.mark.integration
+LIMIT = 1000
+
+
+@pytest.fixture
+async def brief(server: Server) -> AsyncIterator[RedisSessionStore]:
+    """A store whose leases run out while one looks."""
+    async with connect(server.url) as client:
+        await client.flushdb()
+    made = RedisSessionStore.at(server.url, StorePolicy(lease=0.02))
+    yield made
+    await made.close()
+
+
+async def owned(store: RedisSessionStore, owner: str = "a") -> tuple[str, int]:
+    """A session and the epoch of its owner."""
+    session_id = uuid.uuid4().hex
+    await store.open(session_id, "r", [1, 2], b"{}", "fp", "ann")
+    return session_id, (await store.acquire(session_id, owner)).epoch
+
+
+async def found(store: RedisSessionStore) -> list[str]:
+    return [orphan.session_id for orphan in await store.orphans(LIMIT)]
+
+
+async def test_a_turn_whose_lease_ran_out_is_found_with_whose_it_is(brief: RedisSessionStore) -> None:
+    session_id, _ = await owned(brief)
+    await asyncio.sleep(0.05)
+    (orphan,) = await brief.orphans(LIMIT)
+    assert (orphan.session_id, orphan.tenant, orphan.turn) == (session_id, "ann", 1)
+    assert 0.0 <= orphan.silent < 60.0
+
+
+async def test_who_was_told_of_it_has_it_to_himself_for_a_lease(brief: RedisSessionStore) -> None:
+    session_id, _ = await owned(brief)
+    await asyncio.sleep(0.05)
+    assert await found(brief) == [session_id]
+    assert await found(brief) == []
+    await asyncio.sleep(0.05)
+    assert await found(brief) == [session_id]
+
+
+async def test_paused_ended_and_deleted_turns_are_not_found(brief: RedisSessionStore) -> None:
+    paused, ended, deleted = [await owned(brief) for _ in range(3)]
+    await brief.release(*paused)
+    await brief.commit(Commit(*ended, 2, (3,), finish="stop"))
+    await brief.delete(deleted[0], "ann")
+    await asyncio.sleep(0.05)
+    assert await found(brief) == []
+
+
+async def test_a_hint_that_came_late_finds_nothing(server: Server, brief: RedisSessionStore) -> None:
+    patient = RedisSessionStore.at(server.url, StorePolicy(lease=60.0))
+    session_id, epoch = await owned(brief)
+    await asyncio.sleep(0.05)
+    await patient.renew(session_id, epoch)
+    async with connect(server.url) as client:
+        for key in await client.keys("sd:1:lease:*"):
+            await client.zadd(key, {session_id: 0}, xx=True)
+    assert await found(patient) == []
+    with pytest.raises(SessionBusy):
+        await patient.acquire(session_id, "b")
+    await patient.close()
