@@ -156,7 +156,7 @@ BUGS = (
         "residual not taken",
         Law.RESIDUAL,
         no_residual,
-        ("enumerated rejection", "enumerated block", "served rejection", "served block"),
+        ("enumerated rejection", "enumerated block", "served rejection", "served block", "served prompt lookup"),
     ),
     Bug("residual of 0 normalised", Law.RESIDUAL, residual_without_a_rest, ("residuals of p against p",)),
     Bug(
