@@ -9,20 +9,14 @@ from functools import cache
 
 import pytest
 
-from tests.conformance.bugs import drafts, engine, laws, lookup, noise, rows, service, verdicts
+from tests.conformance.bugs import drafts, laws, lookup, noise, passes, rows, service, verdicts
 from tests.conformance.bugs.value import Bug, Law
-from tests.conformance.checks import drafts as draft_checks
-from tests.conformance.checks import edges, exact, sampled, served
-from tests.conformance.checks import engine as engine_checks
+from tests.conformance.checks import drafted, edges, engine, exact, sampled, served
 from tests.conformance.checks.value import Check
 from tests.conformance.conftest import Note
 
-BUGS = tuple(bug for bugs in (drafts, lookup, verdicts, rows, noise, laws, engine, service) for bug in bugs.BUGS)
-CHECKS = {
-    check.name: check
-    for checks in (exact, sampled, edges, engine_checks, served, draft_checks)
-    for check in checks.CHECKS
-}
+BUGS = tuple(bug for bugs in (drafts, lookup, verdicts, rows, noise, laws, passes, service) for bug in bugs.BUGS)
+CHECKS = {check.name: check for checks in (exact, sampled, edges, engine, served, drafted) for check in checks.CHECKS}
 TITLE = "planted bugs, and the checks that caught them"
 
 

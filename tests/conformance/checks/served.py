@@ -20,7 +20,7 @@ from tests.conformance.tables import Context
 
 P_VALUE = 1e-6
 LENGTH = 4
-AT_ONCE = 128
+AT_ONCE = 256
 AHEAD = 2
 SUPPORT = 2
 LENIENCE = 0.3
@@ -109,16 +109,16 @@ def _law(name: str, workload: Workload) -> Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    _law("served rejection", Workload(Mode.REJECTION, 700)),
-    _law("served rejection, γ = 1", Workload(Mode.REJECTION, 1_000, gammas=(1,))),
-    _law("served block", Workload(Mode.BLOCK, 700)),
+    _law("served rejection", Workload(Mode.REJECTION, 450)),
+    _law("served rejection, γ = 1", Workload(Mode.REJECTION, 600, gammas=(1,))),
+    _law("served block", Workload(Mode.BLOCK, 350)),
     _law("served coupling", Workload(Mode.COUPLED, 500)),
     _law("served penalties", Workload(Mode.REJECTION, 700, PENALTIES, gammas=(1, 2))),
-    _law("served min-p", Workload(Mode.REJECTION, 500, SamplingParams(min_p=0.3))),
-    _law("served allowed ids", Workload(Mode.REJECTION, 300, ALLOWED, gammas=(1, 2))),
-    _law("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
-    _law("served prompt lookup in blocks", Workload(Mode.BLOCK, 500, prompt=REPETITIVE, lookup=True)),
-    _law("served lenience (lossy)", Workload(Mode.REJECTION, 400, gammas=(2,), leniences=(LENIENCE,))),
-    _law("served beside lenience", Workload(Mode.REJECTION, 800, gammas=(2,), leniences=(None, LENIENCE))),
+    _law("served min-p", Workload(Mode.REJECTION, 200, SamplingParams(min_p=0.3))),
+    _law("served allowed ids", Workload(Mode.REJECTION, 120, ALLOWED, gammas=(1, 2))),
+    _law("served prompt lookup", Workload(Mode.REJECTION, 450, prompt=REPETITIVE, lookup=True)),
+    _law("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
+    _law("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),
+    _law("served beside lenience", Workload(Mode.REJECTION, 300, gammas=(2,), leniences=(None, LENIENCE))),
     Check("served logprobs", Kind.ERROR, ROUNDING, wrong_logprobs, crosses_a_border=True),
 )

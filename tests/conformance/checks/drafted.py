@@ -64,7 +64,7 @@ def _best(committed: tuple[int, ...], draft: Sequence[int]) -> list[int]:
 
 CHECKS: tuple[Check, ...] = (
     count("room of the last round", overshooting_rounds, crosses_a_border=True),
-    count("drafts follow their prefix", lambda: strayed_drafts(100, ahead=2), crosses_a_border=True),
+    count("drafts follow their prefix", lambda: strayed_drafts(50, ahead=2), crosses_a_border=True),
     count("drafts follow their prefix, none ahead", lambda: strayed_drafts(40, ahead=0), crosses_a_border=True),
     count("drafts after rounds without", lost_drafts, crosses_a_border=True),
 )
