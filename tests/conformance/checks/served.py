@@ -116,7 +116,7 @@ CHECKS: tuple[Check, ...] = (
     _law("served penalties", Workload(Mode.REJECTION, 700, PENALTIES, gammas=(1, 2))),
     _law("served min-p", Workload(Mode.REJECTION, 200, SamplingParams(min_p=0.3))),
     _law("served allowed ids", Workload(Mode.REJECTION, 120, ALLOWED, gammas=(1, 2))),
-    _law("served prompt lookup", Workload(Mode.REJECTION, 450, prompt=REPETITIVE, lookup=True)),
+    _law("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
     _law("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
     _law("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),
     _law("served beside lenience", Workload(Mode.REJECTION, 300, gammas=(2,), leniences=(None, LENIENCE))),
