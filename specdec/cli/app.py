@@ -91,13 +91,14 @@ def run(
     seed: options.Seed = None,
     gamma: options.Gamma = None,
     mode: options.ModeOption = None,
+    lenience: options.Lenience = None,
     no_speculation: options.NoSpeculation = False,
     address: options.Address = options.DEFAULT_ADDRESS,
     as_json: options.Json = False,
 ) -> None:
     """Stream one generation, each token looking like where it came from."""
     chosen = options.mode_of(mode, no_speculation)
-    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, chosen)
+    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience)
     running.run(Console(), address, request, show_draft, as_json)
 
 
@@ -110,12 +111,13 @@ def compare(
     seed: options.Seed = None,
     gamma: options.Gamma = None,
     mode: options.ModeOption = None,
+    lenience: options.Lenience = None,
     runs: Annotated[int, typer.Option(min=1, help="How often each way; medians are shown.")] = 3,
     address: options.Address = options.DEFAULT_ADDRESS,
     as_json: options.Json = False,
 ) -> None:
     """Run the same prompt with and without speculation, and say which was faster."""
-    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, options.speculating(mode))
+    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, options.speculating(mode), lenience)
     comparing.compare(Console(), address, request, runs, as_json)
 
 

@@ -86,6 +86,7 @@ def _request(request: Request) -> gateway_pb2.GenerateRequest:
         speculation=gateway_pb2.SpeculationOptions(
             mode=mode_to_pb(request.mode) if request.mode else common_pb2.VERIFICATION_MODE_UNSPECIFIED,
             gamma=request.gamma,
+            lenience=request.lenience,
         ),
     )
 
@@ -117,6 +118,7 @@ def _finished(finished: gateway_pb2.Finished) -> Finished:
         accepted=summary.num_accepted_draft_tokens,
         rounds=summary.num_spec_steps + summary.num_plain_steps,
         fallbacks=dict(summary.fallbacks),
+        lossy=summary.lossy,
     )
 
 

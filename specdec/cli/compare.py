@@ -70,6 +70,11 @@ class Comparison:
         return len({tuple(token.id for token in outcome.tokens) for outcome in runs}) == 1
 
     @property
+    def lossy(self) -> bool:
+        """Whether the speculative runs may differ from the plain ones in distribution."""
+        return any(outcome.finished.lossy for outcome in self.speculative.outcomes)
+
+    @property
     def speedup(self) -> float:
         """Tokens per second with speculation over those without."""
         return self.speculative.tokens_per_second / self.plain.tokens_per_second
@@ -83,6 +88,7 @@ class Comparison:
             "plain": self.plain.report(),
             "speculative": self.speculative.report(),
             "identical": self.identical,
+            "lossy": self.lossy,
             "speedup": self.speedup,
             "verdict": verdict(self),
         }
@@ -104,7 +110,7 @@ def _without_drafts(request: Request) -> Request:
     """Plain decoding; of the coupled mode, the one with the same noise, since its tokens depend on that alone."""
     if request.mode is Mode.COUPLED:
         return replace(request, gamma=0)
-    return replace(request, mode=Mode.OFF, gamma=None)
+    return replace(request, mode=Mode.OFF, gamma=None, lenience=None)
 
 
 def compare(console: Console, address: str, request: Request, runs: int, as_json: bool) -> None:
@@ -143,6 +149,8 @@ def identity(found: Comparison) -> str:
     """Whether the tokens agree, and whether they should."""
     if found.identical:
         return "The tokens are identical."
+    if found.lossy:
+        return "The tokens differ, as they may: lenience is lossy, its distribution is not the target's."
     if found.request.temperature == 0 or found.request.mode is Mode.COUPLED:
         return "The tokens differ, though this mode should give the same: rounding (try float32), or a bug."
     return "The tokens differ, as they may: same distribution, other draws. --mode coupled makes them agree."

@@ -17,6 +17,7 @@ class Request:
     seed: int | None = None
     gamma: int | None = None
     mode: Mode | None = None
+    lenience: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Finished:
     """Target passes, those without a draft included."""
     fallbacks: Mapping[str, int]
     """Why rounds had no draft: reason to number of rounds."""
+    lossy: bool = False
+    """Whether lenience let the output differ in distribution from the target's."""
 
 
 Event = Started | Round | Finished

@@ -24,6 +24,9 @@ Temperature = Annotated[float | None, _option("0 is greedy.", otherwise="the ser
 TopP = Annotated[float | None, _option("Nucleus mass in (0, 1].", otherwise="the server's")]
 Seed = Annotated[int | None, _option("Makes a run repeatable.", otherwise="random", min=0)]
 Gamma = Annotated[int | None, _option("Draft length.", otherwise="automatic", min=0)]
+Lenience = Annotated[
+    float | None, _option("Below 1 keeps more drafts and is lossy; for --mode rejection.", otherwise="1, exact")
+]
 ModeOption = Annotated[Mode | None, _option("How drafts are verified.", otherwise="the server's")]
 NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding, as --mode off.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of text.")]

@@ -105,6 +105,7 @@ def statistics(outcome: Outcome) -> str:
         f"{outcome.tokens_per_second:.0f} tok/s",
         f"{outcome.tokens_per_round:.1f} tok/round",
         "no drafts" if outcome.acceptance is None else f"{outcome.acceptance:.0%} accepted".replace("%", " %"),
+        *(["lossy"] if finished.lossy else []),
         *(f"{count} rounds without a draft: {reason}" for reason, count in sorted(finished.fallbacks.items())),
     ]
     return " · ".join(parts)

@@ -99,6 +99,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
             "rounds": finished.rounds,
             "tokens_per_round": outcome.tokens_per_round,
             "fallbacks": dict(finished.fallbacks),
+            "lossy": finished.lossy,
         },
         "first_token_seconds": outcome.first_token,
         "seconds": outcome.seconds,

@@ -106,7 +106,7 @@ def forest(drawn: Siblings, rule: Siblings | None = None, params: SamplingParams
 def first_token_p_value() -> float:
     """G-test of one position with two siblings, where the second is often judged after the first was rejected."""
     p, q = torch.tensor([[0.45, 0.45, 0.1]], dtype=torch.float64), torch.tensor([[0.4, 0.1, 0.5]])
-    many, fork = 20_000, Tree((ROOT, ROOT))
+    many, fork = 25_000, Tree((ROOT, ROOT))
     seeds, at = list(range(many)), [0] * many
     drawn, laws = propose_siblings(Siblings.WITH_REPLACEMENT, q.repeat(many, 1), seeds, at, 3, 2)
     drafts = [TreeDraft(fork, tuple(pair), (law, None, None)) for pair, law in zip(drawn, laws, strict=True)]

@@ -34,9 +34,13 @@ class PlainModel:
             logits: Tensor = self._model(torch.tensor(sequences)).logits[:, -1]
         return logits
 
+    def rows(self, params: SamplingParams, prompt: Context, outputs: Sequence[Context]) -> list[list[float]]:
+        """The distribution after each output; they are of one length."""
+        logits = self.logits([prompt + output for output in outputs])
+        return [reference(row, params, prompt, output) for row, output in zip(logits, outputs, strict=True)]
+
     def _longer(self, running: Law, params: SamplingParams, prompt: Context) -> Law:
-        rows = self.logits([prompt + output for output in running])
-        chances = [reference(row, params, prompt, output) for row, output in zip(rows, running, strict=True)]
+        chances = self.rows(params, prompt, list(running))
         return {
             (*output, token): chance * probability
             for (output, chance), row in zip(running.items(), chances, strict=True)

@@ -31,6 +31,8 @@ class Ask:
     max_tokens: int
     stop: tuple[int, ...] = ()
     committed: tuple[int, ...] = ()
+    lenience: float | None = None
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,4 +106,6 @@ def call(ask: Ask) -> dict[str, Any]:
         "stop": ask.stop,
         "mode": ask.mode,
         "gamma": ask.gamma,
+        "lenience": ask.lenience,
+        "logprobs": ask.logprobs,
     }

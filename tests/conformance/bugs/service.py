@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,6 @@ from specdec.engine import Engine, facts
 from specdec.params import FinishReason
 from tests.conformance.bugs.value import Bug, Law, everywhere
 from verifier_service.app import load_engine
-from verifier_service.config import VerifierSettings
 from verifier_service.rounds import Cut, cut
 from verifier_service.session import Session
 
@@ -21,12 +21,12 @@ SLACK = 16
 """Positions more than a session asks for: what is not rolled back must not be what stops it."""
 
 
-def rolled_back(length: Callable[[int, int], int]) -> Plant:
-    """The target's KV is cut to `length(held, wanted)`; the drafter's is as ever."""
+def rolled_back(length: Callable[[int, int], int], loader: Callable[[Any], Engine] = load_engine) -> Plant:
+    """KV of the engine that `loader` loads, the target's as a rule, is cut to `length(held, wanted)`."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        def planted(settings: VerifierSettings) -> Engine:
-            engine = load_engine(settings)
+        def planted(settings: Any) -> Engine:
+            engine = loader(settings)
             truncate, admit, real = engine.truncate, engine.admit, engine.length
             untold: dict[str, int] = {}
 
@@ -42,7 +42,7 @@ def rolled_back(length: Callable[[int, int], int]) -> Plant:
             engine.admit = lambda session, limit, *rest: admit(session, limit + SLACK, *rest)  # type: ignore[method-assign]
             return engine
 
-        everywhere(patch, load_engine, planted)
+        everywhere(patch, loader, planted)
 
     return plant
 

@@ -27,6 +27,8 @@ class Law(Enum):
     SIBLINGS = "each form of siblings has its own rule"
     CUT = "cut first, count after; the earliest end wins; γ never passes the room left"
     KV = "KV and drafts stand behind the committed tokens and nothing else"
+    ATTENTION = "every layer attends as its model was trained to"
+    LOGPROBS = "log probabilities are the target's own, before any parameter of the request"
     VOCABULARY = "only ids of the tokenizer are ever chosen"
     RANDOMNESS = "every number is a function of (seed, position, purpose), and no two purposes share one"
 
@@ -38,8 +40,10 @@ class Bug:
     name: str
     law: Law
     plant: Callable[[pytest.MonkeyPatch], None]
-    caught_by: tuple[str, ...]
+    caught_by: tuple[str, ...] = ()
     """Names of the checks that must fail with it."""
+    harmless_to: tuple[str, ...] = ()
+    """Names of those that must pass in spite of it: what a drafter alone gets wrong costs speed, and no exactness."""
 
     def __str__(self) -> str:
         return self.name

@@ -148,7 +148,7 @@ BUGS = (
     Bug("ratio inverted", Law.ACCEPT, ratio_inverted, ("enumerated rejection",)),
     Bug("division by q + ε", Law.ACCEPT, divided_by_q, ("enumerated rejection", "impossible tokens at u = 0")),
     Bug("`<=` at p = 0", Law.ACCEPT, or_equal, ("impossible tokens at u = 0",)),
-    Bug("sampled draft kept with p(x)", Law.POINT_MASS, p_alone, ("enumerated rejection", "served rejection")),
+    Bug("sampled draft kept with p(x)", Law.POINT_MASS, p_alone, ("enumerated rejection",)),
     Bug("likely draft kept outright", Law.ACCEPT, likeliest_kept, ("enumerated rejection", "sampled rejection")),
     Bug("lenient unasked", Law.LENIENCE, lenient_unasked, ("enumerated rejection",)),
     Bug("lenience inverted", Law.LENIENCE, lenience_inverted, ("published lenience",)),

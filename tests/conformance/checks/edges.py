@@ -1,5 +1,6 @@
 """Checks of single decisions where laws cannot look: ties, zeros, the cut of a round, text that spans rounds."""
 
+from contextlib import suppress
 from itertools import product
 from unittest.mock import patch
 
@@ -7,6 +8,7 @@ import torch
 
 from specdec import acceptance, sampling, verification
 from specdec.draft import Draft, SparseProbs, Verdict
+from specdec.errors import NoDistribution
 from specdec.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.sampling import History
 from tests.conformance.checks.value import Check, count
@@ -42,6 +44,19 @@ def broken_ties() -> float:
     logits = torch.tensor([[1.0, 3.0, 3.0, 3.0], [2.0, 2.0, 0.0, 2.0], [0.0, 0.0, 0.0, 5.0]])
     p = sampling.probabilities(logits, [SamplingParams(temperature=0.0)] * 3, [History()] * 3)
     return sum(int(row.argmax()) != expected for row, expected in zip(p, (1, 0, 3), strict=True))
+
+
+def tokens_from_nothing() -> float:
+    """Rows of numbers that are none, or with every id masked, that a distribution is made of all the same."""
+    nan, inf = torch.full((1, 3), torch.nan), torch.full((1, 3), torch.inf)
+    masked = SamplingParams(allowed_token_ids=(0, 2), banned_token_ids=(0, 2))
+    rows = [(nan, SamplingParams()), (inf, SamplingParams(temperature=0.0)), (torch.zeros(1, 3), masked)]
+    bad = 0
+    for logits, params in rows:
+        with suppress(NoDistribution):
+            sampling.probabilities(logits, [params], [History()])
+            bad += 1
+    return bad
 
 
 def edited_logits() -> float:
@@ -103,6 +118,7 @@ CHECKS: tuple[Check, ...] = (
     count("impossible tokens at u = 0", impossible_tokens),
     count("residuals of p against p", empty_residuals),
     count("ties at temperature 0", broken_ties),
+    count("rows without a token", tokens_from_nothing),
     count("logits left alone", edited_logits),
     count("cuts of a round", wrong_cuts),
     count("texts over rounds", wrong_texts),

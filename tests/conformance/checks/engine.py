@@ -1,16 +1,26 @@
-"""Checks of the engine against plain `transformers`: greedy tokens under ragged batches, chunks and rollback."""
+"""Checks of the engine: greedy tokens of plain `transformers` under rollback, and what a failed pass leaves behind."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import torch
+
+from specdec.draft import NO_DRAFT, Draft, SparseProbs
 from specdec.engine import Engine
+from specdec.params import Mode, SamplingParams
 from tests.conformance.checks.value import Check, count
 from tests.conformance.folders import root
 from tests.conformance.greedy import answers, differing
+from tests.conformance.small import PROMPT, VOCAB_SIZE, small
 from tests.tiny_models import make_tiny_model
+from verifier_service import verifier
+from verifier_service.plan import Row, Share
 
 PADDING = 7
 """Rows of the models' matrices beyond their tokenizers' ids."""
+SESSIONS = 8
 
 
 @cache
@@ -32,7 +42,30 @@ def wrong_tokens(architecture: str) -> float:
     return differing(engine, expected)
 
 
+def wrong_after_a_failure() -> float:
+    """Verdicts and lengths of sessions that change because one in their pass has a draft that cannot be judged."""
+    flat = SparseProbs(torch.arange(VOCAB_SIZE), torch.ones(VOCAB_SIZE, dtype=torch.int64))
+    elsewhere = SparseProbs(torch.tensor([0]), torch.tensor([9]))
+    rows = [
+        Row(f"s{seed}", PROMPT, Mode.REJECTION, SamplingParams(seed=seed), Draft((seed % 7, 1), (flat, flat)))
+        for seed in range(SESSIONS)
+    ]
+    alone = [_judged([row])[0] for row in [replace(rows[0], draft=NO_DRAFT), *rows[1:]]]
+    together = _judged([replace(rows[0], draft=Draft((1, 1), (elsewhere, elsewhere))), *rows[1:]])
+    return sum(one != other for one, other in zip(alone, together, strict=True))
+
+
+def _judged(rows: Sequence[Row]) -> list[tuple[verifier.Result, int]]:
+    """Each row's verdict and the length of its KV after that."""
+    engine = Engine.load(small().target, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
+    for row in rows:
+        engine.admit(row.session, 4 * len(PROMPT))
+    results = verifier.verify_batch(engine, [Share(row, 0, row.goal) for row in rows])
+    return [(result, engine.length(row.session)) for row, result in zip(rows, results, strict=True)]
+
+
 CHECKS: tuple[Check, ...] = (
     count("greedy identity, llama", lambda: wrong_tokens("llama"), crosses_a_border=True),
     count("greedy identity, gemma2", lambda: wrong_tokens("gemma2"), crosses_a_border=True),
+    count("sessions of a failed pass", wrong_after_a_failure, crosses_a_border=True),
 )

@@ -41,7 +41,7 @@ class StandIn(gateway_pb2_grpc.GenerationServiceServicer):
             context.abort(grpc.StatusCode.INTERNAL, "it broke")
         plain = gateway_pb2.CommittedToken(id=3, text="!", origin=common_pb2.TOKEN_ORIGIN_PLAIN)
         yield gateway_pb2.StreamGenerateResponse(round=gateway_pb2.Round(tokens=[plain]))
-        yield gateway_pb2.StreamGenerateResponse(finished=finished(request.request.speculation.mode))
+        yield gateway_pb2.StreamGenerateResponse(finished=finished(request.request.speculation))
 
 
 def first_round() -> gateway_pb2.Round:
@@ -52,13 +52,17 @@ def first_round() -> gateway_pb2.Round:
     return gateway_pb2.Round(tokens=tokens, rejected=[gateway_pb2.RejectedToken(id=9, text=" maybe")])
 
 
-def finished(mode: common_pb2.VerificationMode) -> gateway_pb2.Finished:
-    drafted = 0 if mode == common_pb2.VERIFICATION_MODE_OFF else 2
+def finished(asked: gateway_pb2.SpeculationOptions) -> gateway_pb2.Finished:
+    drafted = 0 if asked.mode == common_pb2.VERIFICATION_MODE_OFF else 2
     return gateway_pb2.Finished(
         finish_reason=common_pb2.FINISH_REASON_LENGTH,
         usage=gateway_pb2.Usage(prompt_tokens=4, completion_tokens=3),
         speculation=gateway_pb2.SpeculationSummary(
-            num_spec_steps=1, num_plain_steps=1, num_draft_tokens=drafted, num_accepted_draft_tokens=drafted // 2
+            num_spec_steps=1,
+            num_plain_steps=1,
+            num_draft_tokens=drafted,
+            num_accepted_draft_tokens=drafted // 2,
+            lossy=asked.HasField("lenience"),
         ),
     )
 
@@ -102,8 +106,17 @@ def test_options_reach_the_gateway_and_what_is_not_given_stays_unset(
     assert (full.speculation.HasField("gamma"), full.speculation.mode) == (True, common_pb2.VERIFICATION_MODE_BLOCK)
     assert full.stop.max_tokens == 5
     assert not full.sampling.HasField("top_p")
+    assert not full.speculation.HasField("lenience")
     assert not any(bare.sampling.HasField(name) for name in ("seed", "temperature", "top_p"))
     assert bare.speculation.mode == common_pb2.VERIFICATION_MODE_OFF
+
+
+def test_lenience_reaches_the_gateway_and_its_answer_is_called_lossy(
+    gateway: tuple[StandIn, Callable[..., int]], capsys: Capture
+) -> None:
+    gateway[1]("run", "hello", "--mode", "rejection", "--lenience", "0.5")
+    assert gateway[0].asked[0].speculation.lenience == 0.5
+    assert capsys.readouterr().out.splitlines()[-1].endswith("50 % accepted · lossy")
 
 
 def test_json_is_one_document(gateway: tuple[StandIn, Callable[..., int]], capsys: Capture) -> None:

@@ -20,7 +20,8 @@ class Server:
         off = request.mode is Mode.OFF or request.gamma == 0
         drafted = 0 if off else self._drafted
         fallbacks = {} if off else self.fallbacks
-        finished = Finished(FinishReason.LENGTH, 1, 100, drafted, drafted // 2, 50, fallbacks)
+        lossy = request.lenience is not None
+        finished = Finished(FinishReason.LENGTH, 1, 100, drafted, drafted // 2, 50, fallbacks, lossy)
         tokens = (Token(self._tokens[off], "x", Origin.PLAIN),)
         return Outcome(Started("g", "demo", request.seed or 0), tokens, finished, 0.1, self._seconds[off])
 
@@ -63,6 +64,14 @@ def test_the_coupled_mode_is_held_against_itself_without_drafts() -> None:
     server = Server(10, 20)
     measure(server, Request("p", mode=Mode.COUPLED), runs=1)
     assert {(request.mode, request.gamma) for request in server.asked} == {(Mode.COUPLED, 0), (Mode.COUPLED, None)}
+
+
+def test_lenience_is_asked_of_drafts_alone_and_excuses_other_tokens() -> None:
+    server = Server(1, 1, tokens=(1, 2))
+    found = measure(server, Request("p", temperature=0.0, mode=Mode.REJECTION, lenience=0.5), runs=1)
+    assert {(request.mode, request.lenience) for request in server.asked} == {(Mode.OFF, None), (Mode.REJECTION, 0.5)}
+    assert found.report()["lossy"]
+    assert "lossy" in identity(found)
 
 
 def test_differing_tokens_are_expected_only_where_they_are() -> None:

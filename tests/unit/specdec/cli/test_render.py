@@ -97,6 +97,10 @@ def test_statistics_are_one_line() -> None:
     assert render.statistics(outcome()) == "82 tok · 61 tok/s · 3.2 tok/round · 68 % accepted"
 
 
+def test_statistics_say_that_lenience_is_lossy() -> None:
+    assert render.statistics(outcome(lossy=True)).endswith("68 % accepted · lossy")
+
+
 def test_statistics_without_drafts_say_why() -> None:
     line = render.statistics(outcome(drafted=0, accepted=0, fallbacks={"drafter_unavailable": 26}))
     assert line.endswith("no drafts · 26 rounds without a draft: drafter_unavailable")

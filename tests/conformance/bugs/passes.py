@@ -1,0 +1,97 @@
+"""Bugs of what a model has read: KV that a failed pass leaves or a drafter lacks, and attention to wrong keys."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from drafter_service.app import _load_engine
+from drafter_service.drafters import model
+from drafter_service.drafters.model import ModelDrafter
+from specdec.engine import self_check
+from specdec.engine.attention import Rule
+from specdec.engine.packed_step import Span
+from specdec.params import SamplingParams
+from specdec.sampling import History, probabilities
+from tests.conformance.bugs.service import Plant, rolled_back
+from tests.conformance.bugs.value import Bug, Law, everywhere
+from verifier_service import verifier
+from verifier_service.drafting import RemoteDrafts
+from verifier_service.plan import Share
+from verifier_service.verifier import Result, TargetEngine, verify_batch
+
+
+def failure_kept(patch: pytest.MonkeyPatch) -> None:
+    """What a failed pass wrote stays, and the next try goes behind it."""
+
+    def planted(engine: TargetEngine, batch: Sequence[Share]) -> list[Result]:
+        try:
+            return verifier._pass(engine, batch)
+        except Exception as error:  # noqa: BLE001 - as in the original
+            if len(batch) > 1:
+                return [planted(engine, [share])[0] for share in batch]
+            return [verifier._without_draft(engine, batch[0], error)]
+
+    everywhere(patch, verify_batch, planted)
+
+
+def drafter_one_short(patch: pytest.MonkeyPatch) -> None:
+    """After a full acceptance the last draft has no KV in the drafter, and what follows takes its place."""
+    rolled_back(lambda held, wanted: min(wanted, held), _load_engine)(patch)
+    patch.setattr(ModelDrafter, "truncate", lambda drafter, key, length: drafter._model.truncate(key, length))
+
+
+def pause_untold(patch: pytest.MonkeyPatch) -> None:
+    """What rounds without drafts commit is not told to the drafter."""
+    commit = RemoteDrafts.commit
+
+    def planted(drafts: RemoteDrafts, tokens: Sequence[int], judged: int, gamma: int) -> None:
+        commit(drafts, tokens, judged, gamma)
+        drafts._unsent = drafts._unsent if gamma else ()
+
+    patch.setattr(RemoteDrafts, "commit", planted)
+
+
+def drafter_of_any_id(patch: pytest.MonkeyPatch) -> None:
+    """The drafter's q ignores which ids are allowed."""
+
+    def planted(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
+        return probabilities(logits, [SamplingParams(each.temperature) for each in params], histories)
+
+    patch.setattr(model, "probabilities", planted)
+
+
+def attending(**changed: Any) -> Plant:
+    """Layers attend by another rule; the proof at load time, which refuses such an engine, is off."""
+    attend = Span.attend
+
+    def planted(span: Span, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
+        return attend(span, layer, query, key, value, rule._replace(**changed))
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Span, "attend", planted)
+        patch.setattr(self_check, "self_check", lambda decoder, layout: None)
+
+    return plant
+
+
+BUGS = (
+    Bug("KV of a failed pass kept", Law.KV, failure_kept, ("sessions of a failed pass",)),
+    Bug(
+        "drafter's KV one short after full acceptance",
+        Law.KV,
+        drafter_one_short,
+        ("drafts follow their prefix, none ahead",),
+        harmless_to=("served rejection",),
+    ),
+    Bug("commits of a pause not told", Law.KV, pause_untold, ("drafts after rounds without",)),
+    Bug(
+        "drafter's q over ids that are not allowed",
+        Law.ONE_DISTRIBUTION,
+        drafter_of_any_id,
+        harmless_to=("served allowed ids",),
+    ),
+    Bug("sliding window ignored", Law.ATTENTION, attending(window=None), ("greedy identity, gemma2",)),
+    Bug("soft-cap ignored", Law.ATTENTION, attending(softcap=None), ("greedy identity, gemma2",)),
+)

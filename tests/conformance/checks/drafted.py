@@ -1,0 +1,70 @@
+"""Checks of what is drafted: behind the committed tokens, within the room left, and again after a pause."""
+
+from collections.abc import Sequence
+from unittest.mock import patch
+
+from specdec.params import Mode
+from specdec.wire.tokens import tokens_from_bytes
+from tests.conformance.checks.served import Workload
+from tests.conformance.checks.value import Check, count
+from tests.conformance.served import Done
+from tests.conformance.small import PROMPT, small
+from verifier_service.session import Session
+
+LENGTH = 12
+PAUSES = 3
+"""Every committed length that it divides is followed by a round without drafts."""
+
+
+def overshooting_rounds() -> float:
+    """Rounds drafted past the room left."""
+    limit = len(PROMPT) + 6
+    rounds = [each for done in Workload(Mode.REJECTION, 60, gammas=(8,), length=6).run() for each in done.rounds]
+    return sum(each.base_len + len(each.draft_tokens) // 4 >= limit for each in rounds)
+
+
+def strayed_drafts(sessions: int, ahead: int) -> float:
+    """Draft tokens that are not what the drafter's model says after the very tokens before them.
+
+    With one candidate a coupled drafter proposes its argmax, whatever the noise.
+    """
+    return sum(map(_strayed, _sure(sessions, ahead)))
+
+
+def lost_drafts() -> float:
+    """Rounds that wanted drafts and had none, and drafts that strayed, where rounds with γ = 0 lie between."""
+
+    def gamma(session: Session) -> int:
+        committed = len(session._tokens)
+        return min(0 if committed % PAUSES == 0 else 2, session._limit - committed - 1)
+
+    with patch.object(Session, "_next_gamma", gamma):
+        generations = _sure(40, ahead=2)
+    return sum(_strayed(done) + sum(bool(each.fallback_reason) for each in done.rounds) for done in generations)
+
+
+def _sure(sessions: int, ahead: int) -> list[Done]:
+    return Workload(Mode.COUPLED, sessions, gammas=(3, 2), length=LENGTH, support=1, ahead=ahead).run()
+
+
+def _strayed(done: Done) -> int:
+    strayed = 0
+    for each in done.rounds:
+        committed = PROMPT + done.tokens[: each.base_len - len(PROMPT)]
+        draft = tokens_from_bytes(each.draft_tokens)
+        strayed += sum(token != best for token, best in zip(draft, _best(committed, draft), strict=True))
+    return strayed
+
+
+def _best(committed: tuple[int, ...], draft: Sequence[int]) -> list[int]:
+    """The drafter's favourite at each place of the draft."""
+    places = [(*committed, *draft[:step]) for step in range(len(draft))]
+    return [int(small().plain_drafter.logits([place]).argmax()) for place in places]
+
+
+CHECKS: tuple[Check, ...] = (
+    count("room of the last round", overshooting_rounds, crosses_a_border=True),
+    count("drafts follow their prefix", lambda: strayed_drafts(50, ahead=2), crosses_a_border=True),
+    count("drafts follow their prefix, none ahead", lambda: strayed_drafts(40, ahead=0), crosses_a_border=True),
+    count("drafts after rounds without", lost_drafts, crosses_a_border=True),
+)
