@@ -27,7 +27,7 @@ class Facts:
     drafter: str
     target_steps: int
     target_tokens: int
-    drafter_steps: tuple[int, int]
+    drafter_steps: tuple[int, int, int]
     drafter_tokens: int
     seed: int
     device: str
@@ -86,8 +86,9 @@ stored, and were measured, rounded to bfloat16.
 
 def _training(facts: Facts) -> str:
     steps = " + ".join(map(str, facts.drafter_steps))
-    first, second = facts.drafter_steps
-    options = f"--seed {facts.seed} --steps {facts.target_steps} --drafter-steps {first} --refine-steps {second}"
+    first, second, third = facts.drafter_steps
+    options = f"--seed {facts.seed} --steps {facts.target_steps}"
+    options += f" --drafter-steps {first} --refine-steps {second} --polish-steps {third}"
     return f"""## Training
 
 * **Data**: {facts.documents} source files of the standard library of CPython {platform.python_version()}

@@ -42,10 +42,11 @@ class Round:
     progress: float
 
 
-# Long texts teach first; the second round brings many short ones, because few texts, often seen, are learnt by heart.
+# Long texts teach first; the later rounds bring many short ones, because few texts, often seen, are learnt by heart.
 ROUNDS = (
     Round(batches=6, rows=64, length=512, prompt=64, own=4, progress=0.0),
     Round(batches=24, rows=256, length=128, prompt=32, own=6, progress=0.5),
+    Round(batches=144, rows=256, length=128, prompt=32, own=7, progress=0.75),
 )
 
 

@@ -29,7 +29,7 @@ class Plan:
     """How long to train, from which seed, where to write, and where to keep what a resume needs."""
 
     target_steps: int
-    drafter_steps: tuple[int, int]
+    drafter_steps: tuple[int, int, int]
     seed: int
     out: Path
     state: Path

@@ -13,7 +13,7 @@ FACTS = Facts(
     drafter="Llama D",
     target_steps=1234,
     target_tokens=2_500_000,
-    drafter_steps=(321, 45),
+    drafter_steps=(321, 45, 6),
     drafter_tokens=654_000,
     seed=9,
     device="CPU",
@@ -38,7 +38,7 @@ def test_every_measured_number_is_on_the_card() -> None:
     ):
         assert fact in text
     assert "--seed 9 --steps 1234" in text
-    assert "--drafter-steps 321 --refine-steps 45" in text
+    assert "--drafter-steps 321 --refine-steps 45 --polish-steps 6" in text
     assert "def f(x):\n    return x" in text
 
 
