@@ -128,7 +128,7 @@ def _config(settings: type[Settings], definitions: Schema) -> Schema:
     """The service's own schema, less what the chart writes."""
     full = settings.model_json_schema(ref_template="#/$defs/{model}")
     properties = {key: value for key, value in full["properties"].items() if key not in WRITTEN_BY_THE_CHART}
-    for name in _referred(properties, full["$defs"]):
+    for name in sorted(_referred(properties, full["$defs"])):
         found = dict(full["$defs"][name])
         if name in {"ModelSettings", "TokenizerSettings"}:
             found["properties"] = {key: it for key, it in found["properties"].items() if key not in {"path", "name"}}
