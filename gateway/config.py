@@ -51,13 +51,13 @@ class KvSettings(Section):
     """Blocks of keys and values kept outside the verifiers, so that another one need not compute them again."""
 
     redis_url: str = ""
-    """Where they are kept, a server of their own with `allkeys-lru` and no persistence; nowhere when empty."""
+    """Redis for blocks of keys and values, a server of its own with `allkeys-lru` and no persistence; empty is none."""
     block_tokens: int = Field(default=256, ge=BLOCK_TOKENS, multiple_of=BLOCK_TOKENS)
-    """Tokens of one value; 1 to 8 MiB of them travel best."""
+    """Tokens of one block, a multiple of 16; 1 to 8 MiB of them travel best."""
     ttl: float = Field(default=3600.0, gt=0)
     """Seconds a block is kept."""
     budget_bytes: int = Field(default=2**30, gt=0)
-    """Bytes that one user may write in `ttl` seconds."""
+    """Bytes of blocks that one user may write in `ttl` seconds."""
     queue: int = Field(default=256, gt=0)
     """Blocks that may wait to be stored before the oldest are dropped."""
     patience: float = Field(default=0.5, gt=0)
