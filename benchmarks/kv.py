@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 import torch
@@ -60,7 +61,7 @@ def measure(engines: tuple[Engine, Engine], store: redis.Redis, tokens: int) -> 
         size += len(value)
     began = time.perf_counter()
     for end, key in keys.items():
-        kv = unframe(second.kv_layout, key, BLOCK_TOKENS, bytearray(store.get(key) or b""))
+        kv = unframe(second.kv_layout, key, BLOCK_TOKENS, bytearray(_stored(store, key)))
         if isinstance(kv, Flaw):
             raise ValueError(f"the block up to {end} is {kv}")
         second.restore("s", end - BLOCK_TOKENS, prompt[end - BLOCK_TOKENS : end], kv)
@@ -72,20 +73,32 @@ def measure(engines: tuple[Engine, Engine], store: redis.Redis, tokens: int) -> 
     return Row(tokens, size / 2**20, prefill, restore, same)
 
 
+def _stored(store: redis.Redis, key: bytes) -> bytes:
+    value: Any = store.get(key)
+    return bytes(value or b"")
+
+
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """For people, as Markdown."""
     yield "| tokens | MiB | prefill, s | restore, s | times faster | identical |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
         faster = row.prefill / row.restore
-        yield f"| {row.tokens} | {row.mib:.1f} | {row.prefill:.3f} | {row.restore:.3f} | {faster:.1f} | {row.identical} |"
+        same = "yes" if row.identical else "no"
+        yield f"| {row.tokens} | {row.mib:.1f} | {row.prefill:.3f} | {row.restore:.3f} | {faster:.1f} | {same} |"
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> None:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("folder", type=Path, help="the model's")
-    parser.add_argument("--tokens", type=int, nargs="*", default=[512, 1024, 2048, 4096], help="multiples of 256")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        nargs="*",
+        default=[512, 1024, 2048, 4096],
+        help="multiples of 256; those over the model's context are left out",
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
@@ -93,8 +106,9 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> None:
     options = parser.parse_args()
     load = {"dtype": options.dtype, "device": options.device, "kv_bytes": 2**31, "threads": options.threads}
     engines = Engine.load(options.folder, **load), Engine.load(options.folder, **load)
+    longest = engines[0].context_length
     with servers() as (started, _, _), redis.Redis.from_url(started.kv) as store:
-        rows = [measure(engines, store, tokens) for tokens in options.tokens]
+        rows = [measure(engines, store, tokens) for tokens in options.tokens if tokens < longest]
     write("\n".join(table(rows)) + "\n")
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
