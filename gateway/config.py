@@ -57,7 +57,7 @@ class KvSettings(Section):
     ttl: float = Field(default=3600.0, gt=0)
     """Seconds a block is kept."""
     budget_bytes: int = Field(default=2**30, gt=0)
-    """Bytes of blocks that one user may write in `ttl` seconds."""
+    """Bytes of blocks that one user may write under one salt in `ttl` seconds."""
     queue: int = Field(default=256, gt=0)
     """Blocks that may wait to be stored before the oldest are dropped."""
     patience: float = Field(default=0.5, gt=0)

@@ -1,6 +1,6 @@
 """A block's key says everything it depends on, and a sequence's keys do not change as it grows."""
 
-from gateway.kv_store import Chain, domain_of
+from gateway.kv_store import Chain
 from specdec.blocks import chain, root
 
 TOKENS = tuple(range(200))
@@ -27,8 +27,3 @@ def test_model_domain_and_every_token_before_the_end_tell_keys_apart() -> None:
     assert not set(keys()) & set(keys(domain="e"))
     assert not set(keys()) & set(keys(tokens=(9, *TOKENS[1:])))
     assert keys(tokens=(*TOKENS[:100], 9, *TOKENS[101:]))[0] == keys()[0]
-
-
-def test_a_domain_does_not_name_its_user() -> None:
-    assert domain_of("user:ann") != domain_of("user:bob")
-    assert "ann" not in domain_of("user:ann")
