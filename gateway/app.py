@@ -20,6 +20,7 @@ from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.ending import end
 from gateway.health import Health
+from gateway.kv_tier import KvTier
 from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
 from gateway.pins import Pins, RedisPins
@@ -125,7 +126,9 @@ async def running(
     """
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
-    dial = partial(VerifierClient, certificates=Certificates.of(settings.tls))
+    plain = partial(VerifierClient, certificates=Certificates.of(settings.tls))
+    tier = KvTier.of(settings.kv, metrics.registry)
+    dial = tier.dialled(plain) if tier else plain
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
     drain = Drain(metrics)
@@ -143,6 +146,9 @@ async def running(
         stack.push_async_callback(sessions.close)
         stack.push_async_callback(pool.close)
         stack.push_async_callback(services.live.close)
+        if tier:
+            stack.push_async_callback(tier.close)
+            await stack.enter_async_context(_background(tier.run()))
         await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
         await stack.enter_async_context(_background(Reaper(services).run()))

@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from gateway.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
+from specdec.blocks import BLOCK_TOKENS
 from specdec.params import Mode
 from specdec.serving.settings import Address, Section, Settings
 from specdec.serving.tls import DialTlsSettings
@@ -44,6 +45,23 @@ class DrainSettings(Section):
     """Seconds between being not ready and refusing new work, in which load balancers take notice."""
     limit: float = Field(default=25.0, ge=0)
     """Seconds that running generations are given to finish."""
+
+
+class KvSettings(Section):
+    """Blocks of keys and values kept outside the verifiers, so that another one need not compute them again."""
+
+    redis_url: str = ""
+    """Redis for blocks of keys and values, a server of its own with `allkeys-lru` and no persistence; empty is none."""
+    block_tokens: int = Field(default=256, ge=BLOCK_TOKENS, multiple_of=BLOCK_TOKENS)
+    """Tokens of one block, a multiple of 16; 1 to 8 MiB of them travel best."""
+    ttl: float = Field(default=3600.0, gt=0)
+    """Seconds a block is kept."""
+    budget_bytes: int = Field(default=2**30, gt=0)
+    """Bytes of blocks that one user may write under one salt in `ttl` seconds."""
+    queue: int = Field(default=256, gt=0)
+    """Blocks that may wait to be stored before the oldest are dropped."""
+    patience: float = Field(default=0.5, gt=0)
+    """Seconds a generation waits for its blocks at least; longer where computing them would take over twice as long."""
 
 
 class GatewaySettings(Settings):
@@ -85,3 +103,4 @@ class GatewaySettings(Settings):
     """Seconds of silence on an event stream after which a comment is sent."""
     failover: FailoverSettings = FailoverSettings()
     drain: DrainSettings = DrainSettings()
+    kv: KvSettings = KvSettings()

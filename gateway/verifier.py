@@ -34,6 +34,8 @@ class VerifierInfo:
     system_fingerprint: str
     """Of weights, dtype and code: a generation may move between verifiers that share it."""
     drafters: tuple[DrafterState, ...] = ()
+    prefill_rate: float = 0.0
+    """Prompt tokens computed in a second, as measured; 0 when unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,17 @@ class Call:
     """Less goes first."""
     cache_salt: str = ""
     """Only generations of one salt share computed prefixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvSpan:
+    """Consecutive blocks of one length."""
+
+    tokens: Sequence[int]
+    """The sequence up to the end of the last one."""
+    cache_salt: str
+    start: int
+    block_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +116,16 @@ class Verifier(Protocol):
 
     async def close(self) -> None:
         """Let the connection go."""
+
+
+class BlockVerifier(Verifier, Protocol):
+    """A replica whose keys and values can be moved, as values that mean nothing here; each raises what `info` does."""
+
+    async def find_kv(self, tokens: Sequence[int], cache_salt: str) -> int:
+        """How many of `tokens`, from the first, have keys and values there."""
+
+    async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
+        """The value of the block tokens[start:]; empty when it is not there."""
+
+    async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
+        """Give it values, one a block: how many tokens it has then, and why no more, empty when it took all."""

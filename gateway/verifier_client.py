@@ -1,10 +1,10 @@
 """RPC 1, gateway to verifier: a call out, a stream of rounds back."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import grpc.aio
 
-from gateway.verifier import Call, DrafterState, VerifiedRound, VerifierInfo
+from gateway.verifier import Call, DrafterState, KvSpan, VerifiedRound, VerifierInfo
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
@@ -14,6 +14,11 @@ from specdec.serving.tls import Certificates
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+
+_PIECE_BYTES = 2**20
+"""Of a block's value in one message."""
+_KV_TIMEOUT = 30.0
+"""Seconds; nobody waits for a block as long, but an answer that never comes must not stay."""
 
 
 class VerifierClient:
@@ -60,6 +65,7 @@ class VerifierClient:
             gamma_max=answer.gamma_max,
             system_fingerprint=answer.system_fingerprint,
             drafters=tuple(DrafterState(drafter.address, drafter.state, drafter.model) for drafter in answer.drafters),
+            prefill_rate=answer.prefill_rate,
         )
 
     async def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:
@@ -78,6 +84,30 @@ class VerifierClient:
             raise self._translated(error) from error
         finally:
             rpc.cancel()
+
+    async def find_kv(self, tokens: Sequence[int], cache_salt: str) -> int:
+        """See gateway.verifier.BlockVerifier."""
+        request = pb.FindKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt)
+        try:
+            return int((await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+
+    async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
+        """See gateway.verifier.BlockVerifier."""
+        request = pb.ExportKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt, start=start)
+        try:
+            return b"".join([piece.data async for piece in self._stub.ExportKv(request, timeout=_KV_TIMEOUT)])
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+
+    async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
+        """See gateway.verifier.BlockVerifier."""
+        try:
+            answer = await self._stub.RestoreKv(_pieces(span, values), timeout=_KV_TIMEOUT)
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+        return answer.held, answer.miss
 
     async def close(self) -> None:
         """Let the connection go."""
@@ -124,6 +154,20 @@ def _request(call: Call) -> pb.GenerateRequest:
         priority=call.priority,
         cache_salt=call.cache_salt,
     )
+
+
+def _pieces(span: KvSpan, values: Sequence[bytes]) -> Iterator[pb.RestoreKvRequest]:
+    named = pb.KvSpan(
+        tokens=tokens_to_bytes(span.tokens),
+        cache_salt=span.cache_salt,
+        start=span.start,
+        block_tokens=span.block_tokens,
+    )
+    yield pb.RestoreKvRequest(span=named)
+    for value in values:
+        for begin in range(0, max(len(value), 1), _PIECE_BYTES):
+            end = begin + _PIECE_BYTES
+            yield pb.RestoreKvRequest(data=value[begin:end], ends_block=end >= len(value))
 
 
 def _round(message: pb.GenerateResponse) -> VerifiedRound:

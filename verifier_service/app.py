@@ -21,6 +21,7 @@ from verifier_service.drafter_client import Identity
 from verifier_service.drafter_pool import DrafterPool
 from verifier_service.fleet import Fleet
 from verifier_service.job import Limits
+from verifier_service.kv_blocks import KvBlocks
 from verifier_service.metrics import Metrics
 from verifier_service.scheduler import Scheduler
 from verifier_service.service import SERVICE, Model, Ready, VerifierServicer
@@ -109,7 +110,8 @@ async def _running(
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(scheduler.run()), tasks.create_task(fleet.run(source))]
         try:
-            yield Ready(model, Desk(settings, limits, Parts(scheduler, pool, costs, metrics)), pool)
+            desk = Desk(settings, limits, Parts(scheduler, pool, costs, metrics))
+            yield Ready(model, desk, pool, costs.passes, KvBlocks(engine, thread))
         finally:
             for worker in workers:
                 worker.cancel()

@@ -27,6 +27,7 @@ class PassCost:
     def __init__(self) -> None:
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
         self._rows = 0.0
+        self._prompt_tokens = self._prompt_seconds = 0.0
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from a pass of `rows` sessions and `tokens` tokens, without prompt chunks."""
@@ -36,6 +37,15 @@ class PassCost:
         self._seconds = self._seconds * _KEEP + seconds
         self._squares = self._squares * _KEEP + tokens * tokens
         self._products = self._products * _KEEP + tokens * seconds
+
+    def observe_prompt(self, tokens: int, seconds: float) -> None:
+        """Learn from a pass that computed `tokens` tokens, prompt chunks among them."""
+        self._prompt_tokens = self._prompt_tokens * _KEEP + tokens
+        self._prompt_seconds = self._prompt_seconds * _KEEP + seconds
+
+    def prefill_rate(self) -> float:
+        """Prompt tokens computed in a second; 0 before any prompt."""
+        return self._prompt_tokens / self._prompt_seconds if self._prompt_seconds else 0.0
 
     def step(self) -> float | None:
         """Seconds of a plain pass over as many sessions as usual; None before any pass."""

@@ -184,9 +184,13 @@ class Scheduler:
 
     def _measure(self, turn: Turn) -> None:
         self._metrics.see(turn, waiting=max(len(self._claims) - turn.seated, 0))
-        if turn.shares and all(_decodes(share) for share in turn.shares):
-            tokens = sum(share.length - share.start for share in turn.shares)
+        if not turn.shares:
+            return
+        tokens = sum(share.length - share.start for share in turn.shares)
+        if all(_decodes(share) for share in turn.shares):
             self._costs.observe(len(turn.shares), tokens, turn.seconds)
+        else:
+            self._costs.observe_prompt(tokens, turn.seconds)
 
 
 def _decodes(share: Share) -> bool:

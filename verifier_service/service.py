@@ -15,9 +15,12 @@ from specdec.params import Mode, Speculation
 from specdec.wire.logprobs import logprobs_to_pb
 from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+from verifier_service.costs import PassCost
 from verifier_service.desk import Desk
 from verifier_service.drafter_pool import DrafterPool
 from verifier_service.job import Job, Limits
+from verifier_service.kv_blocks import KvBlocks
+from verifier_service.kv_wire import PIECE_BYTES, span_from_pb, values_from_pb
 from verifier_service.rounds import Round
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
@@ -43,6 +46,8 @@ class Ready:
     model: Model
     desk: Desk
     pool: DrafterPool
+    passes: PassCost
+    kv: KvBlocks
 
 
 class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
@@ -96,7 +101,32 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             gamma_max=limits.gamma_max,
             drafters=drafters,
             system_fingerprint=model.fingerprint,
+            prefill_rate=ready.passes.prefill_rate(),
         )
+
+    @override
+    async def FindKv(self, request: pb.FindKvRequest, context: Context) -> pb.FindKvResponse:
+        """Say how much of a sequence is here."""
+        held = await self._loaded().kv.find(tokens_from_bytes(request.tokens), request.cache_salt)
+        return pb.FindKvResponse(held=held)
+
+    @override
+    async def ExportKv(self, request: pb.ExportKvRequest, context: Context) -> AsyncIterator[pb.ExportKvResponse]:
+        """Stream the value of a block."""
+        tokens = tokens_from_bytes(request.tokens)
+        value = await self._loaded().kv.export(request.start, tokens, request.cache_salt)
+        for begin in range(0, len(value), PIECE_BYTES):
+            yield pb.ExportKvResponse(data=value[begin : begin + PIECE_BYTES])
+
+    @override
+    async def RestoreKv(self, requests: AsyncIterator[pb.RestoreKvRequest], context: Context) -> pb.RestoreKvResponse:
+        """Take the values of blocks."""
+        kv = self._loaded().kv
+        first = await anext(requests, pb.RestoreKvRequest())
+        span = span_from_pb(first.span)
+        values = values_from_pb(first, requests, len(span.ends), kv.longest_value(span.block_tokens))
+        restored = await kv.restore(span, values)
+        return pb.RestoreKvResponse(held=restored.held, miss=restored.miss)
 
     def _loaded(self) -> Ready:
         if self._draining:

@@ -29,7 +29,7 @@ class Engine:
         self._pool = KvPool(layout, kv_bytes, facts.fingerprint)
         if not self._pool.capacity:
             raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {layout.page_bytes}")
-        self._layout = layout
+        self.kv_layout = layout
         self.name = facts.name
         self.vocab_size = facts.vocab_size
         """Valid ids are 0..vocab_size-1: the tokenizer's, without the padding rows of the model's matrix."""
@@ -116,6 +116,18 @@ class Engine:
             raise InternalError(f"session {session} has no keys and values for tokens {start}..{stop - 1}")
         return slab.read(start, stop).cpu()
 
+    def held(self, tokens: Sequence[int], domain: str = "") -> int:
+        """How many of `tokens`, from the first, a session let in with them would have at once; whole blocks."""
+        return self._pool.holder(tokens, domain)[1]
+
+    def export_known(self, start: int, tokens: Sequence[int], domain: str = "") -> Tensor | None:
+        """What `export` gives for tokens[start:], from any session of the domain; None when none has all of `tokens`.
+
+        `tokens` are whole blocks. Only what has stood its verdict is given: no draft that may yet be rejected.
+        """
+        slab, held = self._pool.holder(tokens, domain)
+        return slab.read(start, held).cpu() if slab is not None and start < held == len(tokens) else None
+
     def restore(self, session: str, start: int, tokens: Sequence[int], kv: Tensor) -> bool:
         """Append tokens and what `export` gave for them, by an engine of the same fingerprint, behind the same prefix.
 
@@ -126,7 +138,7 @@ class Engine:
             InternalError: the session's length is not `start`, or `kv` is not of this model's shape and type.
         """
         slab = self._pool[session]
-        self._layout.check(kv, len(tokens))
+        self.kv_layout.check(kv, len(tokens))
         if slab.tree is not None or slab.length != start:
             raise InternalError(f"session {session} has keys and values for {slab.length} tokens, not {start}")
         if not self._pool.reserve(session, start + len(tokens)):

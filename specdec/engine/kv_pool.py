@@ -75,6 +75,16 @@ class KvPool:
         self._slabs[session] = slab
         return True
 
+    def holder(self, tokens: Sequence[int], domain: str = "") -> tuple[Slab | None, int]:
+        """Who has the longest beginning of `tokens` in whole blocks, and its length.
+
+        To be asked between passes, when what a session has has stood the verdict of the last one.
+        """
+        for slab in self._slabs.values():
+            self._cache.seal(slab)
+        source, count = self._cache.find(blocks.chain(blocks.root(self._fingerprint, domain), tokens))
+        return source, count * blocks.BLOCK_TOKENS
+
     def reserve(self, session: str, length: int) -> bool:
         """Have pages for the first `length` tokens of a session; False when there is no room now.
 

@@ -83,8 +83,11 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 @contextmanager
-def running_system(folder: Path, *arguments: str) -> Iterator[System]:
-    """`specdec up` with `arguments` on free ports; stopped as Ctrl-C would, and checked to leave no process behind."""
+def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[System]:
+    """`specdec up` with `arguments` and environment `variables` on free ports.
+
+    It is stopped as Ctrl-C would, and checked to leave no process behind.
+    """
     http, grpc, drafter, verifier = free_addresses(4)
     state, log = folder / "state.json", folder / "up.log"
     ports = ["--http", http, "--grpc", grpc, "--drafter-address", drafter, "--verifier-address", verifier]
@@ -92,7 +95,7 @@ def running_system(folder: Path, *arguments: str) -> Iterator[System]:
         process = subprocess.Popen(
             [SPECDEC, "up", *ports, "--no-sample", "--state", str(state), *arguments],
             cwd=ROOT,
-            env=environment(),
+            env=environment() | variables,
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,

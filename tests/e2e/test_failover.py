@@ -1,6 +1,7 @@
 """A verifier can be killed in the middle of a stream: another goes on from the committed tokens."""
 
 import os
+import re
 import signal
 import urllib.request
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+from redis import Redis
 
 from tests.e2e.conftest import System, running_system
+from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture
+from tests.integration.sessions.server import Server
 
 REQUEST: dict[str, Any] = {"model": "demo", "prompt": "import os\nimport sys\n\n\ndef main(", "max_tokens": 300}
 
@@ -39,3 +43,30 @@ def test_a_killed_verifier_costs_no_token_and_repeats_none(
                 os.kill(serving_verifier(pair), signal.SIGKILL)
             ids += chunk.choices[0].token_ids or []
     assert ids == expected
+
+
+def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(
+    tmp_path: Path,
+    system: System,
+    server: Server,  # noqa: F811
+) -> None:
+    extras = {"ignore_eos": True, "return_token_ids": True}
+    undisturbed = OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)
+    expected = undisturbed.completions.create(**REQUEST, temperature=0, extra_body=extras).choices[0].token_ids
+    kv = {"REDIS_URL": server.url, "BLOCK_TOKENS": "32", "PATIENCE": "30"}
+    variables = {f"SPECDEC_GATEWAY_KV__{name}": value for name, value in kv.items()}
+    with running_system(tmp_path, "--verifiers", "2", **variables) as pair, Redis.from_url(server.url) as blocks:
+        client = OpenAI(base_url=f"{pair.http}/v1", api_key="none", max_retries=0, timeout=60)
+        ids: list[int] = []
+        killed = 0
+        for chunk in client.completions.create(**REQUEST, temperature=0, stream=True, extra_body=extras):
+            if not killed and blocks.dbsize() > 1:  # what the user has used is counted under a key too
+                killed = serving_verifier(pair)
+                os.kill(killed, signal.SIGKILL)
+            ids += chunk.choices[0].token_ids or []
+        with urllib.request.urlopen(f"{pair.http}/metrics", timeout=10) as reply:
+            restored = re.search(r"specdec_kv_restored_tokens_total (\d\S*)", reply.read().decode())
+    assert killed
+    assert ids == expected
+    assert restored is not None
+    assert float(restored[1]) >= 32

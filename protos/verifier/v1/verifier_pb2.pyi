@@ -277,6 +277,7 @@ class GetVerifierInfoResponse(_message.Message):
     GAMMA_MAX_FIELD_NUMBER: _builtins.int
     DRAFTERS_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    PREFILL_RATE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
     tokenizer_hash: _builtins.str
@@ -289,6 +290,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Largest draft length."""
     system_fingerprint: _builtins.str
     """Fingerprint of weights, dtype and code: outputs of one seed agree under one value."""
+    prefill_rate: _builtins.float
+    """Prompt tokens computed in a second, as measured; 0 until there was a prompt."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The model's own end ids."""
@@ -308,10 +311,11 @@ class GetVerifierInfoResponse(_message.Message):
         gamma_max: _builtins.int = ...,
         drafters: _abc.Iterable[Global___DrafterState] | None = ...,
         system_fingerprint: _builtins.str = ...,
+        prefill_rate: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "model", b"model", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -346,3 +350,195 @@ class DrafterState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrafterState: _TypeAlias = DrafterState  # noqa: Y015
+
+@_typing.final
+class FindKvRequest(_message.Message):
+    """Which sequence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.bytes
+    """Token ids, int32 little-endian."""
+    cache_salt: _builtins.str
+    """As in GenerateRequest."""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.bytes = ...,
+        cache_salt: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindKvRequest: _TypeAlias = FindKvRequest  # noqa: Y015
+
+@_typing.final
+class FindKvResponse(_message.Message):
+    """How much of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: _builtins.int
+    held: _builtins.int
+    """Tokens of its beginning that have keys and values here."""
+    def __init__(
+        self,
+        *,
+        held: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindKvResponse: _TypeAlias = FindKvResponse  # noqa: Y015
+
+@_typing.final
+class ExportKvRequest(_message.Message):
+    """The last block of a sequence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.bytes
+    """The sequence up to the end of the block, int32 little-endian."""
+    cache_salt: _builtins.str
+    """As in GenerateRequest."""
+    start: _builtins.int
+    """Where the block begins in it."""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.bytes = ...,
+        cache_salt: _builtins.str = ...,
+        start: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "start", b"start", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportKvRequest: _TypeAlias = ExportKvRequest  # noqa: Y015
+
+@_typing.final
+class ExportKvResponse(_message.Message):
+    """A piece of the value."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Follows the piece before it."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportKvResponse: _TypeAlias = ExportKvResponse  # noqa: Y015
+
+@_typing.final
+class RestoreKvRequest(_message.Message):
+    """A piece of one value after the other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPAN_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    ENDS_BLOCK_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Follows the piece before it."""
+    ends_block: _builtins.bool
+    """Whether it is the last piece of its value."""
+    @_builtins.property
+    def span(self) -> Global___KvSpan:
+        """On the first message: whose keys and values they are."""
+
+    def __init__(
+        self,
+        *,
+        span: Global___KvSpan | None = ...,
+        data: _builtins.bytes = ...,
+        ends_block: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "ends_block", b"ends_block", "span", b"span"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreKvRequest: _TypeAlias = RestoreKvRequest  # noqa: Y015
+
+@_typing.final
+class KvSpan(_message.Message):
+    """Consecutive blocks of one length."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    BLOCK_TOKENS_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.bytes
+    """The sequence up to the end of the last block, int32 little-endian."""
+    cache_salt: _builtins.str
+    """As in GenerateRequest."""
+    start: _builtins.int
+    """Where the first block begins in it."""
+    block_tokens: _builtins.int
+    """Tokens of a block."""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.bytes = ...,
+        cache_salt: _builtins.str = ...,
+        start: _builtins.int = ...,
+        block_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_tokens", b"block_tokens", "cache_salt", b"cache_salt", "start", b"start", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvSpan: _TypeAlias = KvSpan  # noqa: Y015
+
+@_typing.final
+class RestoreKvResponse(_message.Message):
+    """What came of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: _builtins.int
+    MISS_FIELD_NUMBER: _builtins.int
+    held: _builtins.int
+    """Tokens of the sequence's beginning that have keys and values here now."""
+    miss: _builtins.str
+    """Why no more: "short", "corrupt", "foreign" or "no_room"; empty when every value was taken."""
+    def __init__(
+        self,
+        *,
+        held: _builtins.int = ...,
+        miss: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "miss", b"miss"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreKvResponse: _TypeAlias = RestoreKvResponse  # noqa: Y015

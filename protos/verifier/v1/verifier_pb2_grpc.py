@@ -45,6 +45,21 @@ class VerifierServiceStub(object):
                 request_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GetVerifierInfoRequest.SerializeToString,
                 response_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GetVerifierInfoResponse.FromString,
                 _registered_method=True)
+        self.FindKv = channel.unary_unary(
+                '/specdec.verifier.v1.VerifierService/FindKv',
+                request_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.FindKvRequest.SerializeToString,
+                response_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.FindKvResponse.FromString,
+                _registered_method=True)
+        self.ExportKv = channel.unary_stream(
+                '/specdec.verifier.v1.VerifierService/ExportKv',
+                request_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ExportKvRequest.SerializeToString,
+                response_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ExportKvResponse.FromString,
+                _registered_method=True)
+        self.RestoreKv = channel.stream_unary(
+                '/specdec.verifier.v1.VerifierService/RestoreKv',
+                request_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.RestoreKvRequest.SerializeToString,
+                response_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.RestoreKvResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServiceServicer(object):
@@ -65,6 +80,27 @@ class VerifierServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindKv(self, request, context):
+        """Says for how much of a sequence the keys and values are here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportKv(self, request, context):
+        """Gives the keys and values of a block as one framed value, in pieces; in none when they are not here any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreKv(self, request_iterator, context):
+        """Takes framed values of consecutive blocks; what is no good ends it and is named in the answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +113,21 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.GetVerifierInfo,
                     request_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GetVerifierInfoRequest.FromString,
                     response_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GetVerifierInfoResponse.SerializeToString,
+            ),
+            'FindKv': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindKv,
+                    request_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.FindKvRequest.FromString,
+                    response_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.FindKvResponse.SerializeToString,
+            ),
+            'ExportKv': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportKv,
+                    request_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ExportKvRequest.FromString,
+                    response_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ExportKvResponse.SerializeToString,
+            ),
+            'RestoreKv': grpc.stream_unary_rpc_method_handler(
+                    servicer.RestoreKv,
+                    request_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.RestoreKvRequest.FromString,
+                    response_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.RestoreKvResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +185,87 @@ class VerifierService(object):
             '/specdec.verifier.v1.VerifierService/GetVerifierInfo',
             protos_dot_verifier_dot_v1_dot_verifier__pb2.GetVerifierInfoRequest.SerializeToString,
             protos_dot_verifier_dot_v1_dot_verifier__pb2.GetVerifierInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindKv(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specdec.verifier.v1.VerifierService/FindKv',
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.FindKvRequest.SerializeToString,
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.FindKvResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportKv(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/specdec.verifier.v1.VerifierService/ExportKv',
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.ExportKvRequest.SerializeToString,
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.ExportKvResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreKv(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/specdec.verifier.v1.VerifierService/RestoreKv',
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.RestoreKvRequest.SerializeToString,
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.RestoreKvResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -86,3 +86,14 @@ def test_a_wait_is_worth_the_plain_steps_that_the_drafts_would_save() -> None:
     for _ in range(2000):
         costs.accepted(4, 0)
     assert costs.worth_waiting(4) < 0.001
+
+
+def test_the_prefill_rate_is_tokens_over_seconds_and_follows_the_newest() -> None:
+    costs = PassCost()
+    assert costs.prefill_rate() == 0.0
+    costs.observe_prompt(300, 3.0)
+    assert costs.prefill_rate() == pytest.approx(100.0)
+    for _ in range(500):
+        costs.observe_prompt(400, 1.0)
+    assert costs.prefill_rate() == pytest.approx(400.0, rel=0.01)
+    assert costs.step() is None

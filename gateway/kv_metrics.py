@@ -1,0 +1,31 @@
+"""What blocks of keys and values that travel are worth."""
+
+from prometheus_client import CollectorRegistry, Counter
+
+
+class KvMetrics:
+    """Their instruments, beside those of GatewayMetrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.hits = Counter("specdec_kv_block_hits", "Blocks restored into a verifier.", registry=registry)
+        self.misses = Counter(
+            "specdec_kv_block_misses",
+            "Lookups that ended before the last whole block, by why.",
+            ("reason",),
+            registry=registry,
+        )
+        self.bytes = Counter(
+            "specdec_kv_block_bytes",
+            "Bytes of blocks from verifiers into the store (in) and back (out).",
+            ("direction",),
+            registry=registry,
+        )
+        self.tokens = Counter("specdec_kv_restored_tokens", "Tokens that were not computed again.", registry=registry)
+        self.saved = Counter(
+            "specdec_kv_saved_seconds",
+            "What computing restored tokens would have taken, less what restoring took.",
+            registry=registry,
+        )
+        self.dropped = Counter(
+            "specdec_kv_blocks_dropped", "Blocks that were not stored, by why.", ("reason",), registry=registry
+        )

@@ -1,0 +1,73 @@
+"""A block's keys and values as one value that says what it is: header, payload, checksum.
+
+    "SDKV" | version u32 | dtype 8s | layers, heads, tokens, width u32 | chain hash 32s | bytes u64 | payload | checksum
+
+Little-endian. The chain hash is that of `specdec.blocks`, so it stands for the model, the domain and every token up to
+the block's end. The checksum is BLAKE2b of 16 bytes over all before it: it finds damage, not malice.
+"""
+
+import hashlib
+import struct
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from specdec.engine.kv_layout import KvLayout
+
+_HEADER = struct.Struct("<4sI8s4I32sQ")
+_MAGIC = b"SDKV"
+_VERSION = 1
+_SUM_BYTES = 16
+
+
+class Flaw(StrEnum):
+    """Why a value is not the block that was asked for."""
+
+    SHORT = "short"
+    """Cut off."""
+    CORRUPT = "corrupt"
+    """Not such a value, or damaged."""
+    FOREIGN = "foreign"
+    """Whole, and of another model, domain, version or sequence."""
+
+
+def frame(layout: KvLayout, block: bytes, kv: Tensor) -> bytes:
+    """Frame what `Engine.export` gave for the block of that chain hash."""
+    body = _header(layout, block, kv.shape[2]) + kv.view(torch.uint8).numpy().tobytes()
+    return body + _checksum(body)
+
+
+def frame_bytes(layout: KvLayout, tokens: int) -> int:
+    """Bytes of a framed block of so many tokens."""
+    return _HEADER.size + tokens * layout.token_bytes + _SUM_BYTES
+
+
+def unframe(layout: KvLayout, block: bytes, tokens: int, value: bytearray) -> Tensor | Flaw:
+    """The keys and values in `value`, which share its memory, or why it does not hold those of that block."""
+    if len(value) < _HEADER.size:
+        return Flaw.SHORT
+    header = bytes(value[: _HEADER.size])
+    magic, *_, payload = _HEADER.unpack(header)
+    if magic != _MAGIC:
+        return Flaw.CORRUPT
+    if len(value) < _HEADER.size + payload + _SUM_BYTES:
+        return Flaw.SHORT
+    if _checksum(memoryview(value)[:-_SUM_BYTES]) != value[-_SUM_BYTES:]:
+        return Flaw.CORRUPT
+    if header != _header(layout, block, tokens):
+        return Flaw.FOREIGN
+    count = payload // layout.dtype.itemsize
+    flat = torch.frombuffer(value, dtype=layout.dtype, count=count, offset=_HEADER.size)
+    return flat.view(layout.layers, layout.heads, tokens, -1)
+
+
+def _header(layout: KvLayout, block: bytes, tokens: int) -> bytes:
+    dtype = str(layout.dtype).removeprefix("torch.").encode()
+    width = layout.key_width + layout.value_width
+    shape = (layout.layers, layout.heads, tokens, width)
+    return _HEADER.pack(_MAGIC, _VERSION, dtype, *shape, block, tokens * layout.token_bytes)
+
+
+def _checksum(body: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(body, digest_size=_SUM_BYTES).digest()
