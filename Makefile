@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) ..."
-	$(PIP) install -c constraints.txt -e '.[embedded,dev]'
+	$(PIP) install -c constraints.txt -e '.[embedded,dev,bench]'
 	@touch $(VENV)/.installed $@
 
 install: $(VENV)/.installed ## Create the environment.
@@ -74,7 +74,6 @@ exactness: install-dev ## Measure acceptance and speed of every mode and write d
 	$(BIN)/python -m benchmarks.exactness $(ARGS)
 
 bench: install-dev ## Measure on this machine against transformers (minutes); ARGS="--quick" or section names.
-	$(PIP) install -c constraints.txt -e '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
 train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from gateway import lua
-from gateway.redis_sessions import RedisSessionStore
-from gateway.sessions import Commit
+from gateway.store import lua
+from gateway.store.redis_sessions import RedisSessionStore
+from gateway.store.sessions import Commit
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
 

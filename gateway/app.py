@@ -12,26 +12,28 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from gateway import http, redis_client, service
-from gateway.balancer import VerifierPool
 from gateway.config import DrainSettings, GatewaySettings
-from gateway.decoding import DecodeInterceptor
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.ending import end
 from gateway.health import Health
-from gateway.kv_tier import KvTier
+from gateway.http import routes
+from gateway.kv.tier import KvTier
 from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
-from gateway.pins import Pins, RedisPins
 from gateway.reaper import Reaper
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.request import new_id
+from gateway.rpc import service
+from gateway.rpc.decoding import DecodeInterceptor
 from gateway.services import Services
-from gateway.sessions import SessionStore
-from gateway.store_check import store_lines
+from gateway.store import redis_client
+from gateway.store.check import store_lines
+from gateway.store.pins import Pins, RedisPins
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.sessions import SessionStore
 from gateway.tokenizer import ModelTokenizer, Tokenizer
-from gateway.verifier_client import VerifierClient
+from gateway.verifiers.balancer import VerifierPool
+from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
@@ -159,7 +161,7 @@ async def running(
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow(health, drain, grpc_server)))
-        address = await stack.enter_async_context(_http_server(http.build(services, health), settings.http))
+        address = await stack.enter_async_context(_http_server(routes.build(services, health), settings.http))
         yield Gateway(address, grpc_server, drain, services.live, settings.drain)
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
-from gateway.redis_client import ServerFacts
-from gateway.redis_sessions import RedisSessionStore
-from gateway.store_check import store_lines
+from gateway.store.check import store_lines
+from gateway.store.redis_client import ServerFacts
+from gateway.store.redis_sessions import RedisSessionStore
 from gateway.tokenizer import ModelTokenizer
-from gateway.verifier_client import VerifierClient
+from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Line, port_line, write_lines
 from specdec.serving.discovery import first_snapshot

@@ -13,7 +13,7 @@ from gateway.live import Live
 from gateway.plan import Plan, check_model, make_plan
 from gateway.request import GenerationRequest, new_id, tenant_of
 from gateway.services import Services
-from gateway.sessions import Opened
+from gateway.store.sessions import Opened
 from gateway.telling import Telling
 from gateway.turns import Header, Turn, check_session_id, header_to_bytes, new_session_id, session_id_for
 from specdec.errors import CursorAhead, GenerationNotFound, SessionNotFound

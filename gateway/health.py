@@ -2,9 +2,9 @@
 
 import asyncio
 
-from gateway.balancer import VerifierPool
 from gateway.drain import Drain
-from gateway.sessions import SessionStore
+from gateway.store.sessions import SessionStore
+from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import SpecdecError
 
 STORE_TIMEOUT = 0.5

@@ -3,7 +3,7 @@ draft = 1 + accepted / rounds."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from gateway.verifier import VerifiedRound
+from gateway.verifiers.verifier import VerifiedRound
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)

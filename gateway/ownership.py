@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 
 from gateway.ending import end
 from gateway.metrics import GatewayMetrics
-from gateway.patience import patiently
-from gateway.sessions import Commit, Lease, SessionStore
+from gateway.store.patience import patiently
+from gateway.store.sessions import Commit, Lease, SessionStore
 from specdec.errors import Fenced, SessionStoreDown, SpecdecError
 
 RELEASE_TIMEOUT = 1.0

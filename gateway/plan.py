@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from gateway.priority import PriorityClass
 from gateway.request import GenerationRequest, cache_domain, check_ids
-from gateway.verifier import Call, VerifierInfo
+from gateway.verifiers.verifier import Call, VerifierInfo
 from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge, ModelNotFound
 from specdec.params import Mode, SamplingParams, Speculation
 

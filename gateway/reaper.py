@@ -6,9 +6,9 @@ import time
 
 import structlog
 
-from gateway.orphans import Orphan
 from gateway.ownership import released
 from gateway.services import Services
+from gateway.store.orphans import Orphan
 from gateway.telling import Telling
 from gateway.turns import Header, Turn, header_from_bytes
 from specdec.errors import SessionStoreDown, SpecdecError

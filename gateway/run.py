@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from gateway.events import Round
-from gateway.failover import Failover
 from gateway.interruption import until_set
 from gateway.ownership import OwnedSession
 from gateway.services import Services
-from gateway.sessions import Commit
+from gateway.store.sessions import Commit
 from gateway.transcript import Step, Transcript
 from gateway.turns import note_of
-from gateway.verifier import Call, VerifiedRound
+from gateway.verifiers.failover import Failover
+from gateway.verifiers.verifier import Call, VerifiedRound
 from specdec.errors import Fenced
 from specdec.params import FinishReason
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from gateway.balancer import VerifierPool
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
-from gateway.sessions import SessionStore
+from gateway.store.sessions import SessionStore
 from gateway.tokenizer import Tokenizer
+from gateway.verifiers.balancer import VerifierPool
 
 
 @dataclass(frozen=True, slots=True)

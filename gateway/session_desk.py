@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gateway.plan import check_model
 from gateway.request import tenant_of
 from gateway.services import Services
-from gateway.sessions import SessionState
+from gateway.store.sessions import SessionState
 from gateway.turns import check_session_id, new_session_id, session_id_for
 from specdec.errors import FieldInvalid, SessionExpired, SessionNotFound
 

@@ -8,10 +8,10 @@ from contextlib import aclosing
 import structlog
 
 from gateway.events import Event, Round
-from gateway.patience import patiently
 from gateway.run import OwnedRun
 from gateway.services import Services
-from gateway.sessions import TurnView
+from gateway.store.patience import patiently
+from gateway.store.sessions import TurnView
 from gateway.transcript import Transcript
 from gateway.turns import Header, Turn, header_from_bytes, round_from
 from specdec.errors import CursorAhead, DeadlineExceeded, Fenced, InternalError, SessionHeld, SpecdecError, TurnOver

@@ -7,7 +7,7 @@ from gateway.events import Finished, RejectedToken, Round, Started
 from gateway.output import OutputText, OutputToken, Taken
 from gateway.statistics import Statistics, Summary
 from gateway.turns import Header, Turn
-from gateway.verifier import VerifiedRound
+from gateway.verifiers.verifier import VerifiedRound
 from specdec.errors import InternalError
 from specdec.params import FinishReason
 

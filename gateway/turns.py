@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from gateway.plan import Plan
-from gateway.sessions import StoredRound
-from gateway.verifier import VerifiedRound
+from gateway.store.sessions import StoredRound
+from gateway.verifiers.verifier import VerifiedRound
 from specdec.errors import GenerationNotFound, SessionNotFound
 from specdec.params import FinishReason
 

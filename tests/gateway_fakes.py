@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gateway.orphans import Orphan
-from gateway.redis_client import ServerFacts
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from gateway.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
-from gateway.verifier import Call, VerifiedRound, VerifierInfo
+from gateway.store.orphans import Orphan
+from gateway.store.redis_client import ServerFacts
+from gateway.store.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
+from gateway.verifiers.verifier import Call, VerifiedRound, VerifierInfo
 from specdec.errors import (
     DeadlineExceeded,
     Draining,

@@ -8,7 +8,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
-from gateway import lua
+from gateway.store import lua
 from specdec.wire.tokens import tokens_from_bytes
 
 _SAMPLE = "specdec_session_store_seconds_bucket"

@@ -2,8 +2,8 @@
 
 import sys
 
-from gateway import lua
 from gateway.__main__ import main
+from gateway.store import lua
 
 _CHECKED = (
     "if m[1] ~= ARGV[1] then return {'FENCED', m[1] or ''} end",

@@ -10,8 +10,8 @@ from drafter_service.config import DrafterSettings
 from drafter_service.service import SERVICE as DRAFTER
 from gateway.config import GatewaySettings
 from gateway.ratio_controller.config import RatioSettings
-from gateway.redis_client import connect
-from gateway.service import SERVICES as GATEWAY
+from gateway.rpc.service import SERVICES as GATEWAY
+from gateway.store.redis_client import connect
 from specdec.serving.server import LIVENESS
 from specdec.serving.settings import Settings, split_address
 from tests.helm.engine import Manifest

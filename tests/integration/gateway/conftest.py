@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from gateway.app import Gateway, running
 from gateway.config import GatewaySettings, TokenizerSettings
-from gateway.verifier import Call, VerifiedRound
+from gateway.verifiers.verifier import Call, VerifiedRound
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.params import Mode, Speculation

@@ -11,7 +11,7 @@ import httpx2
 
 from gateway.app import Gateway, running
 from gateway.config import GatewaySettings, TokenizerSettings
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.server import start_grpc
 from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gateway.config import DrainSettings
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.sessions import Commit, SessionState
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.sessions import Commit, SessionState
 from gateway.turns import note_of
-from gateway.verifier import VerifiedRound
+from gateway.verifiers.verifier import VerifiedRound
 from specdec.cli.processes import Children
 from specdec.params import Origin
 from tests.gateway_fakes import ScriptedVerifier, until

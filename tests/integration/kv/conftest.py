@@ -17,7 +17,7 @@ from gateway.app import running
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.request import cache_domain, tenant_of
 from gateway.tokenizer import ModelTokenizer
-from gateway.verifier_client import VerifierClient
+from gateway.verifiers.client import VerifierClient
 from protos.drafter.v1 import drafter_pb2
 from tests.gateway_fakes import MemorySessionStore
 from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kv_store import Chain
+from gateway.kv.store import Chain
 from tests.integration.kv.conftest import BLOCK, DOMAIN, LENGTH, PROMPT, Stage, asked
 
 TURN = 40

@@ -8,7 +8,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway.verifier_client import VerifierClient
+from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, NoVerifier
 from specdec.serving.channel import open_channel

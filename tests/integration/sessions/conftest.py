@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from specdec.cli.processes import Children
 from tests.integration.sessions.server import Server
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.sessions import Commit
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.sessions import Commit
 from specdec.cli import ports, valkey
 from specdec.cli.processes import Child, Children, Command
 from specdec.errors import SessionStoreDown

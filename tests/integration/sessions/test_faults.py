@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.sessions import Commit
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.sessions import Commit
 from specdec.errors import Fenced, SessionBusy, SessionStoreDown
 from tests.integration.sessions.server import Server
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.redis_client import connect
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.sessions import Commit
+from gateway.store.redis_client import connect
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.sessions import Commit
 from specdec.errors import SessionBusy
 from tests.integration.sessions.server import Server
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.pins import RedisPins
-from gateway.redis_client import connect
+from gateway.store.pins import RedisPins
+from gateway.store.redis_client import connect
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration

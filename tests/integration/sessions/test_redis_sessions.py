@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway import lua
-from gateway.redis_client import connect
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.sessions import Commit, Opened, SessionState, SessionStore
+from gateway.store import lua
+from gateway.store.redis_client import connect
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.sessions import Commit, Opened, SessionState, SessionStore
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,

@@ -5,10 +5,10 @@ import uuid
 
 import pytest
 
-from gateway import lua
-from gateway.redis_client import connect
-from gateway.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.sessions import Commit, SessionState, StoredRound
+from gateway.store import lua
+from gateway.store.redis_client import connect
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.sessions import Commit, SessionState, StoredRound
 from specdec.errors import (
     Fenced,
     IdempotencyKeyReused,

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.balancer import VerifierPool
 from gateway.metrics import GatewayMetrics
-from gateway.pins import NoPins
+from gateway.store.pins import NoPins
+from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoint, StaticSource
 from tests.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier

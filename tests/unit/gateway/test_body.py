@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.body import read_body
+from gateway.http.body import read_body
 from specdec.errors import MessageTooLarge
 
 

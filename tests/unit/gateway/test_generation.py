@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.balancer import VerifierPool
 from gateway.config import FailoverSettings, GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.events import Event, Finished, Round, Started
@@ -17,6 +16,7 @@ from gateway.generation import Generator
 from gateway.metrics import GatewayMetrics
 from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
 from gateway.services import Services
+from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.kv_gate import Bandwidth, worth_restoring
+from gateway.kv.gate import Bandwidth, worth_restoring
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from gateway.config import KvSettings
-from gateway.kv_metrics import KvMetrics
-from gateway.kv_reader import KvReader
-from gateway.kv_store import Chain
-from gateway.verifier import Call, KvSpan
+from gateway.kv.metrics import KvMetrics
+from gateway.kv.reader import KvReader
+from gateway.kv.store import Chain
+from gateway.verifiers.verifier import Call, KvSpan
 from specdec.params import Mode, SamplingParams, Speculation
 from tests.unit.gateway.test_kv_writer import Store
 

@@ -1,6 +1,6 @@
 """A block's key says everything it depends on, and a sequence's keys do not change as it grows."""
 
-from gateway.kv_store import Chain
+from gateway.kv.store import Chain
 from specdec.blocks import chain, root
 
 TOKENS = tuple(range(200))

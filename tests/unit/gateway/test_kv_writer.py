@@ -7,9 +7,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from gateway.ending import end
-from gateway.kv_metrics import KvMetrics
-from gateway.kv_store import Block
-from gateway.kv_writer import KvWriter, Offer
+from gateway.kv.metrics import KvMetrics
+from gateway.kv.store import Block
+from gateway.kv.writer import KvWriter, Offer
 from specdec.errors import NoVerifier, SessionStoreDown
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.logprobs import chat_logprobs, completion_logprobs
+from gateway.http.logprobs import chat_logprobs, completion_logprobs
 from gateway.output import OutputToken
 from specdec.logprobs import TokenLogprobs
 from specdec.params import Origin

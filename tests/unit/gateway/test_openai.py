@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.body import parse_json
-from gateway.messages import DetokenizeBody, TokenizeBody
-from gateway.openai import ChatBody, CompletionBody
+from gateway.http.body import parse_json
+from gateway.http.messages import DetokenizeBody, TokenizeBody
+from gateway.http.openai import ChatBody, CompletionBody
 from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
 from specdec.errors import (
     FieldInvalid,

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.balancer import VerifierPool
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
-from gateway.orphans import Orphan
 from gateway.plan import Plan
 from gateway.reaper import Reaper
 from gateway.services import Services
+from gateway.store.orphans import Orphan
 from gateway.turns import Header, header_to_bytes
+from gateway.verifiers.balancer import VerifierPool
 from specdec.params import Mode, SamplingParams, Speculation
 from tests.gateway_fakes import ByteTokenizer, MemorySessionStore, Script, ScriptedVerifier, output, until
 

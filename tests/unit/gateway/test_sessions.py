@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway import lua
-from gateway.redis_client import connect
-from gateway.sessions import Commit
+from gateway.store import lua
+from gateway.store.redis_client import connect
+from gateway.store.sessions import Commit
 from specdec.errors import ConfigError
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.replies import metrics_of, report_of
+from gateway.http.replies import metrics_of, report_of
 from gateway.statistics import Statistics
 from specdec.params import Mode, Speculation
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.redis_client import ServerFacts, connect
-from gateway.redis_sentinel import is_sentinel
-from gateway.store_check import store_lines
+from gateway.store.check import store_lines
+from gateway.store.redis_client import ServerFacts, connect
+from gateway.store.redis_sentinel import is_sentinel
 from specdec.errors import ConfigError
 
 GOOD = ServerFacts("valkey", "9.1.2", "noeviction", True, used=10, maxmemory=100, replicas=1)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cursor import cursor, idempotency_key, received
 from gateway.events import Round
+from gateway.http.cursor import cursor, idempotency_key, received
+from gateway.http.shape import Shape
 from gateway.plan import Plan
 from gateway.request import MAX_NAME, GenerationRequest, TextPrompt, tenant_of
-from gateway.sessions import StoredRound
-from gateway.shape import Shape
+from gateway.store.sessions import StoredRound
 from gateway.transcript import Transcript
 from gateway.turns import (
     Header,
@@ -23,7 +23,7 @@ from gateway.turns import (
     round_from,
     session_id_for,
 )
-from gateway.verifier import VerifiedRound
+from gateway.verifiers.verifier import VerifiedRound
 from specdec.errors import FieldInvalid, GenerationNotFound, InternalError
 from specdec.logprobs import TokenLogprobs
 from specdec.params import FinishReason, Mode, Origin, SamplingParams, Speculation

@@ -1,0 +1,111 @@
+"""Errors as the OpenAI API shows them, and what surrounds every HTTP request: its id, its line, its count."""
+
+import re
+import time
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from gateway.http.replies import ErrorBody, ErrorDetail
+from gateway.metrics import GatewayMetrics
+from gateway.request import new_id
+from specdec.errors import InternalError, RequestError, RouteNotFound, SpecdecError
+from specdec.serving.status import row
+
+CLIENT_GONE = 499
+"""Status, in counts and logs alone, of a request whose client left."""
+
+_GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_log = structlog.get_logger()
+
+
+def error_body(error: SpecdecError) -> ErrorBody:
+    """OpenAI's error object."""
+    shown = row(error)
+    param = error.param if isinstance(error, RequestError) else ""
+    return ErrorBody(error=ErrorDetail(message=error.message, type=shown.type, param=param or None, code=shown.code))
+
+
+def error_response(error: SpecdecError) -> Response:
+    """The answer to a request that failed before anything was answered."""
+    shown = row(error)
+    headers = {"retry-after": f"{shown.retry_after:.0f}"} if shown.retry_after else {}
+    return JSONResponse(error_body(error).model_dump(), status_code=shown.http, headers=headers)
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Answer an error of ours."""
+    if not isinstance(error, SpecdecError):
+        raise error
+    _log.info("request_refused", reason=error.reason, message=error.message)
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Answer a path or method that is not there."""
+    if not isinstance(error, HTTPException):
+        raise error
+    what = "no such path" if error.status_code == 404 else f"{request.method} is not allowed on"
+    body = error_body(RouteNotFound(f"{what} {request.url.path}"))
+    return JSONResponse(body.model_dump(), status_code=error.status_code, headers=error.headers)
+
+
+class Edge:
+    """The outermost layer: no request leaves without an id, a count and an answer."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        answer = _Answer(send, request_id)
+        began = time.perf_counter()
+        with bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, answer.send)
+            except Exception as error:  # noqa: BLE001 - a bug is answered like everything else
+                _log.error("request_failed", exc_info=error)
+                await self._answer_bug(answer, scope, receive, request_id)
+            finally:
+                self._count(scope, answer.status, time.perf_counter() - began)
+
+    async def _answer_bug(self, answer: "_Answer", scope: Scope, receive: Receive, request_id: str) -> None:
+        if not answer.status:
+            response = error_response(InternalError(f"internal error, request id {request_id}"))
+            await response(scope, receive, answer.send)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.requests.labels(route, str(status or CLIENT_GONE)).inc()
+        self._metrics.request_seconds.labels(route).observe(seconds)
+        _log.debug("request_ended", route=route, status=status or CLIENT_GONE, seconds=round(seconds, 6))
+
+
+class _Answer:
+    """What goes out, with its request id."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(scope=message)["x-request-id"] = self._request_id
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _GOOD_ID.fullmatch(given) else new_id()

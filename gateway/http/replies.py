@@ -1,0 +1,225 @@
+"""What the OpenAI API answers: bodies and chunks as OpenAI has them, with vLLM's additions and ours."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from gateway.http.logprobs import ChatLogprobs, CompletionLogprobs
+from gateway.statistics import Summary
+
+FinishReasonField = Literal["stop", "length"]
+
+
+class Usage(BaseModel):
+    """Token counts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class SpeculativeDecoding(BaseModel):
+    """What speculation did, under vLLM's names."""
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+
+
+class Metrics(BaseModel):
+    """vLLM's envelope."""
+
+    speculative_decoding: SpeculativeDecoding
+
+
+class SpeculationReport(BaseModel):
+    """What was asked of speculation, and why rounds went without it."""
+
+    mode: Literal["off", "rejection", "block", "coupled"]
+    gamma: int | Literal["auto"] | None = None
+    lenience: float | None = None
+    lossy: bool
+    """Whether the output may differ in distribution from the target's: lenience is below 1."""
+    fallbacks: dict[str, int]
+
+
+class SessionRef(BaseModel):
+    """The session an answer belongs to."""
+
+    id: str
+    turn: int
+    """Turns it has now: what the next request may expect."""
+
+
+class Answer(BaseModel):
+    """What bodies and chunks share."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: Literal["default", "flex", "priority"]
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+    """Null when no round had a draft."""
+    speculation: SpeculationReport | None = None
+    seed: int | None = None
+    prompt_token_ids: list[int] | None = None
+    session: SessionRef | None = None
+    """Only when the request named it."""
+
+
+class CompletionChoice(BaseModel):
+    """A completion, or a piece of one."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReasonField | None
+    stop_reason: str | None = None
+    """The stop string that matched."""
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+
+
+class Completion(Answer):
+    """The answer, or a chunk of it, of /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+
+
+class AssistantMessage(BaseModel):
+    """The model's turn."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(BaseModel):
+    """A turn and why it ended."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReasonField
+    stop_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatCompletion(Answer):
+    """The answer of /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class Delta(BaseModel):
+    """A piece of a turn."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class DeltaChoice(BaseModel):
+    """A piece of a turn, and why it ended if it has."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReasonField | None
+    stop_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatCompletionChunk(Answer):
+    """A chunk of /v1/chat/completions."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[DeltaChoice]
+
+
+class Model(BaseModel):
+    """A model and its limits."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "specdec"
+    max_model_len: int
+    vocab_size: int
+    gamma_max: int
+    tokenizer_hash: str
+    system_fingerprint: str
+
+
+class ModelList(BaseModel):
+    """GET /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Tokens(BaseModel):
+    """POST /v1/tokenize, as vLLM answers it."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class Text(BaseModel):
+    """POST /v1/detokenize, as vLLM answers it."""
+
+    prompt: str
+
+
+class ErrorDetail(BaseModel):
+    """OpenAI's error; all four are always there."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+def metrics_of(summary: Summary) -> Metrics | None:
+    """vLLM's object; None when no round had a draft."""
+    if not summary.num_spec_steps:
+        return None
+    return Metrics(
+        speculative_decoding=SpeculativeDecoding(
+            mean_acceptance_length=summary.mean_acceptance_length,
+            draft_acceptance_rate=summary.draft_acceptance_rate,
+            acceptance_histogram=list(summary.acceptance_histogram),
+            num_spec_steps=summary.num_spec_steps,
+            num_accepted_draft_tokens=summary.num_accepted_draft_tokens,
+            num_draft_tokens=summary.num_draft_tokens,
+            num_spec_tokens=summary.num_spec_tokens,
+        )
+    )
+
+
+def report_of(summary: Summary) -> SpeculationReport:
+    """What was asked for and what stood in the way."""
+    asked = summary.speculation
+    if asked.mode == "off":
+        return SpeculationReport(mode="off", lossy=False, fallbacks={})
+    return SpeculationReport(
+        mode=asked.mode.value,
+        gamma="auto" if asked.gamma is None else asked.gamma,
+        lenience=asked.lenience,
+        lossy=asked.lossy,
+        fallbacks=dict(summary.fallbacks),
+    )

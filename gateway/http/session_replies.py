@@ -1,0 +1,74 @@
+"""Bodies and answers of the routes that speak of sessions and of generations by name."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, WithJsonSchema
+
+from gateway.http.body import Body
+from gateway.session_desk import Session
+
+Seconds = Annotated[float, WithJsonSchema({"type": "number", "minimum": 1})]
+
+
+class SessionBody(Body):
+    """POST /v1/sessions."""
+
+    model: str | None = None
+    user: str | None = None
+    ttl: Seconds | None = None
+
+
+class SessionReply(BaseModel):
+    """One session."""
+
+    id: str
+    object: Literal["session"] = "session"
+    model: str
+    turn: int
+    """Turns begun: what the next request may expect."""
+    tokens: int
+    """Committed tokens of all turns."""
+    state: Literal["idle", "generating"]
+    generation: str | None
+    """The name of its last turn's generation."""
+    expires_in: float
+    """Seconds until it is gone, unless it is used."""
+
+
+class SessionPage(BaseModel):
+    """Sessions, newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[SessionReply]
+    has_more: bool
+    last_id: str | None
+
+
+class Deleted(BaseModel):
+    """DELETE /v1/sessions/{id}."""
+
+    id: str
+    object: Literal["session.deleted"] = "session.deleted"
+    deleted: Literal[True] = True
+
+
+class Cancelled(BaseModel):
+    """DELETE /v1/generations/{id}."""
+
+    id: str
+    object: Literal["generation.cancelled"] = "generation.cancelled"
+    cancelled: bool
+    """False when it had ended by itself."""
+
+
+def session_reply(session: Session) -> SessionReply:
+    """One session as the API shows it."""
+    return SessionReply(
+        id=session.id,
+        model=session.model,
+        turn=session.turn,
+        tokens=session.tokens,
+        state="generating" if session.generating else "idle",
+        generation=f"{session.id}-{session.turn}" if session.turn else None,
+        expires_in=session.expires_in,
+    )

@@ -1,0 +1,120 @@
+"""A generation as an event stream: as OpenAI's clients read it, kept alive in silence, honest when it fails."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+
+import structlog
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from gateway.events import Event, Finished, Round, Started
+from gateway.http.cursor import cursor
+from gateway.http.problems import error_body
+from gateway.http.replies import Answer
+from gateway.http.writers import Writer
+from specdec.errors import InternalError, SpecdecError
+
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_PING = b": ping\n\n"
+_DONE = b"data: [DONE]\n\n"
+_log = structlog.get_logger()
+
+
+class Pending:
+    """Reads events ahead of their consumer, so that waiting for one can be interrupted without losing it."""
+
+    def __init__(self, events: AsyncGenerator[Event]) -> None:
+        self._events = events
+        self._next: asyncio.Task[Event] | None = None
+
+    async def ready(self, timeout: float) -> bool:
+        """Whether the next event, or the end, comes within `timeout` seconds."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(anext(self._events))
+        await asyncio.wait({self._next}, timeout=timeout)
+        return self._next.done()
+
+    async def take(self) -> Event:
+        """The next event.
+
+        Raises:
+            StopAsyncIteration: there is none.
+            SpecdecError: the generation failed.
+        """
+        task, self._next = self._next or asyncio.ensure_future(anext(self._events)), None
+        return await task
+
+    def raise_if_failed(self) -> None:
+        """Raise what the next event would raise, if it is known already."""
+        if self._next is not None and self._next.done() and (error := self._next.exception()) is not None:
+            raise error
+
+    async def aclose(self) -> None:
+        """End the generation."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
+        await self._events.aclose()
+
+
+class EventStream(StreamingResponse):
+    """The answer to a request that asked for a stream; when it ends, however it ends, so does the generation."""
+
+    def __init__(self, pending: Pending, writer: Writer, started: Started, ping: float, after: int = 0) -> None:
+        content = stream(pending, writer, started, ping, after)
+        super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
+        self._pending = pending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._pending):
+            await super().__call__(scope, receive, send)
+
+
+async def stream(pending: Pending, writer: Writer, started: Started, ping: float, after: int) -> AsyncIterator[bytes]:
+    """The bytes of the answer, from the first chunk to [DONE]; after an error there is no [DONE].
+
+    Args:
+        pending: the events after Started.
+        ping: seconds of silence after which a comment is sent.
+        after: output tokens the client has already.
+    """
+    position = after
+    name = started.id if writer.choices == 1 else ""  # of several generations at once nobody could say where they are
+    try:
+        for chunk in writer.opening() if not after else ():
+            yield _event(name, position, chunk)
+        running = writer.choices
+        while running:
+            while not await pending.ready(ping):
+                yield _PING
+            event = await pending.take()
+            running -= isinstance(event, Finished)
+            position += len(event.tokens) if isinstance(event, Round) else 0
+            for chunk in _chunks(writer, event):
+                yield _event(name, position, chunk)
+        yield _DONE
+    except SpecdecError as error:
+        _log.info("stream_failed", reason=error.reason, message=error.message)
+        yield _failure(error)
+    except Exception as error:  # noqa: BLE001 - the headers are out: the stream itself must say it
+        _log.error("stream_failed", exc_info=error)
+        yield _failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
+
+
+def _chunks(writer: Writer, event: Event) -> Iterator[Answer]:
+    match event:
+        case Round():
+            return writer.round(event)
+        case Finished():
+            return writer.closing(event)
+    return iter(())
+
+
+def _event(name: str, position: int, chunk: Answer) -> bytes:
+    place = f"id: {cursor(name, position)}\n" if name else ""
+    return f"{place}data: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
+
+
+def _failure(error: SpecdecError) -> bytes:
+    return f"data: {error_body(error).model_dump_json()}\n\n".encode()

@@ -1,0 +1,113 @@
+"""Blocks of keys and values on their way from the store into verifiers, ahead of the calls that need them."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from gateway.config import KvSettings
+from gateway.kv.gate import Bandwidth, worth_restoring
+from gateway.kv.metrics import KvMetrics
+from gateway.kv.store import Block, BlockStore
+from gateway.verifiers.verifier import BlockVerifier, Call, KvSpan
+from specdec.errors import SessionStoreDown, SpecdecError
+
+_PATIENCE_PER_TOKEN = 0.1 / 1024
+_PAUSE = 5.0
+"""Seconds without a lookup after one that came too late, or that the store did not answer."""
+_BATCH = 8
+"""Blocks fetched at a time."""
+_FLAWS = ("short", "corrupt", "foreign")
+"""Misses that the value is to blame for: it is forgotten, and may be stored anew."""
+
+_log = structlog.get_logger()
+
+
+class KvReader:
+    """Fetches blocks into verifiers; what goes wrong, or takes too long, is a miss and no more."""
+
+    def __init__(self, store: BlockStore, settings: KvSettings, metrics: KvMetrics) -> None:
+        self._store = store
+        self._settings = settings
+        self._metrics = metrics
+        self._bandwidth = Bandwidth()
+        self._rate = 0.0
+        """Prefill rate of the verifier that last knew one."""
+        self._paused_until = 0.0
+
+    async def restore(self, verifier: BlockVerifier, call: Call, blocks: Sequence[Block], prefill_rate: float) -> int:
+        """Have the verifier know as much of the call's tokens as the store does, if that saves time.
+
+        Returns:
+            How many of `blocks`, from the first, the store has and are not known to be spoiled.
+        """
+        if time.monotonic() < self._paused_until:
+            return 0
+        self._rate = prefill_rate or self._rate
+        known, miss = 0, ""
+        try:
+            async with asyncio.timeout(self._patience(len(call.tokens))):
+                sizes = await self._store.sizes([block.key for block in blocks])
+                known = next((index for index, size in enumerate(sizes) if not size), len(blocks))
+                if known:
+                    known, miss = await self._move(verifier, call, blocks[:known], sizes[:known])
+        except (TimeoutError, SpecdecError) as error:
+            _log.info("kv_restore_failed", verifier=verifier.address, error=str(error))
+            if isinstance(error, TimeoutError | SessionStoreDown):
+                self._paused_until = time.monotonic() + _PAUSE
+            miss = "late" if isinstance(error, TimeoutError) else "failed"
+        if not miss and known < len(blocks):
+            miss = "absent"
+        if miss:
+            self._metrics.misses.labels(miss).inc()
+        return known
+
+    def _patience(self, tokens: int) -> float:
+        computing = tokens / self._rate if self._rate else 0.0
+        return max(self._settings.patience + tokens * _PATIENCE_PER_TOKEN, computing / 2)
+
+    async def _move(
+        self, verifier: BlockVerifier, call: Call, blocks: Sequence[Block], sizes: Sequence[int]
+    ) -> tuple[int, str]:
+        """Give the verifier what it lacks of blocks the store has: how many are good, and why it did not take all."""
+        held = await verifier.find_kv(call.tokens[: blocks[-1].stop], call.cache_salt)
+        first = next((index for index, block in enumerate(blocks) if block.stop > held), len(blocks))
+        wanted = blocks[first:]
+        if not wanted:
+            return len(blocks), ""
+        if not worth_restoring(wanted[-1].stop - held, sum(sizes[first:]), self._bandwidth.value, self._rate):
+            return len(blocks), "slower"
+        started = time.perf_counter()
+        values = await self._fetch(wanted)
+        if not values:
+            return first, "absent"
+        tokens = call.tokens[: wanted[len(values) - 1].stop]
+        span = KvSpan(tokens, call.cache_salt, wanted[0].start, self._settings.block_tokens)
+        reached, miss = await verifier.restore_kv(span, values)
+        self._count(values, reached - held, time.perf_counter() - started)
+        if miss not in _FLAWS:
+            return first + len(values), miss
+        spoiled = max(reached - span.start, 0) // span.block_tokens
+        await self._store.drop(wanted[spoiled].key)
+        return first + spoiled, miss
+
+    async def _fetch(self, blocks: Sequence[Block]) -> list[bytes]:
+        """Values up to the first that is gone meanwhile."""
+        values: list[bytes] = []
+        for begin in range(0, len(blocks), _BATCH):
+            batch = blocks[begin : begin + _BATCH]
+            for value in await asyncio.gather(*(self._store.get(block.key) for block in batch)):
+                if not value:
+                    return values
+                values.append(value)
+        return values
+
+    def _count(self, values: Sequence[bytes], tokens: int, seconds: float) -> None:
+        size = sum(map(len, values))
+        self._bandwidth.observe(size, seconds)
+        self._metrics.bytes.labels("out").inc(size)
+        self._metrics.hits.inc(max(tokens, 0) // self._settings.block_tokens)
+        self._metrics.tokens.inc(max(tokens, 0))
+        if self._rate:
+            self._metrics.saved.inc(max(tokens / self._rate - seconds, 0.0))

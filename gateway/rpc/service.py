@@ -1,0 +1,201 @@
+"""The gRPC front: protobuf to values and back, around the one use case."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import grpc.aio
+
+from gateway.events import Finished, Round, Started
+from gateway.generation import Generator
+from gateway.output import OutputToken
+from gateway.plan import check_model
+from gateway.priority import PriorityClass
+from gateway.request import (
+    ChatPrompt,
+    GenerationRequest,
+    Message,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    check_ids,
+    check_prompt,
+    new_id,
+    random_seed,
+)
+from gateway.rpc import replies, sessions
+from gateway.services import Services
+from protos.common.v1 import common_pb2
+from protos.gateway.v1 import gateway_pb2 as pb
+from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.errors import FieldInvalid, FieldRequired, InternalError
+from specdec.params import Mode, SamplingParams
+from specdec.wire.params import mode_from_pb
+
+SERVICES = (
+    "specdec.gateway.v1.GenerationService",
+    "specdec.gateway.v1.ModelService",
+    "specdec.gateway.v1.SessionService",
+)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def register(server: grpc.aio.Server, services: Services) -> None:
+    """Add the services to a server."""
+    pb_grpc.add_GenerationServiceServicer_to_server(GenerationServicer(services), server)
+    pb_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
+    sessions.register(server, services)
+
+
+class GenerationServicer(pb_grpc.GenerationServiceServicer):
+    """specdec.gateway.v1.GenerationService."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._generator = Generator(services)
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:  # noqa: N802
+        """Returns the whole result at once."""
+        tokens: list[OutputToken] = []
+        started: Started | None = None
+        wanted = _request(request)
+        wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
+        stream = self._generator.stream(wanted, context.time_remaining())
+        async with aclosing(stream) as events:
+            async for event in events:
+                match event:
+                    case Started():
+                        started = event
+                    case Round():
+                        tokens += event.tokens
+                    case Finished() if started is not None:
+                        return replies.whole(started, tokens, event)
+        raise InternalError("a generation ended without Finished")
+
+    async def StreamGenerate(  # noqa: N802
+        self, request: pb.StreamGenerateRequest, context: Context
+    ) -> AsyncIterator[pb.StreamGenerateResponse]:
+        """Streams one event per round."""
+        stream = self._generator.stream(_request(request.request), context.time_remaining())
+        async with aclosing(stream) as events:
+            async for event in events:
+                yield pb.StreamGenerateResponse(**replies.event(event))
+
+    async def ResumeGeneration(  # noqa: N802
+        self, request: pb.ResumeGenerationRequest, context: Context
+    ) -> AsyncIterator[pb.ResumeGenerationResponse]:
+        """Streams the events again, from where the caller stopped reading."""
+        stream = self._generator.resume(request.id, request.user, request.received, context.time_remaining())
+        async with aclosing(stream) as events:
+            async for event in events:
+                yield pb.ResumeGenerationResponse(**replies.event(event))
+
+    async def CancelGeneration(  # noqa: N802
+        self, request: pb.CancelGenerationRequest, context: Context
+    ) -> pb.CancelGenerationResponse:
+        """Ends a generation with what is committed."""
+        return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, request.user))
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
+        """Shows tokens without generating."""
+        check_model(request.model, self._services.settings.model.served_name)
+        which = request.WhichOneof("input")
+        if which is None:
+            raise FieldRequired("one of text and chat is required", "input")
+        prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
+        check_prompt(prompt)
+        tokens = await self._services.tokenizer.encode(prompt)
+        return pb.TokenizeResponse(token_ids=tokens, context_length=self._services.pool.facts.context_length)
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
+        """Turns ids back to text."""
+        check_model(request.model, self._services.settings.model.served_name)
+        check_ids(request.token_ids, "token_ids", self._services.pool.facts.vocab_size)
+        return pb.DetokenizeResponse(text=self._services.tokenizer.decode(request.token_ids))
+
+
+class ModelServicer(pb_grpc.ModelServiceServicer):
+    """specdec.gateway.v1.ModelService."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802
+        """Lists the models."""
+        return pb.ListModelsResponse(models=[self._model()])
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802
+        """Describes one model."""
+        check_model(request.model, self._services.settings.model.served_name)
+        return pb.GetModelResponse(model=self._model())
+
+    def _model(self) -> pb.Model:
+        facts = self._services.pool.facts
+        return pb.Model(
+            id=self._services.settings.model.served_name,
+            context_length=facts.context_length,
+            vocab_size=facts.vocab_size,
+            gamma_max=facts.gamma_max,
+            tokenizer_hash=facts.tokenizer_hash,
+        )
+
+
+def _request(message: pb.GenerateRequest) -> GenerationRequest:
+    """The value; raises RequestError."""
+    ends, speculation = message.stop, message.speculation
+    mode = mode_from_pb(speculation.mode, Mode.OFF) if speculation.mode else None
+    return GenerationRequest(
+        prompt=_prompt(message),
+        sampling=_sampling(message.sampling, ends.min_tokens),
+        model=message.model,
+        max_tokens=ends.max_tokens if ends.HasField("max_tokens") else None,
+        stop=tuple(ends.stop),
+        stop_token_ids=tuple(ends.stop_token_ids),
+        ignore_eos=ends.ignore_eos,
+        mode=mode,
+        seeded=message.sampling.HasField("seed"),
+        gamma=speculation.gamma if speculation.HasField("gamma") else None,
+        lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+        request_id=message.request_id or new_id(),
+        idempotency_key=message.request_id,
+        user=message.user,
+        session=message.session,
+        expect_turn=message.expect_turn if message.HasField("expect_turn") else None,
+        priority=_priority(message.priority),
+        cache_salt=message.cache_salt,
+    )
+
+
+def _priority(given: common_pb2.PriorityClass.ValueType) -> PriorityClass:
+    if given == common_pb2.PRIORITY_CLASS_UNSPECIFIED:
+        return PriorityClass.DEFAULT
+    name = dict(zip(common_pb2.PriorityClass.values(), common_pb2.PriorityClass.keys(), strict=True)).get(given)
+    if name is None:
+        raise FieldInvalid(f"priority: there is no class {given}", "priority")
+    return PriorityClass[name.removeprefix("PRIORITY_CLASS_")]
+
+
+def _prompt(message: pb.GenerateRequest) -> Prompt:
+    match message.WhichOneof("prompt"):
+        case "text":
+            return TextPrompt(message.text)
+        case "tokens":
+            return TokenPrompt(tuple(message.tokens.token_ids))
+        case "chat":
+            return _chat(message.chat)
+    raise FieldRequired("one of text, tokens and chat is required", "prompt")
+
+
+def _chat(message: pb.ChatPrompt) -> ChatPrompt:
+    return ChatPrompt(tuple(Message(turn.role, turn.content) for turn in message.messages))
+
+
+def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
+    given: dict[str, Any] = {field.name: value for field, value in options.ListFields()}
+    given.setdefault("seed", random_seed())
+    for name, frozen in (("logit_bias", dict), ("allowed_token_ids", tuple), ("banned_token_ids", tuple)):
+        given[name] = frozen(getattr(options, name))
+    return SamplingParams(**given, min_tokens=min_tokens)
