@@ -168,5 +168,5 @@ BUGS = (
         ("sampled block, rejecting",),
     ),
     Bug("penalties blind to drafts", Law.ONE_DISTRIBUTION, drafts_unseen_by_penalties, ("sampled penalties",)),
-    Bug("no fence on late drafts", Law.KV, no_fence, ("drafts follow their prefix",)),
+    Bug("no fence on late drafts", Law.KV, no_fence, ("late drafts of another prefix",)),
 )

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from unittest.mock import patch
 
+from specdec.draft import Draft
 from specdec.params import Mode
+from specdec.prefix import PrefixHash
+from specdec.wire.draft import DraftTokens
 from specdec.wire.tokens import tokens_from_bytes
 from tests.conformance.checks.served import Workload
 from tests.conformance.checks.value import Check, count
 from tests.conformance.served import Done
 from tests.conformance.small import PROMPT, small
+from verifier_service.drafting import RemoteDrafts
 from verifier_service.session import Session
 
 LENGTH = 12
@@ -31,6 +35,22 @@ def strayed_drafts(sessions: int, ahead: int) -> float:
     return sum(map(_strayed, _sure(sessions, ahead)))
 
 
+def late_drafts() -> float:
+    """Draft tokens that stray where drafts of a rejected prefix arrive behind every verdict."""
+    commit = RemoteDrafts.commit
+
+    def then_late(drafts: RemoteDrafts, tokens: Sequence[int], judged: int, gamma: int) -> None:
+        committed, drafted = drafts._chain.committed, drafts._chain.take(LENGTH).tokens
+        commit(drafts, tokens, judged, gamma)
+        behind, late = drafted[: len(tokens)], drafted[len(tokens) :]
+        if behind != tuple(tokens):
+            # As many as a round can want: a verifier that takes them waits for no others.
+            drafts.drafted(_chunk(drafts, committed + behind, late * LENGTH))
+
+    with patch.object(RemoteDrafts, "commit", then_late):
+        return strayed_drafts(50, ahead=2)
+
+
 def lost_drafts() -> float:
     """Rounds that wanted drafts and had none, and drafts that strayed, where rounds with γ = 0 lie between."""
 
@@ -41,6 +61,10 @@ def lost_drafts() -> float:
     with patch.object(Session, "_next_gamma", gamma):
         generations = _sure(40, ahead=2)
     return sum(_strayed(done) + sum(bool(each.fallback_reason) for each in done.rounds) for done in generations)
+
+
+def _chunk(drafts: RemoteDrafts, prefix: tuple[int, ...], tokens: tuple[int, ...]) -> DraftTokens:
+    return DraftTokens(drafts._job.session_id, drafts.epoch, len(prefix), PrefixHash(prefix).value, Draft(tokens))
 
 
 def _sure(sessions: int, ahead: int) -> list[Done]:
@@ -64,7 +88,7 @@ def _best(committed: tuple[int, ...], draft: Sequence[int]) -> list[int]:
 
 CHECKS: tuple[Check, ...] = (
     count("room of the last round", overshooting_rounds, crosses_a_border=True),
-    count("drafts follow their prefix", lambda: strayed_drafts(50, ahead=2), crosses_a_border=True),
+    count("late drafts of another prefix", late_drafts, crosses_a_border=True),
     count("drafts follow their prefix, none ahead", lambda: strayed_drafts(40, ahead=0), crosses_a_border=True),
     count("drafts after rounds without", lost_drafts, crosses_a_border=True),
 )
