@@ -23,6 +23,8 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
         positions: absolute position of the token to draw [N].
     """
     rows, columns = (p > 0).nonzero(as_tuple=True)
+    if torch.equal(rows, torch.arange(len(p), device=p.device)):
+        return ids[rows, columns]  # everyone runs alone, as at temperature 0
     noise = exponential(seeds, positions, rows, ids[rows, columns])
     arrival = torch.full(p.shape, math.inf, dtype=torch.float64, device=p.device)
     arrival[rows, columns] = noise / p[rows, columns]

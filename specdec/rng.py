@@ -6,11 +6,15 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-Words = tuple[Tensor, Tensor, Tensor, Tensor]
+Integers = NDArray[np.int64]
+Word = TypeVar("Word", Tensor, Integers)
 
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -33,12 +37,12 @@ class Lane(IntEnum):
     """The noise that drafter and target share in coupled mode."""
 
 
-def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
+def philox(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> tuple[Word, Word, Word, Word]:
     """Philox4x32-10: four random words for each counter and key.
 
     Args:
-        counter: four int64 tensors of one shape, or broadcastable, each holding 32-bit words.
-        key: two such tensors.
+        counter: four int64 tensors or arrays of one shape, or broadcastable, each holding 32-bit words.
+        key: two such tensors or arrays.
     """
     a, b, c, d = counter
     low, high = key
@@ -61,6 +65,8 @@ def uniform(
 ) -> Tensor:
     """float64 [N] in [0, 1), 53 random bits each.
 
+    A few numbers are made on the host, where an operation on a handful costs least, and copied in one piece.
+
     Args:
         seeds: 64-bit seeds.
         positions: absolute positions in their sequences, below 2^32.
@@ -69,10 +75,20 @@ def uniform(
         starts: where the draft or round began, for rules that look at a position more than once; 0 when not given.
         indices: which of several numbers of one position, below 2^32; 0 when not given.
     """
-    key, position, start = _coordinates(seeds, positions, starts, device)
-    index = torch.tensor(indices or [0] * len(seeds), dtype=torch.int64, device=device)
-    words = philox((index, position, start, torch.full_like(position, lane)), key)
-    return ((words[0] << 21) | (words[1] >> 11)).double() * 2.0**-53
+    low, high, position, start = _coordinates(seeds, positions, starts)
+    index, purpose = (np.array(word, dtype=np.int64) for word in (indices or [0], [lane]))
+    first, second, _, _ = philox((index, position, start, purpose), (low, high))
+    return torch.from_numpy(((first << 21) | (second >> 11)) * 2.0**-53).to(device)
+
+
+def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Sequence[bool]) -> Tensor:
+    """For the last token of each round, float64 [N] in [0, 1): recovered ones and those from p alone never share."""
+    u = torch.empty(len(seeds), dtype=torch.float64)
+    for lane, wanted in ((Lane.RESIDUAL, True), (Lane.BONUS, False)):
+        rows = [row for row, drawn in enumerate(recovered) if drawn is wanted]
+        if rows:
+            u[rows] = uniform([seeds[row] for row in rows], [positions[row] for row in rows], lane)
+    return u
 
 
 def exponential(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
@@ -84,22 +100,29 @@ def exponential(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, id
         rows: int64 [M], which seed and position each element uses.
         ids: int64 [M], token ids.
     """
-    (low, high), position, start = _coordinates(seeds, positions, None, ids.device)
-    lane = torch.full_like(start, Lane.COUPLING)
-    words = philox((ids, position[rows], start[rows], lane[rows]), (low[rows], high[rows]))
+    words = _coordinates(seeds, positions, None)
+    if ids.is_cpu:
+        bits = torch.from_numpy(_race(words, rows.numpy(), ids.numpy()))
+    else:
+        bits = _race(torch.from_numpy(words).to(ids.device), rows, ids)
     # 52 bits and a half: u is exact and can be neither 0 nor 1.
-    return -torch.log((((words[0] << 20) | (words[1] >> 12)).double() + 0.5) * 2.0**-52)
+    return -torch.log((bits.double() + 0.5) * 2.0**-52)
 
 
-def _coordinates(
-    seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None, device: torch.device | str
-) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
-    """Seeds as key words, positions and starts as counter words, all int64 [N]."""
-    words = [
+def _race(words: Word, rows: Word, ids: Word) -> Word:
+    """The 52 bits of each runner, [M]; NumPy's arithmetic is faster than PyTorch's on the host, at any size."""
+    low, high, position, start = words[:, rows]
+    first, second, _, _ = philox((ids, position, start, start + Lane.COUPLING), (low, high))
+    bits: Word = (first << 20) | (second >> 12)
+    return bits
+
+
+def _coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None) -> Integers:
+    """Seeds as two key words, positions and starts as counter words: int64 [4, N]."""
+    words = (
         [seed & _WORD for seed in seeds],
         [seed >> 32 & _WORD for seed in seeds],
-        list(positions),
-        list(starts) if starts is not None else [0] * len(seeds),
-    ]
-    low, high, position, start = torch.tensor(words, dtype=torch.int64, device=device).unbind()
-    return (low, high), position, start
+        positions,
+        [0] * len(seeds) if starts is None else starts,
+    )
+    return np.array(words, dtype=np.int64)

@@ -16,7 +16,7 @@ from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
 from specdec.layout import check_probs, masses, supports
 from specdec.multidraft import NONE, Choice, Siblings, agreement, with_replacement, without_replacement
 from specdec.params import Origin
-from specdec.rng import Lane, uniform
+from specdec.rng import Lane, final_uniform, uniform
 from specdec.sampling import sample
 from specdec.tree import ROOT, TreeDraft, TreeVerdict
 
@@ -176,8 +176,7 @@ def _final_noise(
 ) -> Tensor:
     """Uniforms for the last tokens [B]: one purpose where siblings were rejected, another behind a leaf."""
     at = [position + len(path) for position, path in zip(positions, paths, strict=True)]
-    rejected = torch.tensor([not _is_leaf(draft, path) for draft, path in zip(drafts, paths, strict=True)])
-    return torch.where(rejected, uniform(seeds, at, Lane.RESIDUAL), uniform(seeds, at, Lane.BONUS))
+    return final_uniform(seeds, at, [not _is_leaf(draft, path) for draft, path in zip(drafts, paths, strict=True)])
 
 
 def _is_leaf(draft: TreeDraft, path: tuple[int, ...]) -> bool:

@@ -15,7 +15,7 @@ from specdec.draft import Draft, Verdict
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
 from specdec.layout import check_probs, laid_out, masses, supports
 from specdec.params import Mode
-from specdec.rng import Lane, uniform
+from specdec.rng import Lane, final_uniform, uniform
 from specdec.sampling import sample
 
 
@@ -119,9 +119,8 @@ def _by_ratio(
     law = residual(p[last].double() / mass[last, None], scale, window.ids[batch, tau], window.q_s[batch, tau])
     kept = tau.tolist()
     at = [position + count for position, count in zip(positions, kept, strict=True)]
-    recovered = torch.tensor([count < len(draft.tokens) for count, draft in zip(kept, drafts, strict=True)])
-    u = torch.where(recovered, uniform(seeds, at, Lane.RESIDUAL), uniform(seeds, at, Lane.BONUS))
-    final = sample(law, u.to(p.device)).tolist()
+    recovered = [count < len(draft.tokens) for count, draft in zip(kept, drafts, strict=True)]
+    final = sample(law, final_uniform(seeds, at, recovered).to(p.device)).tolist()
     return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, final, strict=True)]
 
 

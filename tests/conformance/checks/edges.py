@@ -1,12 +1,14 @@
 """Checks of single decisions where laws cannot look: ties, zeros, the cut of a round, text that spans rounds."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
-from specdec import acceptance, sampling, verification
+from specdec import acceptance, rng, sampling, verification
 from specdec.draft import Draft, SparseProbs, Verdict
 from specdec.errors import NoDistribution
 from specdec.params import FinishReason, Mode, Origin, SamplingParams
@@ -25,7 +27,11 @@ def impossible_tokens() -> float:
     p = torch.tensor([[0.0, 0.5, 0.0, 0.5]], dtype=torch.float64).repeat(3, 1)
     q = SparseProbs(torch.arange(4), torch.tensor([9, 1, 1, 1]))
     bad = 0
-    with patch.object(verification, "uniform", lambda seeds, *_, **__: torch.zeros(len(seeds), dtype=torch.float64)):
+
+    def zeros(seeds: Sequence[int], *_: object, **__: object) -> Tensor:
+        return torch.zeros(len(seeds), dtype=torch.float64)
+
+    with patch.object(verification, "uniform", zeros), patch.object(rng, "uniform", zeros):
         for mode, tokens in product((Mode.REJECTION, Mode.BLOCK), product(range(4), repeat=2)):
             (verdict,) = verification.verify(mode, p, [Draft(tokens, (q, q))], [0], [0])
             bad += sum(token in (0, 2) for token in verdict.tokens)
