@@ -30,8 +30,9 @@ class DrafterSettings(Settings):
     support: Annotated[int, Field(ge=1, le=65535)] | Dense = 64
     """Most ids that a draft's distribution holds, which is what travels with every token; `dense_fp16` and `dense_fp32`
     hold the whole vocabulary, for tests."""
-    ahead: int = Field(default=4, ge=0, le=64)
-    """Tokens drafted past the draft that was asked for, in time that nobody waits in."""
+    ahead: int = Field(default=16, ge=0, le=64)
+    """Most tokens drafted past the draft that was asked for, in time that nobody waits in; never more than the next
+    round can use, which is one more than the draft."""
     lookup_tokens: int = Field(default=3, ge=1)
     """Longest piece of text that `prompt_lookup` looks for earlier in the sequence."""
     max_sessions: int = Field(default=256, ge=1)

@@ -1,11 +1,13 @@
-"""One session's tokens: first the committed ones, then the chain of drafts that continues them; pure, no tensor."""
+"""One session's tokens: first the committed ones, then the chain of drafts that continues them."""
 
 from collections.abc import Sequence
 
 from drafter_service.messages import Reason, Refused
+from specdec.draft import Draft, SparseProbs
 from specdec.params import Mode
 from specdec.prefix import PrefixHash
 from specdec.sampling import History
+from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, Open
 
 
@@ -43,7 +45,9 @@ class Session:
         self._gamma = opened.gamma
         self._tokens = list(opened.tokens)
         self._committed = len(opened.tokens)
-        self._committed_hash = self._hash = PrefixHash(opened.tokens)
+        self._committed_hash = self._hash = self._sent_hash = PrefixHash(opened.tokens)
+        self._sent = len(opened.tokens)
+        self._unsent: list[SparseProbs | None] = []
         self._end_told = False
         self._at_a_loss = False
 
@@ -57,16 +61,15 @@ class Session:
         return len(self._tokens) - self._committed
 
     @property
-    def prefix_hash(self) -> int:
-        """Fence of the next draft: the hash of committed and drafted tokens."""
-        return self._hash.value
-
-    @property
     def history(self) -> History:
         """What penalties count; empty when the request has none, which spares copying a long sequence every step."""
         if not self.params.needs_history:
             return History()
         return History(self._tokens[: self._prompt_len], self._tokens[self._prompt_len :])
+
+    def settled(self, ahead: int) -> bool:
+        """Whether the draft asked for has just become whole, or the chain grows no more until a verdict."""
+        return self.drafted == self._gamma or not self.wants(ahead)
 
     @property
     def urgent(self) -> bool:
@@ -74,8 +77,11 @@ class Session:
         return self.drafted < self._gamma and not self._over
 
     def wants(self, ahead: int) -> bool:
-        """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for."""
-        return self._gamma > 0 and self.drafted < self._gamma + ahead and not self._over
+        """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for.
+
+        The bonus token and as long a draft again are the most that the next round can use.
+        """
+        return self.drafted < self._gamma + min(ahead, self._gamma + 1) and self._gamma > 0 and not self._over
 
     def stop_drafting(self) -> None:
         """There is no guess for what follows, until a verdict says more."""
@@ -89,10 +95,21 @@ class Session:
         """Length of the common prefix with `tokens`."""
         return _common(self._tokens, tokens)
 
-    def extend(self, token: int) -> None:
-        """Add a draft."""
+    def extend(self, token: int, probs: SparseProbs | None = None) -> None:
+        """Add a draft; `probs` is what it was drawn from, None in a mode that sends no q̂."""
         self._tokens.append(token)
+        self._unsent.append(probs)
         self._hash = self._hash.extended((token,))
+
+    def take_unsent(self) -> DraftTokens | None:
+        """The drafts that have not been handed out, fenced by all tokens before them; None when there are none."""
+        if not self._unsent:
+            return None
+        probs = tuple(each for each in self._unsent if each is not None)
+        draft = Draft(tuple(self._tokens[self._sent :]), probs)
+        chunk = DraftTokens(self.session_id, self.epoch, self._sent, self._sent_hash.value, draft)
+        self._all_sent()
+        return chunk
 
     def commit(self, message: Commit) -> int:
         """Take a verdict; what was drafted behind its tokens stays when they were drafted too.
@@ -125,6 +142,10 @@ class Session:
         """Whether the chain can grow no more."""
         return self._at_a_loss or len(self._tokens) >= self.limit
 
+    def _all_sent(self) -> None:
+        self._sent, self._sent_hash = len(self._tokens), self._hash
+        self._unsent.clear()
+
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
             raise Refused(Reason.STALE, f"epoch {epoch}, the session is at {self.epoch}")
@@ -151,6 +172,7 @@ class Session:
         else:
             self._tokens[self._committed :] = tokens
             self._hash = self._committed_hash
+            self._all_sent()
         self._committed += len(tokens)
         if not self.drafted:
             self.start = self._committed

@@ -18,7 +18,6 @@ from drafter_service.messages import End, Frame, Load, Message, Nack, Reason, Re
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.session import Session
 from drafter_service.sessions import Sessions, Stream
-from specdec.draft import Draft
 from specdec.errors import RequestError
 from specdec.wire.draft import DraftTokens
 
@@ -162,7 +161,8 @@ class Worker:
                 self._sessions.drop(stream, message.session_id)
                 self._nack(stream, message.session_id, message.epoch, Reason.INTERNAL, str(error))
             else:
-                self._tell_end(stream, session)
+                if session is not None:
+                    self._tell(stream, session)
         self._tell_dropped()
 
     def _step(self) -> bool:
@@ -202,18 +202,18 @@ class Worker:
             return
         if isinstance(outcome, Nothing):
             session.stop_drafting()
-            self._tell_end(stream, session)
-            return
-        draft = Draft((outcome.token,), (outcome.probs,) if outcome.probs is not None else ())
-        self._outgoing[stream].drafts.append(
-            DraftTokens(session.session_id, session.epoch, len(session), session.prefix_hash, draft)
-        )
-        session.extend(outcome.token)
-        self._metrics.tokens.inc()
-        self._tell_end(stream, session)
+        else:
+            session.extend(outcome.token, outcome.probs)
+            self._metrics.tokens.inc()
+        # A verifier waits for a whole draft: its parts, one by one, would only keep both sides' event loops busy.
+        if session.settled(self._limits.ahead):
+            self._tell(stream, session)
 
-    def _tell_end(self, stream: Stream, session: Session | None) -> None:
-        if session is not None and session.take_end():
+    def _tell(self, stream: Stream, session: Session) -> None:
+        chunk = session.take_unsent()
+        if chunk is not None:
+            self._outgoing[stream].drafts.append(chunk)
+        if session.take_end():
             self._outgoing[stream].ends.append(End(session.session_id, session.epoch, len(session)))
 
     def _tell_dropped(self) -> None:

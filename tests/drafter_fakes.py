@@ -124,6 +124,11 @@ class ListStream:
         return [draft for frame in self.frames for draft in frame.drafts]
 
     @property
+    def drafted(self) -> int:
+        """Tokens of all sessions."""
+        return sum(len(draft.draft.tokens) for draft in self.drafts)
+
+    @property
     def nacks(self) -> list[Nack]:
         return [nack for frame in self.frames for nack in frame.nacks]
 

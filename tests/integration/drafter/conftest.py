@@ -5,6 +5,7 @@ import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import grpc.aio
@@ -84,10 +85,11 @@ class Verifier:
         while not happened():
             await self.read()
 
-    async def drafts(self, session_id: str, count: int) -> list[DraftTokens]:
-        """The session's first `count` chunks, of one token each."""
-        await self.until(lambda: len(self._drafts(session_id)) >= count)
-        return self._drafts(session_id)[:count]
+    async def drafts(self, session_id: str, count: int, skip: int = 0) -> list[DraftTokens]:
+        """The chunks of the session's first `count` tokens behind `skip`; both are where chunks end."""
+        await self.until(lambda: sum(len(chunk.draft.tokens) for chunk in self._drafts(session_id)) >= skip + count)
+        ends = accumulate(len(chunk.draft.tokens) for chunk in self._drafts(session_id))
+        return [chunk for chunk, end in zip(self._drafts(session_id), ends, strict=True) if skip < end <= skip + count]
 
     @property
     def nacks(self) -> list[tuple[str, pb.Nack.Reason.ValueType]]:
@@ -205,12 +207,12 @@ def reference(
 
 
 def received(chunks: Sequence[DraftTokens]) -> list[Row]:
-    """Chunks of one token each, in the form of `reference`."""
+    """What the chunks hold, in the form of `reference`."""
     rows: list[Row] = []
     for chunk in chunks:
-        (token,) = chunk.draft.tokens
-        support = [(probs.ids.tolist(), probs.weights.tolist()) for probs in chunk.draft.probs] or [([], [])]
-        rows.append((token, *support[0]))
+        supports = [(probs.ids.tolist(), probs.weights.tolist()) for probs in chunk.draft.probs]
+        drawn = zip(chunk.draft.tokens, supports or [([], [])] * len(chunk.draft.tokens), strict=True)
+        rows += [(token, *support) for token, support in drawn]
     return rows
 
 

@@ -159,23 +159,44 @@ def test_penalties_see_the_drafts() -> None:
     assert (session.history.prompt, session.history.output) == ([1, 2], [3, 7, 8])
 
 
-@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 1), max_size=3)), max_size=12))
-def test_the_fence_is_the_hash_of_every_token_and_what_stands_was_there_before(
-    acts: list[tuple[bool, list[int]]],
+@given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 1), max_size=3)), max_size=12))
+def test_what_is_handed_out_continues_what_was_before_and_nothing_is_handed_out_twice(
+    acts: list[tuple[int, list[int]]],
 ) -> None:
     session = _session(opened=replace(OPEN, gamma=9, max_len=CONTEXT))
-    committed = list(OPEN.tokens)
-    for drafts, tokens in acts:
+    committed, heard = list(OPEN.tokens), list(OPEN.tokens)
+    for act, tokens in acts:
         before = session.since(0)
-        if drafts:
+        if act == 0:
             for token in tokens:
                 session.extend(token)
-        else:
+        elif act == 1:
             standing = session.commit(commit(len(committed), *tokens, gamma=9))
             committed += tokens
             assert session.since(0)[:standing] == before[:standing]
             assert standing in (len(before), session.shared_with(before))
-        assert session.prefix_hash == PrefixHash(session.since(0)).value
+            if session.since(0) != before:
+                heard = session.since(0)
+        elif (chunk := session.take_unsent()) is not None:
+            assert (chunk.base_len, chunk.prefix_hash) == (len(heard), PrefixHash(heard).value)
+            heard += chunk.draft.tokens
+            assert heard == session.since(0)
         assert session.since(0)[: len(committed)] == committed
         assert len(session) - session.drafted == len(committed)
         assert session.start <= len(committed)
+
+
+def test_a_draft_is_handed_out_when_it_is_whole_and_when_it_grows_no_more() -> None:
+    session = _session((4, 4))
+    assert not session.settled(2)
+    settled = []
+    for _ in range(3):
+        session.extend(4)
+        settled.append(session.settled(2))
+    assert settled == [True, False, True]
+
+
+def test_nothing_is_drafted_that_the_next_round_cannot_use() -> None:
+    session = _session((4,) * 7)
+    assert not session.wants(16)
+    assert _session((4,) * 6).wants(16)

@@ -63,39 +63,40 @@ def _fenced(draft: DraftTokens, prefix: list[int]) -> bool:
     return (draft.base_len, draft.prefix_hash) == (len(prefix), PrefixHash(prefix).value)
 
 
-def test_an_opened_session_gets_gamma_drafts_fenced_by_what_they_continue(bench: Bench) -> None:
+def test_an_opened_session_gets_a_whole_draft_fenced_by_what_it_continues(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
-    assert bench.stream.tokens() == _drafted()
-    for count, draft in enumerate(bench.stream.drafts):
-        assert _fenced(draft, [*OPEN.tokens, *_drafted()[:count]])
-        assert (draft.session_id, draft.epoch) == ("s", 1)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
+    (draft,) = bench.stream.drafts
+    assert list(draft.draft.tokens) == _drafted()
+    assert len(draft.draft.probs) == 3
+    assert _fenced(draft, list(OPEN.tokens))
+    assert (draft.session_id, draft.epoch) == ("s", 1)
 
 
 def test_nobody_is_drafted_for_past_gamma(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     bench.worker.post(bench.stream, [commit(3, *_drafted()[:1], gamma=2)])
     bench.worker.settled().result(timeout=30)
     bench.worker.post(bench.stream, [commit(4, *_drafted()[1:2], gamma=2)])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 4)
+    bench.stream.until(lambda: bench.stream.drafted == 4)
     assert bench.stream.tokens() == _drafted(gamma=4)
 
 
 def test_a_full_acceptance_goes_on_from_the_bonus_token(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     bonus = (_drafted(gamma=4)[3] + 1) % VOCAB
     bench.worker.post(bench.stream, [commit(3, *_drafted(), bonus)])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 6)
+    bench.stream.until(lambda: bench.stream.drafted == 6)
     after = continued(OPEN, *_drafted(), bonus)
     assert bench.stream.tokens()[3:] == [token for token, _ in expected_drafts(after, 3, support=8)]
 
 
 def test_everyone_shares_the_same_step_and_a_stream_gets_one_frame_of_it(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="t", tokens=(3, 2, 1))])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 6)
-    assert [len(frame.drafts) for frame in bench.stream.frames] == [2, 2, 2]
+    bench.stream.until(lambda: bench.stream.drafted == 6)
+    assert [len(frame.drafts) for frame in bench.stream.frames] == [2]
     assert [len(chunks) for chunks in bench.model.passes] == [2, 2, 2]
 
 
@@ -108,31 +109,47 @@ def test_a_verdict_that_comes_during_a_step_cancels_the_rest_of_the_draft(bench:
 
     bench.model.before_pass = before_pass
     bench.worker.post(bench.stream, [OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 5)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     after = continued(OPEN, wrong)
-    assert bench.stream.tokens() == [*_drafted()[:2], *(token for token, _ in expected_drafts(after, 3, support=8))]
-    assert _fenced(bench.stream.drafts[1], [*OPEN.tokens, *_drafted()[:1]])
-    assert _fenced(bench.stream.drafts[2], [*OPEN.tokens, wrong])
+    assert bench.stream.tokens() == [token for token, _ in expected_drafts(after, 3, support=8)]
+    assert _fenced(bench.stream.drafts[0], [*OPEN.tokens, wrong])
+
+
+def test_a_verdict_that_the_chain_foresaw_gets_at_once_what_is_left_of_it() -> None:
+    bench = Bench(replace(LIMITS, ahead=4))
+    guessed = _drafted(gamma=5)
+
+    def before_pass() -> None:
+        if len(bench.model.passes) == 4:
+            bench.worker.post(bench.stream, [commit(3, *guessed[:3])])
+
+    bench.start()
+    bench.model.before_pass = before_pass
+    bench.worker.post(bench.stream, [OPEN])
+    bench.stream.until(lambda: bench.stream.drafted >= 5)
+    bench.close()
+    assert [draft.draft.tokens for draft in bench.stream.drafts[:2]] == [tuple(guessed[:3]), tuple(guessed[3:])]
+    assert _fenced(bench.stream.drafts[1], [*OPEN.tokens, *guessed[:3]])
 
 
 def test_drafting_ahead_survives_the_verdict_it_guessed() -> None:
     bench = Bench(replace(LIMITS, ahead=2))
     bench.start()
     bench.worker.post(bench.stream, [OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 5)
+    bench.stream.until(lambda: bench.stream.drafted == 5)
     guessed = _drafted(gamma=8)
     assert bench.stream.tokens() == guessed[:5]
     bench.worker.post(bench.stream, [commit(3, *guessed[:4], gamma=2)])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 8)
+    bench.stream.until(lambda: bench.stream.drafted == 8)
     assert bench.stream.tokens() == guessed
     bench.close()
 
 
 def test_a_long_prompt_does_not_stop_a_session_that_drafts(bench: Bench) -> None:
     bench.worker.post(bench.stream, [replace(OPEN, session_id="long", tokens=(5,) * 50, max_len=60), OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 6)
+    bench.stream.until(lambda: bench.stream.drafted == 6)
     first_of_long = next(row for row, draft in enumerate(bench.stream.drafts) if draft.session_id == "long")
-    assert first_of_long == 3
+    assert first_of_long == 1
     assert bench.stream.tokens("long") == _drafted(tokens=(5,) * 50, max_len=60)
     assert max(sum(len(chunk.tokens) for chunk in chunks) for chunks in bench.model.passes) <= 17
 
@@ -147,7 +164,7 @@ def test_the_end_of_the_room_is_said_once(bench: Bench) -> None:
 
 def test_a_malformed_message_reaches_its_own_session_only(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="bad"), Malformed("bad", 1, "what")])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", Reason.MALFORMED)]
     assert bench.stream.tokens() == _drafted()
     assert bench.count("specdec_drafter_nacks_total", reason="malformed") == 1
@@ -156,7 +173,7 @@ def test_a_malformed_message_reaches_its_own_session_only(bench: Bench) -> None:
 def test_a_session_that_fails_is_put_away_and_the_others_go_on(bench: Bench) -> None:
     bench.model.spoiled.add("1/bad")
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="bad")])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", Reason.INTERNAL)]
     assert bench.stream.tokens() == _drafted()
     assert list(bench.model.kv) == ["1/s"]
@@ -175,14 +192,14 @@ def test_a_pass_that_fails_refuses_its_sessions_and_the_thread_goes_on(bench: Be
     }
     bench.model.before_pass = lambda: None
     bench.worker.post(bench.stream, [replace(OPEN, epoch=2)])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     assert bench.stream.tokens() == _drafted()
 
 
 def test_a_message_that_breaks_the_drafter_is_refused_alone(bench: Bench) -> None:
     bench.model.kv["1/taken"] = []  # so that admitting it is an error of the model's own
     bench.worker.post(bench.stream, [replace(OPEN, session_id="taken"), OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("taken", Reason.INTERNAL)]
 
 
@@ -191,11 +208,11 @@ def test_a_stream_that_is_full_is_not_drafted_for_until_it_has_room(bench: Bench
     slow.full = True
     bench.worker.post(slow, [OPEN])
     bench.worker.post(quick, [OPEN])
-    quick.until(lambda: len(quick.drafts) == 3)
+    quick.until(lambda: quick.drafted == 3)
     assert not slow.frames
     slow.full = False
     bench.worker.wake()
-    slow.until(lambda: len(slow.drafts) == 3)
+    slow.until(lambda: slow.drafted == 3)
 
 
 def test_a_stream_that_ends_frees_everything_and_hears_no_more(bench: Bench) -> None:
@@ -207,7 +224,7 @@ def test_a_stream_that_ends_frees_everything_and_hears_no_more(bench: Bench) -> 
     heard = len(bench.stream.frames)
     other = ListStream(2)
     bench.worker.post(other, [OPEN])
-    other.until(lambda: len(other.drafts) == 3)
+    other.until(lambda: other.drafted == 3)
     assert bench.model.free == free - len(OPEN.tokens) - 2
     assert len(bench.stream.frames) == heard
 
@@ -221,7 +238,7 @@ def test_a_stream_that_ended_is_not_even_refused(bench: Bench) -> None:
 
     bench.model.before_pass = before_pass
     bench.worker.post(bench.stream, [OPEN])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     bench.worker.settled().result(timeout=30)
     assert not other.frames
 
@@ -230,7 +247,7 @@ def test_a_refusal_does_not_wait_for_the_next_step(bench: Bench) -> None:
     refused_before_pass: list[bool] = []
     bench.model.before_pass = lambda: refused_before_pass.append(bool(bench.stream.nacks))
     bench.worker.post(bench.stream, [OPEN, Malformed("bad", 1, "what")])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 3)
+    bench.stream.until(lambda: bench.stream.drafted == 3)
     assert refused_before_pass == [True, True, True]
 
 
@@ -249,7 +266,7 @@ def test_a_worker_that_dies_says_of_what() -> None:
 
 def test_load_and_metrics_say_what_happened(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="t", mode=Mode.COUPLED)])
-    bench.stream.until(lambda: len(bench.stream.drafts) == 6)
+    bench.stream.until(lambda: bench.stream.drafted == 6)
     bench.worker.post(bench.stream, [Close("t", 1)])
     for _ in range(2):  # the second is taken after the numbers of the first turn are out
         bench.worker.settled().result(timeout=30)
