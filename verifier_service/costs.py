@@ -128,15 +128,17 @@ class Costs:
         """One more verified token in target steps."""
         return self.passes.beta()
 
-    def worth_waiting(self, gamma: int) -> float:
-        """Seconds of waiting for γ drafts at which the round brings no more than plain steps in the same time.
+    def worth_waiting(self, held: int, gamma: int) -> float:
+        """Seconds of waiting for γ drafts instead of `held` at which they bring no more than plain steps in that time.
 
-        A round of W + T(1 + γβ) seconds commits E tokens, for which plain decoding takes ET: W = T(E - 1 - γβ).
+        A round of W + T(1 + γβ) seconds commits E(γ) tokens, and plain decoding one in T; so the rest of the draft is
+        worth W = T(E(γ) - E(held) - (γ - held)β).
         """
         step = self.passes.step()
         if step is None:
             return math.inf
-        return max(step * (expected_tokens(self.alpha, gamma) - 1.0 - gamma * self.beta()), 0.0)
+        more = expected_tokens(self.alpha, gamma) - expected_tokens(self.alpha, held)
+        return max(step * (more - (gamma - held) * self.beta()), 0.0)
 
     def accepted(self, drafted: int, accepted: int) -> None:
         """Learn from any session's round; for people, each controller has an estimate of its own."""

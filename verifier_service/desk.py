@@ -66,7 +66,7 @@ class Desk:
     def _drafts(self, job: Job, limit: int) -> Drafts:
         """A caller who fixes γ gets it, whatever it costs; for the others a late draft is not waited for in vain."""
         costs = self._parts.costs
-        worth = costs.worth_waiting if job.speculation.gamma is None else lambda _: math.inf
+        worth = costs.worth_waiting if job.speculation.gamma is None else lambda *_: math.inf
         return RemoteDrafts(job, limit, self._parts.pool, self._settings.drafting, Price(costs.drafts, worth))
 
     def _gamma(self, job: Job) -> int | None:

@@ -29,8 +29,8 @@ class Price:
 
     costs: DraftCost
     """Where waits are noted."""
-    worth: Callable[[int], float]
-    """Seconds that waiting for γ drafts is worth."""
+    worth: Callable[[int, int], float]
+    """Seconds of waiting that γ drafts are worth, given how many are there."""
 
 
 class RemoteDrafts:
@@ -181,7 +181,7 @@ class RemoteDrafts:
         return self._patience.allows(now) and link.breaker.allows(now)
 
     async def _wait(self, link: DrafterLink, gamma: int) -> None:
-        worth = self._price.worth(gamma)
+        worth = self._price.worth(len(self._chain), gamma)
         try:
             async with asyncio.timeout(min(self._settings.timeout, worth)):
                 while self._link is link and not self._complete(gamma):

@@ -77,15 +77,16 @@ def test_bad_sessions_do_not_keep_new_ones_from_trying() -> None:
 
 def test_a_wait_is_worth_the_plain_steps_that_the_drafts_would_save() -> None:
     costs = Costs(gamma_max=8, draft_step=lambda: 0.001)
-    assert costs.worth_waiting(4) == math.inf
+    assert costs.worth_waiting(0, 4) == math.inf
     for gamma in (0, 4, 2) * 20:
         costs.passes.observe(rows=1, tokens=1 + gamma, seconds=0.010 + 0.001 * gamma)
     for _ in range(2000):
         costs.accepted(4, 4)
-    assert costs.worth_waiting(4) == pytest.approx(0.010 * (5 - 1 - 4 * 0.1), rel=0.05)
+    assert costs.worth_waiting(0, 4) == pytest.approx(0.010 * (5 - 1 - 4 * 0.1), rel=0.05)
+    assert costs.worth_waiting(3, 4) == pytest.approx(0.010 * (1 - 0.1), rel=0.05)
     for _ in range(2000):
         costs.accepted(4, 0)
-    assert costs.worth_waiting(4) < 0.001
+    assert costs.worth_waiting(0, 4) < 0.001
 
 
 def test_the_prefill_rate_is_tokens_over_seconds_and_follows_the_newest() -> None:

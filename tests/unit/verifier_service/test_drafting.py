@@ -44,7 +44,7 @@ class Scene:
         self.pool = DrafterPool(self.links)
         job = make_job(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
         self.worth = math.inf
-        self.drafts = RemoteDrafts(job, 20, self.pool, settings, Price(DraftCost(), lambda _: self.worth), self.clock)
+        self.drafts = RemoteDrafts(job, 20, self.pool, settings, Price(DraftCost(), lambda *_: self.worth), self.clock)
 
     @property
     def link(self) -> DrafterLink:
