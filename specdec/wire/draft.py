@@ -3,8 +3,11 @@
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from protos.drafter.v1 import drafter_pb2 as pb
@@ -55,8 +58,8 @@ def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
         setattr(message, form.value, pack_dense(probs, form))
         return message
     message.support_sizes.extend(len(row.ids) for row in probs)
-    message.support_ids = _pack([row.ids for row in probs], torch.int32)
-    message.support_weights = _pack([row.weights for row in probs], torch.uint16)
+    message.support_ids = _pack([row.ids for row in probs], np.int32)
+    message.support_weights = _pack([row.weights for row in probs], np.uint16)
     return message
 
 
@@ -83,21 +86,24 @@ def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
         raise FieldInvalid("a draft has its distributions in more than one form", "support_sizes")
     if dense:
         return unpack_dense(getattr(message, dense[0].value), dense[0], count)
-    ids = _unpack(message.support_ids, torch.int32, sum(sizes), "support_ids")
-    weights = _unpack(message.support_weights, torch.uint16, sum(sizes), "support_weights")
     if sizes and len(sizes) != count:
         raise FieldInvalid(f"{count} draft tokens with {len(sizes)} distributions", "support_sizes")
-    rows = zip(torch.split(ids, sizes), torch.split(weights, sizes), strict=True) if sizes else ()
-    return (SparseProbs(*row) for row in rows)
+    ids = _unpack(message.support_ids, np.int32, sizes, "support_ids")
+    weights = _unpack(message.support_weights, np.uint16, sizes, "support_weights")
+    return (SparseProbs(*row) for row in zip(ids, weights, strict=True))
 
 
-def _pack(rows: Sequence[Tensor], dtype: torch.dtype) -> bytes:
-    return torch.cat(list(rows)).to(dtype).numpy().tobytes() if rows else b""
+def _pack(rows: Sequence[Tensor], dtype: DTypeLike) -> bytes:
+    return np.concatenate([row.numpy() for row in rows]).astype(dtype).tobytes() if rows else b""
 
 
-def _unpack(data: bytes, dtype: torch.dtype, count: int, field: str) -> Tensor:
-    if len(data) != count * dtype.itemsize:
-        raise FieldInvalid(f"{field} must be {count} values, got {len(data)} bytes", field)
-    if not count:
-        return torch.zeros(0, dtype=torch.int64)
-    return torch.frombuffer(bytearray(data), dtype=dtype).to(torch.int64)
+def _unpack(data: bytes, dtype: DTypeLike, sizes: Sequence[int], field: str) -> list[Tensor]:
+    """One tensor a size.
+
+    NumPy does it, because each operation of PyTorch offers the interpreter to the thread that runs the model, and then
+    has to wait for it.
+    """
+    if len(data) != sum(sizes) * np.dtype(dtype).itemsize:
+        raise FieldInvalid(f"{field} must be {sum(sizes)} values, got {len(data)} bytes", field)
+    values = np.frombuffer(data, dtype).astype(np.int64)
+    return [torch.from_numpy(values[end - size : end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
