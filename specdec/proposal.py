@@ -46,14 +46,22 @@ def propose(
     """
     if mode is Mode.OFF:
         raise FieldInvalid("mode off drafts nothing", "mode")
+    if mode is Mode.BLOCK and starts is None:
+        raise FieldInvalid("block mode needs the start of each chain", "starts")
+    if q.dim() == 2 and not isinstance(k, Dense) and bool((q.amax(-1) == 1.0).all()):
+        return _certain(mode, q.argmax(-1))
     if mode is Mode.COUPLED:
         mass, ids = _head(q, q.shape[-1] if isinstance(k, Dense) else k)
         return choose(mass, ids, seeds, positions).tolist(), []
-    if mode is Mode.BLOCK and starts is None:
-        raise FieldInvalid("block mode needs the start of each chain", "starts")
     ids, weights = _quantised(q, k)
     u = uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None)
     return draw(ids, weights, u).tolist(), _packed(ids, weights, k)
+
+
+def _certain(mode: Mode, only: Tensor) -> Proposal:
+    """The proposal of one-hot rows, as at temperature 0: no number is needed to know it."""
+    sure = torch.tensor([MAX_WEIGHT])
+    return only.tolist(), [] if mode is Mode.COUPLED else [SparseProbs(each[None], sure) for each in only.cpu()]
 
 
 def propose_siblings(

@@ -49,7 +49,10 @@ def verify(
     check_drafts(mode, drafts, p.shape[1])
     if not drafts:
         return []
-    if mode in (Mode.COUPLED, Mode.OFF):
+    best = p.max(-1)
+    if torch.equal(best.values.double(), mass):
+        committed = _certain(best.indices.tolist(), drafts)
+    elif mode in (Mode.COUPLED, Mode.OFF):
         committed = coupled(p, [draft.tokens for draft in drafts], seeds, positions)
     else:
         committed = _by_ratio(mode, p, mass, drafts, (seeds, positions), lenience)
@@ -87,6 +90,22 @@ def _check_lenience(mode: Mode, lenience: Sequence[float] | None, drafts: int) -
         raise FieldInvalid("lenience must be in (0, 1]", "speculation.lenience")
     if mode is not Mode.REJECTION and any(ell != 1.0 for ell in lenience):
         raise FieldInvalid(f"mode {mode} allows no lenience", "speculation.lenience")
+
+
+def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> list[tuple[int, ...]]:
+    """What every mode commits where p leaves no choice, as at temperature 0: no number is needed to know it.
+
+    Args:
+        only: the one possible token of each row of p [R].
+        drafts: as in `verify`.
+    """
+    committed, first = [], 0
+    for draft in drafts:
+        rows = only[first : first + len(draft.tokens) + 1]
+        kept = next((step for step, token in enumerate(draft.tokens) if token != rows[step]), len(draft.tokens))
+        committed.append(tuple(rows[: kept + 1]))
+        first += len(rows)
+    return committed
 
 
 @dataclass(frozen=True, slots=True)

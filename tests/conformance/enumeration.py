@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from specdec import proposal, sampling, verification
 from specdec.draft import Draft, SparseProbs, Verdict
@@ -166,7 +167,9 @@ class _Judge:
                 [0] * len(u),
                 [self._lenience] * len(u),
             )
-        return verdicts, laws[0]
+        last = torch.tensor([verdict.tokens[-1] for verdict in verdicts])
+        # Where nothing was drawn, the last token is certain.
+        return verdicts, laws[0] if laws else one_hot(last, self._p.shape[-1]).double()
 
     def thresholds(self) -> Tensor:
         """Below which uniforms each place is kept [chains, Γ].

@@ -163,7 +163,7 @@ BUGS = (
         "residual of unfiltered p",
         Law.RESIDUAL,
         residual_of_unfiltered_p,
-        ("enumerated temperature 0", "served min-p"),
+        ("served min-p",),
     ),
     Bug("residual is p without the draft", Law.RESIDUAL, p_without_the_draft, ("sampled rejection",)),
     Bug("bonus after a rejection", Law.RESIDUAL, bonus_after_a_rejection, ("sampled top-k",)),
