@@ -132,15 +132,29 @@ def _by_ratio(
 ) -> list[tuple[int, ...]]:
     """What rejection or block verification commits: kept drafts, then a token from the residual or from p."""
     seeds, positions = keys
-    window = _window(p, mass, drafts)
-    tau, scale = _kept(mode, window, _accept_noise(mode, window.p_x, drafts, seeds, positions), lenience)
-    batch, last = torch.arange(len(drafts), device=p.device), window.first + tau
-    law = residual(p[last].double() / mass[last, None], scale, window.ids[batch, tau], window.q_s[batch, tau])
-    kept = tau.tolist()
+    kept, law = _judged(mode, p, mass, drafts, keys, lenience)
     at = [position + count for position, count in zip(positions, kept, strict=True)]
     recovered = [count < len(draft.tokens) for count, draft in zip(kept, drafts, strict=True)]
     final = sample(law, final_uniform(seeds, at, recovered).to(p.device)).tolist()
     return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, final, strict=True)]
+
+
+def _judged(
+    mode: Mode,
+    p: Tensor,
+    mass: Tensor,
+    drafts: Sequence[Draft],
+    keys: tuple[Sequence[int], Sequence[int]],
+    lenience: Sequence[float] | None,
+) -> tuple[list[int], Tensor]:
+    """τ of each draft, and what its last token is drawn from [B, V]."""
+    if not any(draft.tokens for draft in drafts):
+        return [0] * len(drafts), p.double() / mass[:, None]
+    window = _window(p, mass, drafts)
+    tau, scale = _kept(mode, window, _accept_noise(mode, window.p_x, drafts, *keys), lenience)
+    batch, last = torch.arange(len(drafts), device=p.device), window.first + tau
+    law = residual(p[last].double() / mass[last, None], scale, window.ids[batch, tau], window.q_s[batch, tau])
+    return tau.tolist(), law
 
 
 def _kept(mode: Mode, window: _Window, u: Tensor, lenience: Sequence[float] | None) -> tuple[Tensor, Tensor]:
