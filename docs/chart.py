@@ -29,10 +29,17 @@ WRITTEN_BY_THE_CHART = {
     *("mode", "gamma", "gamma_max", "drain", "drain_seconds"),
 }
 """Settings that no tier's `config` may hold, for the chart would write over them."""
+WRITTEN_IN_SECTIONS = {
+    "ModelSettings": {"path", "name"},
+    "TokenizerSettings": {"path", "name"},
+    "KvSettings": {"redis_url"},
+}
+"""Those that a section of it may not hold."""
 
 DURATION = {"type": "string", "pattern": r"^([0-9]+(h|m|s|ms))+$"}
 PORTS = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}}
 STRINGS = {"type": "array", "items": {"type": "string"}}
+ADDRESSES = {"type": "array", "items": {"type": "string", "pattern": r"^[^\s@/,]+:[0-9]+$"}}
 COUNT = {"type": "integer", "minimum": 0}
 AT_LEAST_ONE = {"type": "integer", "minimum": 1}
 POSITIVE = {"type": "number", "exclusiveMinimum": 0}
@@ -63,8 +70,8 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.(size|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
-    (r"redis\.external\.addresses", {"type": "array", "items": {"type": "string", "pattern": r"^[^\s@/,]+:[0-9]+$"}}),
-    (r"redis\.external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
+    (r"redis\.(kv\.)?external\.addresses", ADDRESSES),
+    (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
     (r"tls\.mode", {"enum": ["certManager", "existingSecrets"]}),
     (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),
     (r"networkPolicy\..*Ports", PORTS),
@@ -130,9 +137,9 @@ def _config(settings: type[Settings], definitions: Schema) -> Schema:
     properties = {key: value for key, value in full["properties"].items() if key not in WRITTEN_BY_THE_CHART}
     for name in sorted(_referred(properties, full["$defs"])):
         found = dict(full["$defs"][name])
-        if name in {"ModelSettings", "TokenizerSettings"}:
-            found["properties"] = {key: it for key, it in found["properties"].items() if key not in {"path", "name"}}
-            del found["required"]
+        if written := WRITTEN_IN_SECTIONS.get(name):
+            found["properties"] = {key: it for key, it in found["properties"].items() if key not in written}
+            found.pop("required", None)
         if definitions.setdefault(name, found) != found:
             raise ValueError(f"two settings are called {name}")
     return {"type": "object", "properties": properties, "additionalProperties": False}

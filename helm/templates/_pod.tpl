@@ -69,7 +69,7 @@ args: {{- concat (list "--config" "/config/config.yaml") $values.extraArgs | toY
 env:
   - {name: HOME, value: /tmp}
   {{- if eq .tier "gateway" }}
-  {{- include "specdec.redisEnv" .root | nindent 2 }}
+  {{- include "specdec.redisEnv" .root | trim | nindent 2 }}
   {{- end }}
   {{- with $values.extraEnv }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- with $values.extraEnvFrom }}
@@ -179,30 +179,6 @@ preStop:
 {{- if eq .tier "gateway" }}{{ include "specdec.redisVolumes" .root }}{{ end }}
 {{- with $values.extraVolumes }}
 {{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{- define "specdec.redisMounts" -}}
-{{- with .Values.redis.external.tls }}
-{{- if and .enabled .caSecret }}
-- {name: redis-ca, mountPath: /redis-ca, readOnly: true}
-{{- end }}
-{{- if and .enabled .clientSecret }}
-- {name: redis-client, mountPath: /redis-client, readOnly: true}
-{{- end }}
-{{- end }}
-{{- end -}}
-
-{{- define "specdec.redisVolumes" -}}
-{{- with .Values.redis.external.tls }}
-{{- if and .enabled .caSecret }}
-- name: redis-ca
-  secret: {secretName: {{ .caSecret }}, defaultMode: 0440}
-{{- end }}
-{{- if and .enabled .clientSecret }}
-- name: redis-client
-  secret: {secretName: {{ .clientSecret }}, defaultMode: 0440}
-{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -33,7 +33,7 @@ def _load(objects: list[Manifest], component: str, folder: Path, monkeypatch: py
     path = folder / f"{component}.yaml"
     path.write_text(named(objects, "ConfigMap", component)["data"]["config.yaml"], encoding="utf-8")
     container = pods(objects)[component]["spec"]["containers"][0]
-    known = {"REDIS_PASSWORD": "secret"}
+    known = {"REDIS_PASSWORD": "secret", "REDIS_KV_PASSWORD": "other-secret"}
     for variable in container.get("env", []):
         default = known.get(variable["name"], "redis://from-a-secret:6379/0")
         value = variable.get("value", default)
@@ -67,6 +67,36 @@ def test_the_gateway_can_dial_the_session_store(
     assert settings.redis_url == expected[case]
     if "sentinel" not in settings.redis_url:
         assert connect(settings.redis_url)
+
+
+@pytest.mark.parametrize("case", ["default", "minimal-cpu", "kv"], indirect=True)
+def test_the_gateway_can_dial_the_store_of_blocks(
+    objects: list[Manifest], case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _load(objects, "gateway", tmp_path, monkeypatch)
+    assert isinstance(settings, GatewaySettings)
+    expected = {
+        "default": "",
+        "minimal-cpu": "redis://prod-specdec-valkey-kv:6379/0",
+        "kv": "rediss://specdec:other-secret@blocks.example.com:6390/0?ssl_ca_certs=/redis-kv-ca/ca.crt"
+        "&ssl_certfile=/redis-kv-client/tls.crt&ssl_keyfile=/redis-kv-client/tls.key",
+    }
+    assert settings.kv.redis_url == expected[case]
+    assert settings.kv.redis_url != settings.redis_url
+    if settings.kv.redis_url:
+        assert connect(settings.kv.redis_url)
+    assert settings.kv.block_tokens == (512 if case == "kv" else 256)
+
+
+@pytest.mark.parametrize("case", ["minimal-cpu"], indirect=True)
+def test_sessions_are_never_evicted_and_blocks_are(objects: list[Manifest]) -> None:
+    def policy(component: str) -> str:
+        arguments = pods(objects)[component]["spec"]["containers"][0]["args"]
+        return str(arguments[arguments.index("--maxmemory-policy") + 1])
+
+    assert (policy("valkey"), policy("valkey-kv")) == ("noeviction", "allkeys-lru")
+    kept = {each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "StatefulSet")}
+    assert [name for name, spec in kept.items() if "volumeClaimTemplates" in spec] == ["prod-specdec-valkey"]
 
 
 def test_a_value_of_config_reaches_its_service(
@@ -159,6 +189,8 @@ def test_files_that_the_settings_name_are_mounted(objects: list[Manifest]) -> No
         settings = config(objects, tier)
         tls = settings.get("tls", {})
         files = [*(tls[name] for name in ("certificate", "key", "ca") if name in tls), settings["model"]["path"]]
+        for variable in container["env"]:
+            files += re.findall(r"ssl_\w+=([^&]+)", variable.get("value", ""))
         for file in files:
             assert file.startswith((*mounts, "/app/models/")), file
 
