@@ -42,8 +42,9 @@ check: lint type layers test ## What CI runs.
 format: install-dev ## Format the code and the protos.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/buf format -w
 
-lint: install-dev ## Lint the code and the protos.
+lint: install-dev ## Lint the code, the protos and the Dockerfiles.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/buf lint && $(BIN)/buf format -d --exit-code
+	$(BIN)/hadolint */Dockerfile
 
 type: install-dev ## Check the types.
 	$(BIN)/mypy
