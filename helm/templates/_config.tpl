@@ -72,8 +72,7 @@ scaling:
 metrics:
   {{- if .Values.metrics.prometheusAddress }}
   prometheus: {{ .Values.metrics.prometheusAddress }}
-  # Gateways count the same rounds once more.
-  matchers: 'namespace="{{ .Release.Namespace }}",release="{{ .Release.Name }}",component!="gateway"'
+  matchers: {{ include "specdec.matchers" . | squote }}
   {{- else }}
   {{- range $tier := list "verifier" "drafter" }}
   {{- $each := dict "root" $ "tier" $tier }}

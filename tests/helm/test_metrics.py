@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +95,12 @@ def test_autoscalers_ask_for_what_is_exported(objects: list[Manifest], exported:
     triggers = [trigger for each in of_kind(objects, "ScaledObject") for trigger in each["spec"]["triggers"]]
     assert len(triggers) == 3
     assert _unknown([trigger["metadata"]["query"] for trigger in triggers], exported) == []
+
+
+def test_services_do_not_count_the_same_under_one_name() -> None:
+    """A sum over a name would count it twice."""
+    counted = Counter(name for name, _, _ in _families())
+    assert [name for name, count in counted.items() if count > 1] == []
 
 
 def test_a_metric_that_nobody_exports_is_noticed(exported: dict[str, set[str]]) -> None:
