@@ -11,6 +11,7 @@ import yaml
 
 from drafter_service.config import DrafterSettings
 from gateway.config import GatewaySettings
+from gateway.ratio_controller.config import RatioSettings
 from specdec.serving.settings import Settings
 from verifier_service.config import VerifierSettings
 
@@ -23,16 +24,19 @@ SERVICES: dict[str, type[Settings]] = {
     "drafter": DrafterSettings,
     "verifier": VerifierSettings,
     "gateway": GatewaySettings,
+    "ratioController": RatioSettings,
 }
 WRITTEN_BY_THE_CHART = {
     *("address", "http", "health", "discovery", "cluster", "tls", "drafters", "verifiers", "redis_url"),
-    *("mode", "gamma", "gamma_max", "drain", "drain_seconds"),
+    *("mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics", "interval"),
+    "ratioController.lease",
 }
-"""Settings that no tier's `config` may hold, for the chart would write over them."""
+"""Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""
 WRITTEN_IN_SECTIONS = {
     "ModelSettings": {"path", "name"},
     "TokenizerSettings": {"path", "name"},
     "KvSettings": {"redis_url"},
+    "ScalingSettings": {"minimum", "maximum", "down_seconds", "min_speedup"},
 }
 """Those that a section of it may not hold."""
 
@@ -82,7 +86,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"speculation\.mode", {"enum": ["off", "rejection", "block", "coupled"]}),
     (r"sizing\.alpha|.*minAcceptance", SHARE),
     (r"sizing\.gamma", {**COUNT, "maximum": 64}),
-    (r"sizing\..*|.*maxFirstTokenSeconds", POSITIVE),
+    (r"sizing\..*|.*(maxFirstTokenSeconds|minSpeedup)", POSITIVE),
     (r"extraObjects", {"type": "array", "items": {"type": ["object", "string"]}}),
 )
 """What a value may be, by the first pattern that is its whole path; else its type is that of its default."""
@@ -122,7 +126,7 @@ def _object(values: Mapping[str, Any], path: str, definitions: Schema) -> Schema
 def _value(value: Any, path: str, definitions: Schema) -> Schema:
     tier, _, name = path.partition(".")
     if name == "config" and tier in SERVICES:
-        return _config(SERVICES[tier], definitions)
+        return _config(tier, definitions)
     for pattern, rule in RULES:
         if re.fullmatch(pattern, path):
             return rule
@@ -131,10 +135,11 @@ def _value(value: Any, path: str, definitions: Schema) -> Schema:
     return DEFAULTS[type(value)]
 
 
-def _config(settings: type[Settings], definitions: Schema) -> Schema:
-    """The service's own schema, less what the chart writes."""
-    full = settings.model_json_schema(ref_template="#/$defs/{model}")
-    properties = {key: value for key, value in full["properties"].items() if key not in WRITTEN_BY_THE_CHART}
+def _config(component: str, definitions: Schema) -> Schema:
+    """The component's own schema, less what the chart writes."""
+    full = SERVICES[component].model_json_schema(ref_template="#/$defs/{model}")
+    free = [key for key in full["properties"] if not {key, f"{component}.{key}"} & WRITTEN_BY_THE_CHART]
+    properties = {key: full["properties"][key] for key in free}
     for name in sorted(_referred(properties, full["$defs"])):
         found = dict(full["$defs"][name])
         if written := WRITTEN_IN_SECTIONS.get(name):

@@ -1,6 +1,5 @@
 """What the gateway counts. Rates are for the reader to derive: acceptance = accepted / drafted, tokens per round with a
-draft = 1 + accepted / rounds. Verifiers count the same rounds under names of their own, for a sum over one name must not
-count twice."""
+draft = 1 + accepted / rounds. Verifiers count the same rounds under names of their own, so that no sum counts twice."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

@@ -112,6 +112,16 @@ def test_a_value_of_config_reaches_its_service(
     )
 
 
+@pytest.mark.parametrize("case", ["ratio-controller"], indirect=True)
+def test_the_ratio_controller_is_told_what_drafts_must_bring(
+    objects: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _load(objects, "ratio-controller", tmp_path, monkeypatch)
+    assert isinstance(settings, RatioSettings)
+    scaling = settings.scaling
+    assert (scaling.minimum, scaling.maximum, scaling.min_speedup, scaling.draft_batch) == (0, 16, 1.2, 32)
+
+
 def test_selectors_choose_the_pods_they_mean_and_no_others(objects: list[Manifest]) -> None:
     templates = pods(objects)
     for each in of_kind(objects, "Deployment", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"):
