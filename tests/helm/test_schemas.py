@@ -26,11 +26,17 @@ def _sleeps(manifest: Manifest) -> bool:
     return "'sleep': {" in str(manifest)
 
 
+def _claims(manifest: Manifest) -> bool:
+    return "'resourceClaims': " in str(manifest)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_are_what_kubernetes_takes(objects: list[Manifest], version: str) -> None:
     core = [each for each in objects if not _of_operators(each)]
     if version == "1.29":  # knows preStop's sleep only behind a feature gate: drain.preStop=exec is for it
         core = [each for each in core if not _sleeps(each)]
+    if version in {"1.29", "1.30"}:  # wrote claims otherwise
+        core = [each for each in core if not _claims(each)]
     assert len(core) > 10
     for each in core:
         kubernetes_validate.validate(each, version, strict=True)

@@ -14,7 +14,7 @@ from gateway.rpc.service import SERVICES as GATEWAY
 from gateway.store.redis_client import connect
 from specdec.serving.server import LIVENESS
 from specdec.serving.settings import Settings, split_address
-from tests.helm.engine import Manifest
+from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import TIERS, config, containers, named, of_kind, pods, selects, tiers
 from verifier_service.config import VerifierSettings
 from verifier_service.service import SERVICE as VERIFIER
@@ -97,6 +97,19 @@ def test_sessions_are_never_evicted_and_blocks_are(objects: list[Manifest]) -> N
     assert (policy("valkey"), policy("valkey-kv")) == ("noeviction", "allkeys-lru")
     kept = {each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "StatefulSet")}
     assert [name for name, spec in kept.items() if "volumeClaimTemplates" in spec] == ["prod-specdec-valkey"]
+
+
+def test_pods_that_have_no_placement_of_their_own_go_where_gateways_go(helm: Helm) -> None:
+    tolerations = [{"key": "pool", "operator": "Exists"}]
+    values = {
+        "gateway": {"tolerations": tolerations, "podSecurityContext": {"runAsUser": None}},
+        "redis": {"dev": {"enabled": True}, "kv": {"dev": {"enabled": True}}},
+        "drafter": {"autoscaling": {"kind": "ratio"}},
+    }
+    found = pods(manifests(helm.render(CHART, values)))
+    for component in ("gateway", "ratio-controller", "test", "valkey", "valkey-kv"):
+        assert found[component]["spec"]["tolerations"] == tolerations, component
+        assert "runAsUser" not in found[component]["spec"]["securityContext"], component
 
 
 def test_a_value_of_config_reaches_its_service(
@@ -257,3 +270,14 @@ def test_gpu_tiers_ask_for_the_accelerator_that_is_named(full: list[Manifest]) -
     wanted = {tier: pods(full)[tier]["spec"]["containers"][0]["resources"] for tier in ("drafter", "verifier")}
     assert wanted["drafter"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
     assert wanted["verifier"]["limits"]["nvidia.com/gpu"] == wanted["verifier"]["requests"]["nvidia.com/gpu"] == "2"
+
+
+@pytest.mark.parametrize("case", ["dra"], indirect=True)
+def test_accelerators_are_claimed_where_a_template_is_named(objects: list[Manifest]) -> None:
+    for tier, template in {"drafter": "small-gpu", "verifier": "large-gpu"}.items():
+        spec = pods(objects)[tier]["spec"]
+        (claim,) = spec["resourceClaims"]
+        assert claim["resourceClaimTemplateName"] == template
+        resources = spec["containers"][0]["resources"]
+        assert resources["claims"] == [{"name": claim["name"]}]
+        assert resources["limits"].keys() == {"memory"}
