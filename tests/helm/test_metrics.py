@@ -99,7 +99,7 @@ def test_dashboards_ask_for_what_is_exported(full: list[Manifest], exported: dic
 @pytest.mark.parametrize("case", ["keda"], indirect=True)
 def test_autoscalers_ask_for_what_is_exported(objects: list[Manifest], exported: dict[str, set[str]]) -> None:
     triggers = [trigger for each in of_kind(objects, "ScaledObject") for trigger in each["spec"]["triggers"]]
-    assert len(triggers) == 3
+    assert len(triggers) == 4
     assert _unknown([trigger["metadata"]["query"] for trigger in triggers], exported) == []
 
 
