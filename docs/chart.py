@@ -59,7 +59,10 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.cache\.kind", {"enum": ["emptyDir", "claim", "existingClaim"]}),
     (r".*\.huggingFace\.repository", {"type": "string", "pattern": r"^([\w.-]+/[\w.-]+)?$"}),
     (r".*\.huggingFace\.revision", {"type": "string", "minLength": 1}),
-    (r".*(existingClaim|existingSecret|caSecret|clientSecret|tlsSecret|Secret\.name|issuerRef\.name|claimTemplate)", NAME),
+    (
+        r".*(existingClaim|existingSecret|caSecret|clientSecret|tlsSecret|Secret\.name|issuerRef\.name|claimTemplate)",
+        NAME,
+    ),
     (r".*(nameOverride|fullnameOverride|serviceAccount\.name)", NAME),
     (r"tls\.existingSecrets\.\w+", NAME),
     (r"drafter\.autoscaling\.kind", {"enum": ["none", "hpa", "keda", "ratio"]}),
