@@ -72,7 +72,7 @@ chart-tools: ## Fetch promtool and the schemas of the operators' resources, for 
 	@if command -v npm >/dev/null; then $(MAKE) -s build/crds/.installed || test -z "$$CI"; fi
 	@if command -v apt-get >/dev/null; then $(MAKE) -s build/promtool || test -z "$$CI"; fi
 
-build/crds/.installed:
+build/crds/.installed: Makefile
 	@echo "fetching the schemas of operators into build/crds ..."
 	npm install --loglevel=error --no-audit --no-fund --prefix build/crds @kubernetes-models/keda@0.4.2 \
 		@kubernetes-models/prometheus-operator@6.0.0 @kubernetes-models/cert-manager@4.4.4 @kubernetes-models/gateway-api@0.5.1 >/dev/null
