@@ -11,6 +11,7 @@ import yaml
 
 from drafter_service.config import DrafterSettings
 from gateway.config import GatewaySettings
+from gateway.ratio_controller.config import RatioSettings
 from specdec.serving.settings import Settings
 from verifier_service.config import VerifierSettings
 
@@ -23,16 +24,26 @@ SERVICES: dict[str, type[Settings]] = {
     "drafter": DrafterSettings,
     "verifier": VerifierSettings,
     "gateway": GatewaySettings,
+    "ratioController": RatioSettings,
 }
 WRITTEN_BY_THE_CHART = {
     *("address", "http", "health", "discovery", "cluster", "tls", "drafters", "verifiers", "redis_url"),
-    *("mode", "gamma", "gamma_max", "drain", "drain_seconds"),
+    *("mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics", "interval"),
+    "ratioController.lease",
 }
-"""Settings that no tier's `config` may hold, for the chart would write over them."""
+"""Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""
+WRITTEN_IN_SECTIONS = {
+    "ModelSettings": {"path", "name"},
+    "TokenizerSettings": {"path", "name"},
+    "KvSettings": {"redis_url"},
+    "ScalingSettings": {"minimum", "maximum", "down_seconds", "min_speedup"},
+}
+"""Those that a section of it may not hold."""
 
 DURATION = {"type": "string", "pattern": r"^([0-9]+(h|m|s|ms))+$"}
 PORTS = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}}
 STRINGS = {"type": "array", "items": {"type": "string"}}
+ADDRESSES = {"type": "array", "items": {"type": "string", "pattern": r"^[^\s@/,]+:[0-9]+$"}}
 COUNT = {"type": "integer", "minimum": 0}
 AT_LEAST_ONE = {"type": "integer", "minimum": 1}
 POSITIVE = {"type": "number", "exclusiveMinimum": 0}
@@ -48,7 +59,10 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.cache\.kind", {"enum": ["emptyDir", "claim", "existingClaim"]}),
     (r".*\.huggingFace\.repository", {"type": "string", "pattern": r"^([\w.-]+/[\w.-]+)?$"}),
     (r".*\.huggingFace\.revision", {"type": "string", "minLength": 1}),
-    (r".*(existingClaim|existingSecret|caSecret|clientSecret|tlsSecret|Secret\.name|issuerRef\.name)", NAME),
+    (
+        r".*(existingClaim|existingSecret|caSecret|clientSecret|tlsSecret|Secret\.name|issuerRef\.name|claimTemplate)",
+        NAME,
+    ),
     (r".*(nameOverride|fullnameOverride|serviceAccount\.name)", NAME),
     (r"tls\.existingSecrets\.\w+", NAME),
     (r"drafter\.autoscaling\.kind", {"enum": ["none", "hpa", "keda", "ratio"]}),
@@ -56,15 +70,15 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.pdb\.maxUnavailable", {"anyOf": [COUNT, {"type": "string", "pattern": r"^[0-9]+%$"}]}),
     (r".*\.service\.type", {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
     (r".*\.drain\.preStop", {"enum": ["sleep", "exec"]}),
-    (r".*\.keda\.threshold", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}),
+    (r".*\.keda\.(threshold|kvUsage)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}),
     (r".*\.gpu\.resourceName", {"type": "string", "pattern": r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$"}),
     (r".*(gpu\.count|maxReplicas|startupSeconds|pollingInterval|maxTokens)", AT_LEAST_ONE),
     (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
     (r".*\.(size|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
-    (r"redis\.external\.addresses", {"type": "array", "items": {"type": "string", "pattern": r"^[^\s@/,]+:[0-9]+$"}}),
-    (r"redis\.external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
+    (r"redis\.(kv\.)?external\.addresses", ADDRESSES),
+    (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
     (r"tls\.mode", {"enum": ["certManager", "existingSecrets"]}),
     (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),
     (r"networkPolicy\..*Ports", PORTS),
@@ -75,7 +89,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"speculation\.mode", {"enum": ["off", "rejection", "block", "coupled"]}),
     (r"sizing\.alpha|.*minAcceptance", SHARE),
     (r"sizing\.gamma", {**COUNT, "maximum": 64}),
-    (r"sizing\..*|.*maxFirstTokenSeconds", POSITIVE),
+    (r"sizing\..*|.*(maxFirstTokenSeconds|minSpeedup)", POSITIVE),
     (r"extraObjects", {"type": "array", "items": {"type": ["object", "string"]}}),
 )
 """What a value may be, by the first pattern that is its whole path; else its type is that of its default."""
@@ -115,7 +129,7 @@ def _object(values: Mapping[str, Any], path: str, definitions: Schema) -> Schema
 def _value(value: Any, path: str, definitions: Schema) -> Schema:
     tier, _, name = path.partition(".")
     if name == "config" and tier in SERVICES:
-        return _config(SERVICES[tier], definitions)
+        return _config(tier, definitions)
     for pattern, rule in RULES:
         if re.fullmatch(pattern, path):
             return rule
@@ -124,15 +138,16 @@ def _value(value: Any, path: str, definitions: Schema) -> Schema:
     return DEFAULTS[type(value)]
 
 
-def _config(settings: type[Settings], definitions: Schema) -> Schema:
-    """The service's own schema, less what the chart writes."""
-    full = settings.model_json_schema(ref_template="#/$defs/{model}")
-    properties = {key: value for key, value in full["properties"].items() if key not in WRITTEN_BY_THE_CHART}
+def _config(component: str, definitions: Schema) -> Schema:
+    """The component's own schema, less what the chart writes."""
+    full = SERVICES[component].model_json_schema(ref_template="#/$defs/{model}")
+    free = [key for key in full["properties"] if not {key, f"{component}.{key}"} & WRITTEN_BY_THE_CHART]
+    properties = {key: full["properties"][key] for key in free}
     for name in sorted(_referred(properties, full["$defs"])):
         found = dict(full["$defs"][name])
-        if name in {"ModelSettings", "TokenizerSettings"}:
-            found["properties"] = {key: it for key, it in found["properties"].items() if key not in {"path", "name"}}
-            del found["required"]
+        if written := WRITTEN_IN_SECTIONS.get(name):
+            found["properties"] = {key: it for key, it in found["properties"].items() if key not in written}
+            found.pop("required", None)
         if definitions.setdefault(name, found) != found:
             raise ValueError(f"two settings are called {name}")
     return {"type": "object", "properties": properties, "additionalProperties": False}

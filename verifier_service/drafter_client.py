@@ -168,8 +168,8 @@ class DrafterClient:
             self._link.nacked(nack.session_id, nack.epoch, reason, nack.detail)
         if response.HasField("pong"):
             self._answered(response.pong.nonce)
-        if response.HasField("load") and response.load.step_seconds > 0:
-            self._link.step_seconds = response.load.step_seconds
+        if response.HasField("load"):
+            self._link.loaded(response.load.sessions, response.load.step_seconds)
 
     def _answered(self, nonce: int) -> None:
         asked = self._asked.get(nonce)

@@ -1,10 +1,16 @@
 """The drafters there are, and which one a session should use."""
 
-from collections.abc import Container, Iterable
+import math
+from collections.abc import Container, Iterable, Sequence
 
 from specdec.serving.rendezvous import ranking
 from verifier_service.link import DrafterLink, LinkState, LinkStatus
 from verifier_service.rounds import Fallback
+
+_NEAR = 0.001
+"""Seconds beyond the least round trip that are as good as that: within a zone it is less, to another one often more."""
+_SHARE = 1.25
+"""How much more than an even share of the sessions a near drafter may have before those that are far are no worse."""
 
 
 class DrafterPool:
@@ -25,9 +31,11 @@ class DrafterPool:
         """The ready link of the greatest hash with the session, but none whose address is in `avoid`.
 
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
+        Where some drafters are far, in another zone, those that are near are taken as long as they have room.
         """
-        ready = [link.address for link in self._links if link.state is LinkState.READY and link.address not in avoid]
-        return self._by_address[ranking(session_id, ready)[0]] if ready else None
+        ready = [link for link in self._links if link.state is LinkState.READY and link.address not in avoid]
+        candidates = [link.address for link in _near(ready) or ready]
+        return self._by_address[ranking(session_id, candidates)[0]] if candidates else None
 
     def absence(self) -> Fallback:
         """Why `choose` finds nothing."""
@@ -48,3 +56,13 @@ class DrafterPool:
     @property
     def _links(self) -> Iterable[DrafterLink]:
         return self._by_address.values()
+
+
+def _near(links: Sequence[DrafterLink]) -> list[DrafterLink]:
+    """Those of the least distance, without any that has much more than its share; none when all are as near."""
+    reach = min((link.distance for link in links), default=0.0) + _NEAR
+    near = [link for link in links if link.distance <= reach]
+    if len(near) == len(links):
+        return []
+    share = math.ceil(_SHARE * (sum(link.sessions for link in links) + 1) / len(links))
+    return [link for link in near if link.sessions < share]

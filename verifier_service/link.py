@@ -1,5 +1,6 @@
 """The link to one drafter without its wire: who is served over it, what waits to be sent, and whether it works."""
 
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +15,8 @@ from verifier_service.outbox import Outbox
 
 _TIMEOUTS_IN_A_ROW = 4
 """Waits in vain, over all sessions, after which the drafter is taken to hang."""
+_PINGS = 16
+"""How many round trips are remembered."""
 
 _log = structlog.get_logger()
 
@@ -45,6 +48,9 @@ class DrafterLink:
         self.state = LinkState.CONNECTING
         self.step_seconds = 0.0
         """What the drafter says one step takes; 0 before it said."""
+        self.sessions = 0
+        """What the drafter says it serves, other verifiers' sessions among them."""
+        self._round_trips: deque[float] = deque(maxlen=_PINGS)
         self.breaker = Breaker(_TIMEOUTS_IN_A_ROW, probe)
         self.outbox = Outbox()
         self._model = ""
@@ -58,6 +64,11 @@ class DrafterLink:
         """State, with the reason of a refusal."""
         state = f"{self.state}: {self._detail}" if self._detail else self.state.value
         return LinkStatus(self.address, state, self._model)
+
+    @property
+    def distance(self) -> float:
+        """Least round trip of late, in seconds: what it takes when nobody is busy; 0 before it was measured."""
+        return min(self._round_trips, default=0.0)
 
     # From above.
 
@@ -102,7 +113,13 @@ class DrafterLink:
 
     def round_trip(self, seconds: float) -> None:
         """A ping was answered after so long."""
+        self._round_trips.append(seconds)
         self._metrics.drafter_rtt.labels(self.address).set(seconds)
+
+    def loaded(self, sessions: int, step_seconds: float) -> None:
+        """The drafter says how busy it is."""
+        self.sessions = sessions
+        self.step_seconds = step_seconds or self.step_seconds
 
     def gone(self) -> None:
         """There is no such drafter any more; nothing of it is shown from now on."""

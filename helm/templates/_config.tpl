@@ -54,8 +54,13 @@ peer: {{ include "specdec.tlsName" (dict "root" $.root "tier" .) }}
 {{- end }}
 {{- end -}}
 
-{{/* The YAML that the ratio controller reads. Its Lease outlasts two looks, as it must. */}}
+{{/* The YAML that the ratio controller reads: what the chart knows, over its own `config`. */}}
 {{- define "specdec.config.ratio" -}}
+{{ toYaml (mustMergeOverwrite (deepCopy .Values.ratioController.config) (fromYaml (include "specdec.config.ratio.known" .))) }}
+{{- end -}}
+
+{{/* The Lease outlasts two looks, as it must. */}}
+{{- define "specdec.config.ratio.known" -}}
 {{- $scaling := .Values.drafter.autoscaling -}}
 deployment: {{ include "specdec.name" (dict "root" . "tier" "drafter") }}
 http: 0.0.0.0:9090
@@ -69,11 +74,11 @@ scaling:
   minimum: {{ $scaling.minReplicas }}
   maximum: {{ $scaling.maxReplicas }}
   down_seconds: {{ $scaling.scaleDownSeconds }}
+  min_speedup: {{ .Values.speculation.minSpeedup }}
 metrics:
   {{- if .Values.metrics.prometheusAddress }}
   prometheus: {{ .Values.metrics.prometheusAddress }}
-  # Gateways count the same rounds once more.
-  matchers: 'namespace="{{ .Release.Namespace }}",release="{{ .Release.Name }}",component!="gateway"'
+  matchers: {{ include "specdec.matchers" . | squote }}
   {{- else }}
   {{- range $tier := list "verifier" "drafter" }}
   {{- $each := dict "root" $ "tier" $tier }}

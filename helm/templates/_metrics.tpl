@@ -1,17 +1,17 @@
-{{/* PromQL matchers of a tier's own series, without braces. */}}
+{{/* PromQL matchers of this release's series, without braces. */}}
 {{- define "specdec.matchers" -}}
-namespace="{{ .root.Release.Namespace }}",component="{{ .tier }}",release="{{ .root.Release.Name }}"
+namespace="{{ .Release.Namespace }}",release="{{ .Release.Name }}"
 {{- end -}}
 
 {{/* PromQL of what a tier has to carry: what its autoscaler divides among replicas. */}}
 {{- define "specdec.demand" -}}
-{{- $matchers := include "specdec.matchers" . -}}
+{{- $matchers := include "specdec.matchers" .root -}}
 {{- if eq .tier "drafter" -}}
 sum(specdec_drafter_sessions{ {{- $matchers -}} })
 {{- else if eq .tier "verifier" -}}
 sum(specdec_requests_running{ {{- $matchers -}} }) + sum(specdec_requests_waiting{ {{- $matchers -}} })
 {{- else -}}
-sum(specdec_requests_running{ {{- $matchers -}} })
+sum(specdec_gateway_requests_running{ {{- $matchers -}} })
 {{- end -}}
 {{- end -}}
 

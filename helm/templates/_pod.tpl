@@ -19,6 +19,10 @@ spec:
   securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.podSecurity" .) "over" $values.podSecurityContext) | nindent 4 }}
   {{- include "specdec.pullSecrets" .root | nindent 2 }}
   {{- include "specdec.placement" (dict "root" .root "tier" .tier "values" $values) | nindent 2 }}
+  {{- if include "specdec.claimsDevices" $values }}
+  resourceClaims:
+    - {name: accelerator, resourceClaimTemplateName: {{ $values.gpu.claimTemplate }}}
+  {{- end }}
   terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
   {{- $init := include "specdec.initContainers" . | trim }}
   {{- if $init }}
@@ -69,7 +73,7 @@ args: {{- concat (list "--config" "/config/config.yaml") $values.extraArgs | toY
 env:
   - {name: HOME, value: /tmp}
   {{- if eq .tier "gateway" }}
-  {{- include "specdec.redisEnv" .root | nindent 2 }}
+  {{- include "specdec.redisEnv" .root | trim | nindent 2 }}
   {{- end }}
   {{- with $values.extraEnv }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- with $values.extraEnvFrom }}
@@ -141,10 +145,17 @@ preStop:
 {{- end -}}
 {{- end -}}
 
+{{/* Whether a tier's accelerators are claimed, and not counted. */}}
+{{- define "specdec.claimsDevices" -}}
+{{- if .gpu }}{{ if and .gpu.enabled .gpu.claimTemplate }}true{{ end }}{{ end -}}
+{{- end -}}
+
 {{/* Requests and limits, the accelerator among them. */}}
 {{- define "specdec.resources" -}}
 {{- $resources := deepCopy .resources -}}
-{{- if and .gpu .gpu.enabled -}}
+{{- if include "specdec.claimsDevices" . -}}
+{{- $_ := set $resources "claims" (list (dict "name" "accelerator")) -}}
+{{- else if and .gpu .gpu.enabled -}}
 {{- $gpu := dict .gpu.resourceName (.gpu.count | toString) -}}
 {{- $_ := set $resources "limits" (merge $gpu ($resources.limits | default dict)) -}}
 {{- $_ := set $resources "requests" (merge $gpu ($resources.requests | default dict)) -}}
@@ -179,30 +190,6 @@ preStop:
 {{- if eq .tier "gateway" }}{{ include "specdec.redisVolumes" .root }}{{ end }}
 {{- with $values.extraVolumes }}
 {{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{- define "specdec.redisMounts" -}}
-{{- with .Values.redis.external.tls }}
-{{- if and .enabled .caSecret }}
-- {name: redis-ca, mountPath: /redis-ca, readOnly: true}
-{{- end }}
-{{- if and .enabled .clientSecret }}
-- {name: redis-client, mountPath: /redis-client, readOnly: true}
-{{- end }}
-{{- end }}
-{{- end -}}
-
-{{- define "specdec.redisVolumes" -}}
-{{- with .Values.redis.external.tls }}
-{{- if and .enabled .caSecret }}
-- name: redis-ca
-  secret: {secretName: {{ .caSecret }}, defaultMode: 0440}
-{{- end }}
-{{- if and .enabled .clientSecret }}
-- name: redis-client
-  secret: {secretName: {{ .clientSecret }}, defaultMode: 0440}
-{{- end }}
 {{- end }}
 {{- end -}}
 

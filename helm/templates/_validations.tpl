@@ -1,19 +1,25 @@
 {{/* What the schema cannot say; each mistake is one sentence, and all of them are told at once. */}}
 {{- define "specdec.validate" -}}
 {{- $wrong := list -}}
-{{- $redis := .Values.redis -}}
-{{- $external := or $redis.external.url $redis.external.existingSecret $redis.external.addresses -}}
-{{- if not (or $external $redis.dev.enabled) -}}
+{{- $sessions := dict "root" . "prefix" "redis" "redis" .Values.redis -}}
+{{- $blocks := dict "root" . "prefix" "redis-kv" "redis" .Values.redis.kv -}}
+{{- if not (include "specdec.redisIsGiven" $sessions) -}}
 {{- $wrong = append $wrong "Gateways keep sessions in Redis: set redis.external.url, redis.external.existingSecret or redis.external.addresses, or redis.dev.enabled=true to try things out." -}}
 {{- end -}}
-{{- if and $external $redis.dev.enabled -}}
-{{- $wrong = append $wrong "Sessions live in one place: set either redis.external or redis.dev.enabled=true, not both." -}}
+{{- range $name, $role := dict "redis" $sessions "redis.kv" $blocks -}}
+{{- $external := $role.redis.external -}}
+{{- if and (include "specdec.redisIsExternal" $role) $role.redis.dev.enabled -}}
+{{- $wrong = append $wrong (printf "A role of Redis has one server: set either %s.external or %s.dev.enabled=true, not both." $name $name) -}}
 {{- end -}}
-{{- if and (gt (len $redis.external.addresses) 1) (not $redis.external.sentinelMaster) -}}
-{{- $wrong = append $wrong "redis.external.addresses holds several Sentinels or one server: set redis.external.sentinelMaster, or leave one address." -}}
+{{- if and (gt (len $external.addresses) 1) (not $external.sentinelMaster) -}}
+{{- $wrong = append $wrong (printf "%s.external.addresses holds several Sentinels or one server: set %s.external.sentinelMaster, or leave one address." $name $name) -}}
 {{- end -}}
-{{- if contains "@" $redis.external.url -}}
-{{- $wrong = append $wrong "redis.external.url must not hold a password, for values are kept in the release: put the whole URL in a Secret and name it in redis.external.existingSecret." -}}
+{{- if contains "@" $external.url -}}
+{{- $wrong = append $wrong (printf "%s.external.url must not hold a password, for values are kept in the release: put the whole URL in a Secret and name it in %s.external.existingSecret." $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (include "specdec.redisIsExternal" $sessions) (eq (include "specdec.redisServer" $sessions) (include "specdec.redisServer" $blocks)) -}}
+{{- $wrong = append $wrong "Blocks of keys and values may be evicted and sessions may not: give redis.kv.external another server than redis.external." -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (eq .Values.tls.mode "certManager") (not .Values.tls.certManager.issuerRef.name) -}}
 {{- $wrong = append $wrong "Mutual TLS by cert-manager needs an issuer: set tls.certManager.issuerRef.name." -}}

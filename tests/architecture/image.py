@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
@@ -13,6 +14,27 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("drafter_service", "verifier_service", "gateway")
+
+_WITHOUT_THE_REST = """
+import importlib, pkgutil, runpy, sys
+
+class Without:
+    def __init__(self, finder):
+        self._finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in BLOCKED else self._finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
+"""
+RUN_SERVICE = """
+sys.argv = [PACKAGE, *ARGUMENTS]
+runpy.run_module(PACKAGE, run_name="__main__", alter_sys=True)
+"""
+"""Code that starts the service as the image's entrypoint does."""
 
 
 class Instruction(NamedTuple):
@@ -84,3 +106,13 @@ def foreign_modules(service: str) -> frozenset[str]:
         for module, owners in metadata.packages_distributions().items()
         if not {canonicalize_name(owner) for owner in owners} & ours and module.isidentifier()
     ) - {"pip", "setuptools", "pkg_resources", "protos", "specdec", *SERVICES}
+
+
+def command_in_image(service: str, code: str, *arguments: str) -> list[str]:
+    """Runs `code`, which finds PACKAGE and ARGUMENTS, without the modules that the image lacks.
+
+    It is to run in the folder that `build` filled, with that folder as PYTHONPATH.
+    """
+    blocked = sorted(foreign_modules(service) | set(SERVICES) - {service})
+    head = f"PACKAGE, ARGUMENTS, BLOCKED = {service!r}, {list(arguments)!r}, frozenset({blocked!r})\n"
+    return [sys.executable, "-B", "-c", head + _WITHOUT_THE_REST + code]

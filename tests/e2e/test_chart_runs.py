@@ -1,4 +1,4 @@
-"""The chart's processes, with its settings, its mutual TLS and its probes, serve as its own test wants."""
+"""From the files of their images, with the chart's settings, mutual TLS and probes, the services pass its own test."""
 
 import os
 import subprocess
@@ -15,7 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specdec.cli import health
 from specdec.cli.processes import Children
-from tests.e2e.conftest import ROOT, START_SECONDS, environment, free_addresses, wait_until
+from tests.architecture.image import RUN_SERVICE, build, command_in_image
+from tests.e2e.conftest import START_SECONDS, environment, free_addresses, wait_until
 from tests.helm.engine import CHART, NAMESPACE, RELEASE, Manifest, find_helm, manifests
 from tests.helm.objects import TIERS, config, pods
 from tests.integration.serving.certificates import Authority
@@ -43,19 +44,26 @@ class Cluster:
         return self._at[tier, kind]
 
     def start(self, tier: str) -> subprocess.Popen[bytes]:
-        """The tier's container: its module, its arguments, its file."""
+        """The tier's container: the files and modules of its image, its arguments, its file."""
+        image = self._image(tier)
         path = self.folder / f"{tier}.yaml"
         path.write_text(yaml.safe_dump(self._settings(tier)), encoding="utf-8")
         container = pods(self.objects)[tier]["spec"]["containers"][0]
         arguments = [str(path) if each == "/config/config.yaml" else each for each in container["args"]]
         with (self.folder / f"{tier}.log").open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", MODULES[tier], *arguments],
-                cwd=ROOT,
-                env={**environment(), "SPECDEC_GATEWAY_REDIS_URL": self._redis_url},
+                command_in_image(MODULES[tier], RUN_SERVICE, *arguments),
+                cwd=image,
+                env={**environment(), "PYTHONPATH": str(image), "SPECDEC_GATEWAY_REDIS_URL": self._redis_url},
                 stdout=log,
                 stderr=log,
             )
+
+    def _image(self, tier: str) -> Path:
+        folder = self.folder / f"{tier}-image"
+        if not folder.exists():
+            build(MODULES[tier], folder)
+        return folder
 
     def _settings(self, tier: str) -> dict[str, object]:
         """The chart's, but for what a machine differs in from a pod: addresses, and where files are mounted."""
@@ -64,7 +72,7 @@ class Cluster:
             settings[kind] = self.at(tier, kind)
         for name in ("certificate", "key", "ca"):
             settings["tls"][name] = settings["tls"][name].replace("/tls/", f"{self.folder / tier}/")
-        settings["model"]["path"] = settings["model"]["path"].replace("/app/", f"{ROOT}/")
+        settings["model"]["path"] = settings["model"]["path"].replace("/app/", f"{self._image(tier)}/")
         dialled = {"gateway": "verifier", "verifier": "drafter"}.get(tier)
         if dialled:
             settings["discovery"]["names"] = [self.at(dialled, "address")]

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.helm.engine import CHART, Helm, Manifest, find_helm, manifests
+from tests.integration.kubernetes.conftest import api, cluster  # noqa: F401 - fixtures
 
 CASES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
 

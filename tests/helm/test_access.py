@@ -1,9 +1,6 @@
 """The rendered Roles allow what gateways and the ratio controller do, and nothing more."""
 
-import json
-from collections.abc import Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,19 +18,6 @@ from tests.helm.objects import config, named
 
 DEPLOYMENTS: Kind = ("apps", "deployments", "ns")
 DRAFTER, VERIFIER = "prod-specdec-drafter", "prod-specdec-verifier"
-
-
-@pytest.fixture
-def api() -> Iterator[FakeKubernetes]:
-    with FakeKubernetes() as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(api: FakeKubernetes, tmp_path: Path) -> ClusterSettings:
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(api.kubeconfig()))
-    return ClusterSettings(kubeconfig=path, namespace="ns", timeout=1.0)
 
 
 def _rules(objects: list[Manifest], component: str) -> list[dict[str, Any]]:

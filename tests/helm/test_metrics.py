@@ -5,14 +5,17 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from drafter_service.metrics import DrafterMetrics
+from gateway.kv.metrics import KvMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.ratio_controller.metrics import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
@@ -23,23 +26,27 @@ from verifier_service.metrics import Metrics as VerifierMetrics
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 OF_PROMETHEUS = {"namespace", "pod", "component", "release", "le"}
 """Labels that scraping adds, or that histograms have."""
-PROMTOOL = os.environ.get("SPECDEC_PROMTOOL") or shutil.which("promtool")
+CASES = Path(__file__).with_name("rules_test.yaml")
+PROMTOOL = shutil.which("promtool", path=os.pathsep.join((str(CHART.parent / "build"), os.environ["PATH"])))
+needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="no promtool: `make chart-tools`, where there is apt-get")
+
+
+def _registries() -> dict[str, CollectorRegistry]:
+    """What each process exports."""
+    found = {name: CollectorRegistry() for name in ("drafter", "verifier", "gateway", "ratio-controller")}
+    DrafterMetrics(found["drafter"])
+    VerifierMetrics(found["verifier"])
+    GatewayMetrics(found["gateway"])
+    KvMetrics(found["gateway"])
+    ControllerMetrics(found["ratio-controller"])
+    for searching in ("verifier", "gateway"):
+        watch_age(StaticSource(()), found[searching])
+    return found
 
 
 def _families() -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    registry = CollectorRegistry()
-    GatewayMetrics(registry)
-    other = CollectorRegistry()
-    VerifierMetrics(other)
-    watch_age(StaticSource(()), other)
-    registries = [
-        registry,
-        other,
-        DrafterMetrics(CollectorRegistry()).registry,
-        ControllerMetrics(CollectorRegistry()).registry,
-    ]
-    for each in registries:
-        for collector in set(each._names_to_collectors.values()):
+    for registry in _registries().values():
+        for collector in set(registry._names_to_collectors.values()):
             described = next(iter(collector.describe()))
             yield described.name, described.type, tuple(getattr(collector, "_labelnames", ()))
 
@@ -67,15 +74,15 @@ def _unknown(queries: list[str], exported: dict[str, set[str]]) -> list[str]:
 
 
 @pytest.fixture
-def rules(full: list[Manifest]) -> dict[str, object]:
+def rules(full: list[Manifest]) -> dict[str, Any]:
     """As Prometheus would read them."""
-    spec: dict[str, object] = named(full, "PrometheusRule", "metrics")["spec"]
+    spec: dict[str, Any] = named(full, "PrometheusRule", "metrics")["spec"]
     return spec
 
 
-def test_rules_ask_for_what_is_exported(rules: dict[str, object], exported: dict[str, set[str]]) -> None:
-    queries = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]  # type: ignore[attr-defined]
-    recorded = {rule.get("record") for group in rules["groups"] for rule in group["rules"]}  # type: ignore[attr-defined]
+def test_rules_ask_for_what_is_exported(rules: dict[str, Any], exported: dict[str, set[str]]) -> None:
+    queries = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    recorded = {rule.get("record") for group in rules["groups"] for rule in group["rules"]}
     assert _unknown([query for query in queries if "specdec_" in query], exported) == []
     assert {name for query in queries for name in re.findall(r"specdec:[\w:]+", query)} <= recorded
 
@@ -92,8 +99,15 @@ def test_dashboards_ask_for_what_is_exported(full: list[Manifest], exported: dic
 @pytest.mark.parametrize("case", ["keda"], indirect=True)
 def test_autoscalers_ask_for_what_is_exported(objects: list[Manifest], exported: dict[str, set[str]]) -> None:
     triggers = [trigger for each in of_kind(objects, "ScaledObject") for trigger in each["spec"]["triggers"]]
-    assert len(triggers) == 3
+    assert len(triggers) == 4
     assert _unknown([trigger["metadata"]["query"] for trigger in triggers], exported) == []
+
+
+def test_services_do_not_count_the_same_under_one_name() -> None:
+    """A sum over a name would count it twice."""
+    exporters = Counter(name for name, _, _ in _families())
+    shared = {name for name, count in exporters.items() if count > 1}
+    assert shared == {"specdec_discovery_sync_age_seconds"}, "each process's own age is no count"
 
 
 def test_a_metric_that_nobody_exports_is_noticed(exported: dict[str, set[str]]) -> None:
@@ -102,14 +116,27 @@ def test_a_metric_that_nobody_exports_is_noticed(exported: dict[str, set[str]]) 
     ]
 
 
-def test_every_alert_says_what_to_do_and_is_in_the_manual(rules: dict[str, object]) -> None:
+def _alerts(rules: dict[str, Any]) -> list[dict[str, Any]]:
+    found = [rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule]
+    assert found
+    return found
+
+
+def test_every_alert_says_what_to_do_and_is_in_the_manual(rules: dict[str, Any]) -> None:
     manual = (CHART.parent / "docs" / "operating.md").read_text(encoding="utf-8")
-    alerts = [rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule]  # type: ignore[attr-defined]
-    assert alerts
-    for alert in alerts:
+    advised = set(re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", manual, re.MULTILINE))
+    assert advised == {alert["alert"] for alert in _alerts(rules)}
+    for alert in _alerts(rules):
         assert {"summary", "description"} <= alert["annotations"].keys()
         assert alert["labels"]["severity"] in {"warning", "critical"}
-        assert f"`{alert['alert']}`" in manual
+
+
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(rules: dict[str, Any]) -> None:
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
+    checks = [check for case in cases for check in case["alert_rule_test"]]
+    names = {alert["alert"] for alert in _alerts(rules)}
+    assert {check["alertname"] for check in checks if check["exp_alerts"]} == names
+    assert {check["alertname"] for check in checks if not check["exp_alerts"]} == names
 
 
 def test_monitors_label_series_as_the_rules_expect(full: list[Manifest]) -> None:
@@ -120,11 +147,20 @@ def test_monitors_label_series_as_the_rules_expect(full: list[Manifest]) -> None
         assert given == {"component": component, "release": "prod"}
 
 
-@pytest.mark.skipif(not PROMTOOL, reason="no promtool on PATH, and SPECDEC_PROMTOOL names none")
-def test_promtool_accepts_the_rules_and_their_cases(rules: dict[str, object], tmp_path: Path) -> None:
+@needs_promtool
+def test_promtool_accepts_the_rules_and_their_cases(rules: dict[str, Any], tmp_path: Path) -> None:
     assert PROMTOOL
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
-    shutil.copy(Path(__file__).with_name("rules_test.yaml"), tmp_path)
+    shutil.copy(CASES, tmp_path)
     for command in (["check", "rules", "rules.yaml"], ["test", "rules", "rules_test.yaml"]):
         done = subprocess.run([PROMTOOL, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("process", _registries())
+def test_promtool_accepts_what_is_exported(process: str) -> None:
+    assert PROMTOOL
+    page = generate_latest(_registries()[process])
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")

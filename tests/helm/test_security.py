@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helm.engine import Helm, Manifest
+from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import containers, named, of_kind, pods, selects
 
 ALLOWED_VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
@@ -165,6 +165,33 @@ def test_the_edges_between_tiers_are_exactly_these(objects: list[Manifest]) -> N
 def test_a_drafter_calls_nobody_but_dns(default: list[Manifest]) -> None:
     egress = named(default, "NetworkPolicy", "drafter")["spec"]["egress"]
     assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53]
+
+
+def _egress_ports(texts: dict[str, str]) -> set[int]:
+    egress = named(manifests(texts), "NetworkPolicy", "gateway")["spec"]["egress"]
+    known = {53, 50053, 443, 6443}
+    return {port["port"] for rule in egress for port in rule["ports"]} - known
+
+
+@pytest.mark.parametrize(
+    ("redis", "ports"),
+    [
+        ({"external": {"url": "redis://redis:6390/0"}}, {6390}),
+        ({"external": {"url": "redis://redis/0"}}, {6379}),
+        ({"external": {"url": "redis+sentinel://a:26379,b:26380/s"}}, {26379, 26380, 6379}),
+        ({"external": {"existingSecret": "url"}}, {6379}),
+        ({"external": {"addresses": ["a:6380"]}, "kv": {"external": {"addresses": ["b:6390"]}}}, {6380, 6390}),
+    ],
+)
+def test_a_gateway_may_reach_its_stores(helm: Helm, redis: dict[str, object], ports: set[int]) -> None:
+    assert _egress_ports(helm.render(CHART, {"redis": redis})) == ports
+
+
+def test_a_gateway_may_reach_the_chart_s_own_stores(helm: Helm) -> None:
+    values = {"redis": {"dev": {"enabled": True}, "kv": {"dev": {"enabled": True}}}}
+    edges = _edges(manifests(helm.render(CHART, values)))
+    assert {("gateway", "valkey", 6379), ("gateway", "valkey-kv", 6379)} <= edges
+    assert not [edge for edge in edges if edge[0].startswith("valkey") and edge[2] != 53]
 
 
 def test_passwords_are_in_no_object(helm: Helm, objects: list[Manifest]) -> None:

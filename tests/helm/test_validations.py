@@ -14,13 +14,25 @@ def _redis(**external: object) -> dict[str, Any]:
     return {"redis": {"external": external}}
 
 
+def _kv(url: str = "redis://redis:6379/0", **kv: object) -> dict[str, Any]:
+    return {"redis": {"external": {"url": url}, "kv": kv}}
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
         ({"redis": {}}, "Gateways keep sessions in Redis: set redis.external.url"),
-        ({"redis": {**REDIS["redis"], "dev": {"enabled": True}}}, "Sessions live in one place"),
+        ({"redis": {**REDIS["redis"], "dev": {"enabled": True}}}, "set either redis.external or redis.dev"),
         (_redis(url="redis://:secret@redis:6379/0"), "redis.external.url must not hold a password"),
         (_redis(addresses=["a:1", "b:1"]), "several Sentinels or one server"),
+        (_kv(external={"url": "redis://kv:6379"}, dev={"enabled": True}), "either redis.kv.external or redis.kv.dev"),
+        (_kv(external={"url": "redis://:secret@kv:6379/0"}), "redis.kv.external.url must not hold a password"),
+        (_kv(external={"addresses": ["a:1", "b:1"]}), "set redis.kv.external.sentinelMaster"),
+        (_kv(external={"url": "redis://redis:6379/1"}), "give redis.kv.external another server"),
+        (
+            _kv("redis+sentinel://a:1,b:1/sessions", external={"url": "redis+sentinel://a:1,b:1/sessions/1"}),
+            "give redis.kv.external another server",
+        ),
         ({"tls": {"enabled": True}}, "Mutual TLS by cert-manager needs an issuer"),
         ({"tls": {"enabled": True, "mode": "existingSecrets"}}, "Mutual TLS needs a certificate for the drafter"),
         ({"drafter": {"enabled": False, "autoscaling": {"kind": "ratio"}}}, "The ratio controller scales drafters"),
@@ -43,6 +55,19 @@ def test_what_does_not_fit_together_is_refused(helm: Helm, values: Mapping[str, 
     with pytest.raises(ChartRefused) as caught:
         helm.render(CHART, {**REDIS, **values})
     assert sentence in " ".join(str(caught.value).split())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        _kv(external={"url": "redis://blocks:6379/0"}),
+        _kv("redis+sentinel://a:1,b:1/sessions", external={"url": "redis+sentinel://a:1,b:1/blocks"}),
+        {"redis": {"external": {"existingSecret": "a"}, "kv": {"external": {"existingSecret": "b"}}}},
+        {"redis": {"dev": {"enabled": True}, "kv": {"dev": {"enabled": True}}}},
+    ],
+)
+def test_roles_of_redis_may_have_a_server_each(helm: Helm, values: Mapping[str, Any]) -> None:
+    assert helm.render(CHART, values)
 
 
 def test_every_mistake_is_told_at_once(helm: Helm) -> None:

@@ -1,85 +1,31 @@
 """Labels, ports, volumes, addresses and settings of one object are those that the others count on."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from drafter_service.config import DrafterSettings
 from drafter_service.service import SERVICE as DRAFTER
-from gateway.config import GatewaySettings
-from gateway.ratio_controller.config import RatioSettings
 from gateway.rpc.service import SERVICES as GATEWAY
-from gateway.store.redis_client import connect
 from specdec.serving.server import LIVENESS
-from specdec.serving.settings import Settings, split_address
-from tests.helm.engine import Manifest
+from specdec.serving.settings import split_address
+from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import TIERS, config, containers, named, of_kind, pods, selects, tiers
-from verifier_service.config import VerifierSettings
 from verifier_service.service import SERVICE as VERIFIER
 
-SETTINGS: dict[str, type[Settings]] = {
-    "drafter": DrafterSettings,
-    "verifier": VerifierSettings,
-    "gateway": GatewaySettings,
-    "ratio-controller": RatioSettings,
-}
 HEALTH_NAMES = {"", LIVENESS, DRAFTER, VERIFIER, *GATEWAY}
 
 
-def _load(objects: list[Manifest], component: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings as the container's process would read them: its ConfigMap and its environment."""
-    path = folder / f"{component}.yaml"
-    path.write_text(named(objects, "ConfigMap", component)["data"]["config.yaml"], encoding="utf-8")
-    container = pods(objects)[component]["spec"]["containers"][0]
-    known = {"REDIS_PASSWORD": "secret"}
-    for variable in container.get("env", []):
-        default = known.get(variable["name"], "redis://from-a-secret:6379/0")
-        value = variable.get("value", default)
-        monkeypatch.setenv(variable["name"], re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], value))
-    return SETTINGS[component].load(path)
-
-
-def test_the_services_accept_their_configuration(
-    objects: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    components = [component for component in SETTINGS if component in pods(objects)]
-    assert {"verifier", "gateway"} <= set(components)
-    for component in components:
-        assert _load(objects, component, tmp_path, monkeypatch)
-
-
-@pytest.mark.parametrize("case", ["full", "default", "minimal-cpu", "openshift", "mtls-redis-tls"], indirect=True)
-def test_the_gateway_can_dial_the_session_store(
-    objects: list[Manifest], case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = _load(objects, "gateway", tmp_path, monkeypatch)
-    assert isinstance(settings, GatewaySettings)
-    expected = {
-        "full": "rediss://:secret@redis.example.com:6380/0?ssl_ca_certs=/redis-ca/ca.crt",
-        "default": "redis://redis:6379/0",
-        "minimal-cpu": "redis://prod-specdec-valkey:6379/0",
-        "openshift": "redis://from-a-secret:6379/0",
-        "mtls-redis-tls": "rediss+sentinel://specdec:secret@sentinel-0.redis:26379,sentinel-1.redis:26379/sessions/0"
-        "?ssl_ca_certs=/redis-ca/ca.crt&ssl_certfile=/redis-client/tls.crt&ssl_keyfile=/redis-client/tls.key",
+def test_pods_that_have_no_placement_of_their_own_go_where_gateways_go(helm: Helm) -> None:
+    tolerations = [{"key": "pool", "operator": "Exists"}]
+    values = {
+        "gateway": {"tolerations": tolerations, "podSecurityContext": {"runAsUser": None}},
+        "redis": {"dev": {"enabled": True}, "kv": {"dev": {"enabled": True}}},
+        "drafter": {"autoscaling": {"kind": "ratio"}},
     }
-    assert settings.redis_url == expected[case]
-    if "sentinel" not in settings.redis_url:
-        assert connect(settings.redis_url)
-
-
-def test_a_value_of_config_reaches_its_service(
-    full: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafter = _load(full, "drafter", tmp_path, monkeypatch)
-    assert isinstance(drafter, DrafterSettings)
-    assert (drafter.ahead, drafter.model.dtype, drafter.model.name, drafter.log.level) == (
-        8,
-        "bfloat16",
-        "small",
-        "debug",
-    )
+    found = pods(manifests(helm.render(CHART, values)))
+    for component in ("gateway", "ratio-controller", "test", "valkey", "valkey-kv"):
+        assert found[component]["spec"]["tolerations"] == tolerations, component
+        assert "runAsUser" not in found[component]["spec"]["securityContext"], component
 
 
 def test_selectors_choose_the_pods_they_mean_and_no_others(objects: list[Manifest]) -> None:
@@ -130,20 +76,6 @@ def test_readiness_is_not_liveness(default: list[Manifest]) -> None:
             assert container["readinessProbe"]["grpc"]["service"] in {DRAFTER, VERIFIER, GATEWAY[0]}
 
 
-def test_a_pod_that_ends_has_time_to_drain(objects: list[Manifest], tmp_path: Path, monkeypatch: Any) -> None:
-    for tier in tiers(objects):
-        spec = pods(objects)[tier]["spec"]
-        stop = spec["containers"][0]["lifecycle"]["preStop"]
-        pause = stop["sleep"]["seconds"] if "sleep" in stop else int(stop["exec"]["command"][1])
-        settings = _load(objects, tier, tmp_path, monkeypatch)
-        drain = 2.0
-        if isinstance(settings, VerifierSettings):
-            drain = settings.drain_seconds
-        if isinstance(settings, GatewaySettings):
-            drain = settings.drain.settle + settings.drain.limit
-        assert spec["terminationGracePeriodSeconds"] > pause + drain
-
-
 def test_mounts_have_volumes_and_volumes_are_mounted(objects: list[Manifest]) -> None:
     for component, template in pods(objects).items():
         volumes = {volume["name"] for volume in template["spec"].get("volumes", [])}
@@ -159,6 +91,8 @@ def test_files_that_the_settings_name_are_mounted(objects: list[Manifest]) -> No
         settings = config(objects, tier)
         tls = settings.get("tls", {})
         files = [*(tls[name] for name in ("certificate", "key", "ca") if name in tls), settings["model"]["path"]]
+        for variable in container["env"]:
+            files += re.findall(r"ssl_\w+=([^&]+)", variable.get("value", ""))
         for file in files:
             assert file.startswith((*mounts, "/app/models/")), file
 
@@ -215,3 +149,14 @@ def test_gpu_tiers_ask_for_the_accelerator_that_is_named(full: list[Manifest]) -
     wanted = {tier: pods(full)[tier]["spec"]["containers"][0]["resources"] for tier in ("drafter", "verifier")}
     assert wanted["drafter"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
     assert wanted["verifier"]["limits"]["nvidia.com/gpu"] == wanted["verifier"]["requests"]["nvidia.com/gpu"] == "2"
+
+
+@pytest.mark.parametrize("case", ["dra"], indirect=True)
+def test_accelerators_are_claimed_where_a_template_is_named(objects: list[Manifest]) -> None:
+    for tier, template in {"drafter": "small-gpu", "verifier": "large-gpu"}.items():
+        spec = pods(objects)[tier]["spec"]
+        (claim,) = spec["resourceClaims"]
+        assert claim["resourceClaimTemplateName"] == template
+        resources = spec["containers"][0]["resources"]
+        assert resources["claims"] == [{"name": claim["name"]}]
+        assert resources["limits"].keys() == {"memory"}

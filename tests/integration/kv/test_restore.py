@@ -31,7 +31,7 @@ async def test_another_turn_on_another_verifier_goes_on_from_the_stored_blocks(h
     sizes = [await here.blocks.strlen(key) for key in await here.keys()]
     assert await here.metric("specdec_kv_block_bytes", direction="out") == sum(sizes[: WHOLE + 1])
     assert await here.metric("specdec_kv_saved_seconds") >= 0
-    assert await here.metric("specdec_spec_accepted_tokens") > 0
+    assert await here.metric("specdec_gateway_accepted_tokens") > 0
 
 
 async def test_a_verifier_lost_in_the_middle_costs_no_token_and_its_blocks_are_restored(here: Stage) -> None:

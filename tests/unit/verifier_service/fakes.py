@@ -16,6 +16,7 @@ from specdec.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 from verifier_service.drafts import Proposal
 from verifier_service.job import Job
+from verifier_service.link import DrafterLink
 from verifier_service.metrics import Metrics
 from verifier_service.plan import Claim, Row
 from verifier_service.rounds import Fallback
@@ -189,3 +190,8 @@ class WrittenDrafts:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def make_link(registry: CollectorRegistry | None = None, address: str = "d:1") -> DrafterLink:
+    """A link to nobody yet."""
+    return DrafterLink(address, 1.0, Metrics(registry or CollectorRegistry()))

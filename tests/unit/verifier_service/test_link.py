@@ -5,11 +5,9 @@ from prometheus_client import CollectorRegistry
 from specdec.params import Mode
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, Open
-from tests.unit.verifier_service.fakes import GREEDY, chunk_after
-from verifier_service.drafter_pool import DrafterPool
+from tests.unit.verifier_service.fakes import GREEDY, chunk_after, make_link
 from verifier_service.link import DrafterLink, LinkState
 from verifier_service.messages import Refusal
-from verifier_service.metrics import Metrics
 
 
 class Ear:
@@ -31,10 +29,6 @@ class Ear:
 
     def lost(self) -> None:
         self.heard.append("lost")
-
-
-def make_link(registry: CollectorRegistry | None = None, address: str = "d:1") -> DrafterLink:
-    return DrafterLink(address, 1.0, Metrics(registry or CollectorRegistry()))
 
 
 def opened(link: DrafterLink, session: str = "s", epoch: int = 1) -> Ear:
@@ -105,25 +99,3 @@ def test_a_close_of_an_older_epoch_does_not_end_a_newer_session() -> None:
     link.close(Close("s", 1))
     link.ended("s", 2, 5)
     assert ear.heard == [5]
-
-
-def test_a_lost_drafter_moves_only_its_own_sessions() -> None:
-    links = [make_link(address=f"d{index}:1") for index in range(3)]
-    for link in links:
-        link.connected("small", 0.1)
-    pool = DrafterPool(links)
-    sessions = [f"session-{index}" for index in range(60)]
-    before = {session: pool.choose(session, ()) for session in sessions}
-    assert set(before.values()) == set(links)
-    links[0].lost("gone")
-    after = {session: pool.choose(session, ()) for session in sessions}
-    assert all(after[session] is link for session, link in before.items() if link is not links[0])
-    assert links[0] not in after.values()
-
-
-def test_the_pool_averages_what_ready_drafters_say_a_step_takes() -> None:
-    links = [make_link(address=f"d{index}:1") for index in range(3)]
-    assert DrafterPool(links).step_seconds() is None
-    links[0].connected("small", 0.1)
-    links[1].connected("small", 0.3)
-    assert DrafterPool(links).step_seconds() == 0.2
