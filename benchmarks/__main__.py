@@ -1,6 +1,7 @@
 """`python -m benchmarks [SECTION ...]`: measure, show, keep, and write the pages and the pictures."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -42,13 +43,15 @@ def main(
     load, failed = machine.load(), list[str]()
     with Lab(quick(pair) if fast else Scale(pair)) as lab:
         for name in wanted:
+            started = time.monotonic()
             try:
                 report = SECTIONS[name](lab)
             except SpecdecError as error:
                 sys.stderr.write(f"{name}: {error.message}\n")
                 failed.append(name)
             else:
-                publish(report, f"python -m benchmarks {name}", places, load=load, quick=fast)
+                seconds = round(time.monotonic() - started)
+                publish(report, f"python -m benchmarks {name}", places, load=load, quick=fast, seconds=seconds)
     if failed:
         raise typer.Exit(1)
 

@@ -1,7 +1,7 @@
 """The costs in the formulas, each measured by itself on what a round really calls, in turn with the others."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -9,7 +9,7 @@ from benchmarks.local import Drafting
 from benchmarks.run import Ask
 from benchmarks.statistics import slope
 from drafter_service.drafters.base import Drafter
-from specdec.draft import NO_DRAFT, Draft
+from specdec.draft import Draft
 from specdec.engine import Engine
 from specdec.params import Mode, SamplingParams
 from verifier_service.plan import Row, Share
@@ -49,13 +49,13 @@ def measure(target: Engine, drafters: Mapping[str, Drafter], ask: Ask, times: in
     tokens, passes = list(ask.prompt), {count: list[float]() for count in range(_MOST + 1)}
     drafting: dict[str, list[float]] = {name: [] for name in drafters}
     for _ in range(times):
-        draft = NO_DRAFT
+        drafts = list[Draft]()
         for name, side in sides.items():
             started = time.perf_counter()
-            found = side.draft()
+            drafts.append(side.draft())
             drafting[name].append((time.perf_counter() - started) / _MOST)
-            draft = draft if len(draft.tokens) >= len(found.tokens) else found
-        tokens.append(_verified(target, tokens, draft, params, passes))
+        _verify(target, tokens, max(drafts, key=lambda draft: len(draft.tokens)), params, passes)
+        tokens.append(_surprise(ask.prompt, drafts))
         for side in sides.values():
             side.commit(len(tokens) - 1, tokens[-1:])
     target.release(_NAME)
@@ -74,15 +74,20 @@ def _admitted(drafter: Drafter, ask: Ask, limit: int) -> Drafting:
     return Drafting(drafter, ask, _MOST)
 
 
-def _verified(
-    target: Engine, tokens: list[int], draft: Draft, params: SamplingParams, passes: dict[int, list[float]]
-) -> int:
-    """Time a verdict over each beginning of the draft; the token of the one without."""
+def _surprise(known: Sequence[int], drafts: Sequence[Draft]) -> int:
+    """A token that no draft begins with, so that all are drafted anew."""
+    guessed = {draft.tokens[0] for draft in drafts if draft.tokens}
+    return next(token for token in known if token not in guessed)
+
+
+def _verify(
+    target: Engine, tokens: Sequence[int], draft: Draft, params: SamplingParams, passes: Mapping[int, list[float]]
+) -> None:
+    """Time a verdict over each beginning of the draft, the empty one last."""
     before = len(tokens) - 1
     for count in range(len(draft.tokens), -1, -1):
         row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft.cut(count))
         target.truncate(_NAME, before)
         started = time.perf_counter()
-        (verdict,) = verify_batch(target, [Share(row, before, 1)])
+        verify_batch(target, [Share(row, before, 1)])
         passes[count].append(time.perf_counter() - started)
-    return verdict.tokens[0]  # type: ignore[union-attr]

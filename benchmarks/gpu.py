@@ -28,8 +28,8 @@ from specdec.engine.probe import probe
 _ACCEPTANCE = 0.8
 _TEXT = """\
 An 8B-shaped target and a 1B-shaped drafter with random weights in bfloat16 on one GPU, batch 1, in process. Random
-models agree on nothing, so how many drafts a round keeps is drawn, 0.8 for each, and not judged; every pass, draft step and
-rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose."""
+models agree on nothing, so how many drafts a round keeps is drawn, 0.8 for each, and not judged; every pass, draft
+step and rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose."""
 _NAME = "bench"
 _SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "8b": {
@@ -219,7 +219,7 @@ def main(
     if shape == "8b" and device == "cuda":
         publish(report, "python -m benchmarks.gpu", load=load)
     else:
-        show(Console(), report)
+        show(Console(width=100), report)
 
 
 if __name__ == "__main__":

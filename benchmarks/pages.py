@@ -1,5 +1,6 @@
 """RESULTS.md, where every command writes its own section, and docs/performance.md, made of the newest of each."""
 
+import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,11 +61,18 @@ REPOSITORY = Places(
 )
 
 
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that measures."""
+    text = "a folder for all that is written, in place of the repository's own places"
+    parser.add_argument("--out", type=lambda folder: Places.below(Path(folder)), default=REPOSITORY, help=text)
+
+
 def publish(report: Report, command: str, places: Places = REPOSITORY, **about: object) -> None:
     """Show a section, keep it, and write it where people look."""
     show(Console(width=max(Console().width, _WIDE)), report)
     keep(report, places.lines, command=command, **about)
     known = places.results.read_text(encoding="utf-8") if places.results.exists() else _RESULTS
+    places.results.parent.mkdir(parents=True, exist_ok=True)
     places.results.write_text(with_section(known, report.section, _section(lines(report.section, places.lines))))
     if report.section in ORDER:
         newest = {name: found[-1] for name in ORDER if (found := lines(name, places.lines))}
@@ -110,7 +118,7 @@ def _section(runs: Sequence[Line]) -> str:
     quick = [_QUICK] if newest.get("quick") else []
     rows = [(run["date"], run["commit"], _machine(run), _headline(run)) for run in runs]
     history = _markdown(("run of", "commit", "machine", "headline"), rows)
-    return "\n".join([f"`{newest['command']}`. {newest['text']}\n", *quick, *_tables(newest), history])
+    return "\n".join([f"`{newest['command']}`\n", newest["text"] + "\n", *quick, *_tables(newest), history])
 
 
 def _tables(line: Line) -> Iterator[str]:

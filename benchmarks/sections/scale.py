@@ -34,10 +34,10 @@ def quick(pair: Pair) -> Scale:
     """Seconds in place of minutes: shows that it runs, and nothing else."""
     return Scale(
         pair,
-        8,
-        8,
-        1,
-        1,
+        prompt=8,
+        tokens=8,
+        asks=1,
+        repeats=1,
         sessions=(1, 2),
         gammas=(1, 2),
         contexts=(8, 16),
