@@ -19,13 +19,13 @@ class Scale:
     repeats: int = 3
     """How often each peer answers each prompt."""
     sessions: tuple[int, ...] = (1, 4, 16, 32)
-    gammas: tuple[int, ...] = (1, 2, 3, 5, 7)
+    gammas: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 16)
     contexts: tuple[int, ...] = (64, 256, 768)
     kv_bytes: int = 2**25
     """Budget of a verifier that has too little for all sessions at once."""
     theory: tuple[int, int, int] = (96, 3, 2)
     """Tokens, asks and repeats where every drafter takes its turn."""
-    theory_gammas: tuple[int, ...] = (1, 3, 5, 7)
+    theory_gammas: tuple[int, ...] = (1, 3, 5, 8)
     served: tuple[str, ...] = ("model", "bigram")
     """Drafters whose prediction is tried through the stack too."""
 

@@ -110,7 +110,7 @@ def measure(lab: Lab) -> Report:
         found = costs.measure(target, drafters, ask, _STEPS)
         for guesser in guessers:
             runs = _runs(scale, Local(target, drafters[guesser.name]), temperature)
-            trials.append(Trial(guesser, temperature, _alpha(runs, scale.theory_gammas), found))
+            trials.append(Trial(guesser, temperature, acceptance(runs, scale.theory_gammas), found))
             rows += trials[-1].predictions("process", scale.theory_gammas, runs, (found.step, 0.0))
     for name in scale.served:
         rows += _served(lab, [trial for trial in trials if trial.candidate.name == name])
@@ -142,7 +142,7 @@ def _runs(scale: Scale, peer: Peer, temperature: float) -> Runs:
     return interleave(peers, wanted, repeats)
 
 
-def _alpha(runs: Runs, gammas: Sequence[int]) -> float:
+def acceptance(runs: Runs, gammas: Sequence[int]) -> float:
     """Accepted / judged over all γ; a place where the drafter had no guess counts as judged."""
     made = [run for gamma in gammas for run in runs[str(gamma)]]
     accepted, rejected = sum(run.accepted for run in made), sum(run.rejected for run in made)
