@@ -14,6 +14,8 @@ _TEXT = """\
 Sessions that begin at the same moment, each with a prompt of its own; speeds are of all of them together. "On"
 leaves γ to the verifier. `generate(assistant_model=…)` takes one sequence, so it answers the same requests one after
 the other."""
+_MORE = 3
+"""Turns more than elsewhere: a ratio near 1 is to be told from 1."""
 _SERIAL = 16
 """Sessions for which `generate()` is tried in sequence."""
 
@@ -33,7 +35,7 @@ def measure(lab: Lab) -> Report:
     curves: dict[str, list[tuple[float, float]]] = {"on": [], "off": []}
     for sessions in lab.scale.sessions:
         asks = lab.scale.pair.asks(sessions, lab.scale.prompt, lab.scale.tokens)
-        sides = _turns(system, asks, lab.scale.repeats + 2)
+        sides = _turns(system, asks, lab.scale.repeats + _MORE)
         off, on = sides["off"], sides["on"]
         goal = Goal(0.97) if sessions == max(lab.scale.sessions) else None
         figures.append(figure(f"{sessions} sessions, on / off", paired(on.speeds, off.speeds), goal))

@@ -37,6 +37,15 @@ def test_every_section_ends_in_a_dated_row_and_a_page(tmp_path: Path) -> None:
     assert "figures mean nothing" in page
 
 
+def test_a_command_of_its_own_keeps_what_others_wrote(tmp_path: Path) -> None:
+    (tmp_path / "RESULTS.md").write_text("# Results\n\n## wire\n\nbytes\n")
+    done = _run("benchmarks.sessions", "--commits", "80", "--kv-mib", "--tokens", "30", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert page.startswith("# Results\n\n## wire\n\nbytes\n\n## sessions\n")
+    assert json.loads((tmp_path / "results" / "sessions.jsonl").read_text())["tables"]
+
+
 def test_the_gpu_benchmark_runs_on_a_cpu_with_a_tiny_shape() -> None:
     small = ["--shape", "tiny", "--device", "cpu", "--tokens", "4", "--context", "4", "--repeats", "1"]
     done = _run("benchmarks.gpu", *small)
