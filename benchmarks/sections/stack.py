@@ -8,6 +8,7 @@ from benchmarks.results import Figure, Goal, Report, Table, figure
 from benchmarks.run import Run
 from benchmarks.sections.engine import PLAIN, SPECULATIVE
 from benchmarks.sections.lab import HF, HF_DEFAULT, HF_FIVE, Lab, named
+from benchmarks.sections.phases import phases
 from benchmarks.sections.times import latencies
 from benchmarks.statistics import Ratio, spread
 
@@ -40,7 +41,8 @@ def measure(lab: Lab) -> Report:
         agreement(runs),
     ]
     memory = Table(("process", "resident, MiB"), [(name, f"{size / 2**20:.0f}") for name, size in lab.resident_bytes()])
-    return Report("stack", _TEXT, figures, [latencies(runs), memory])
+    profile = phases(system, lab.asks(), {"plain": 0, f"γ={GAMMA}": GAMMA, "speculative": None})
+    return Report("stack", _TEXT, figures, [latencies(runs), profile, memory])
 
 
 def _against(runs: Runs, threads: int) -> list[Figure]:
