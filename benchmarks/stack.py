@@ -22,6 +22,7 @@ from benchmarks.pair import Pair
 from benchmarks.run import Ask, Run, gaps_of
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
+from specdec.cli import tether
 from specdec.cli.ports import free
 from specdec.errors import InternalError
 from specdec.params import Mode
@@ -98,7 +99,9 @@ def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
     ]
     start = "from specdec.cli.app import main; main()"
     models = ["--target", str(pair.target), "--drafter", str(pair.drafter)]
-    return [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state), *ports, *models, *arguments]
+    tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends
+    command = [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state)]
+    return [*tied, *command, *ports, *models, *arguments]
 
 
 def _environment() -> dict[str, str]:
