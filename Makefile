@@ -90,7 +90,7 @@ build/promtool:
 exactness: install-dev ## Measure acceptance and speed of every mode and write docs/exactness.md; resumes after a kill.
 	$(BIN)/python -m benchmarks.exactness $(ARGS)
 
-bench: install-dev ## Measure on this machine against transformers (minutes); ARGS="--quick" or section names.
+bench: install-dev ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
 train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.

@@ -1,49 +1,64 @@
-"""`python -m benchmarks [SECTION ...]`: measure, show, keep, and write the page and the pictures."""
+"""`python -m benchmarks [SECTION ...]`: measure, show, keep, and write the pages and the pictures."""
 
+import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from benchmarks import results
-from benchmarks.machine import ROOT
+from benchmarks import machine
+from benchmarks.pages import REPOSITORY, Places, publish
 from benchmarks.pair import Pair
-from benchmarks.plots import draw
+from benchmarks.results import lines
 from benchmarks.sections import SECTIONS
+from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale, quick
 from specdec.errors import SpecdecError
 
-_DEMO = ROOT / "models" / "demo"
+_DEMO = machine.ROOT / "models" / "demo"
+_TRIAL = machine.ROOT / "build" / "benchmarks"
 
 
-def main(  # noqa: PLR0913 - a command's options are its parameters
+def main(
     sections: Annotated[
         list[str] | None, typer.Argument(help=f"Some of: {', '.join(SECTIONS)}; all when none.")
     ] = None,
     target: Annotated[Path, typer.Option(help="Large model's folder.")] = _DEMO / "target",
     drafter: Annotated[Path, typer.Option(help="Small model's folder.")] = _DEMO / "drafter",
     fast: Annotated[bool, typer.Option("--quick", help="Only show that it runs; the figures mean nothing.")] = False,
-    out: Annotated[Path, typer.Option(help="Where result lines are appended.")] = results.FOLDER,
-    page: Annotated[Path, typer.Option(help="The page of the newest results.")] = results.PAGE,
-    pictures: Annotated[Path, typer.Option(help="Where curves are drawn.")] = ROOT / "docs" / "benchmarks",
+    resume: Annotated[bool, typer.Option("--resume", help="Leave out what was measured at this commit.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for all that is written, in place of the repository's own places.")
+    ] = None,
 ) -> None:
     """Measure on this machine; each section is kept as soon as it is done."""
-    console = Console()
+    unknown = set(sections or ()) - set(SECTIONS)
+    if unknown:
+        raise typer.BadParameter(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    folder = out or (_TRIAL if fast else None)
+    places = Places.below(folder.resolve()) if folder else REPOSITORY
     pair = Pair(target.resolve(), drafter.resolve())
-    scale = quick(pair) if fast else Scale(pair)
-    for name in sections or SECTIONS:
-        if name not in SECTIONS:
-            raise typer.BadParameter(f"no section {name!r}; there are {', '.join(SECTIONS)}")
-        try:
-            report = SECTIONS[name](scale)
-        except SpecdecError as error:
-            console.print(f"{name}: {error.message}", markup=False)
-            raise typer.Exit(1) from error
-        results.show(console, report)
-        results.keep(report, out)
-        results.write_page(out, page)
-    draw(pictures, out)
+    wanted = [name for name in sections or SECTIONS if not (resume and _measured(name, places))]
+    load, failed = machine.load(), list[str]()
+    with Lab(quick(pair) if fast else Scale(pair)) as lab:
+        for name in wanted:
+            started = time.monotonic()
+            try:
+                report = SECTIONS[name](lab)
+            except SpecdecError as error:
+                sys.stderr.write(f"{name}: {error.message}\n")
+                failed.append(name)
+            else:
+                seconds = round(time.monotonic() - started)
+                publish(report, f"python -m benchmarks {name}", places, load=load, quick=fast, seconds=seconds)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _measured(section: str, places: Places) -> bool:
+    newest = lines(section, places.lines)[-1:]
+    return bool(newest) and newest[0]["commit"] == machine.commit() and not newest[0]["quick"]
 
 
 if __name__ == "__main__":

@@ -1,24 +1,31 @@
 """The drafters of the tables: the pair's own, unigram and bigram counts, and what the context repeats."""
 
-from collections.abc import Iterator
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
 from drafter_service.app import load_drafter as load_served
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters.base import Drafter
+from drafter_service.drafters.counts import COUNTS_FILE
 from models.counts import main as write_counts
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A loaded drafter."""
+    """What may draft."""
 
     name: str
-    drafter: Drafter
-    c_ops: float
+    kind: str
+    path: Path
+    c_ops: float = 0.0
     """ĉ: operations of a draft step over those of a target step, taken from the weights' sizes."""
+
+    def load(self) -> Drafter:
+        """As the service would."""
+        return load_drafter(self.kind, self.path)
 
 
 def load_drafter(kind: str, path: Path) -> Drafter:
@@ -26,13 +33,22 @@ def load_drafter(kind: str, path: Path) -> Drafter:
     return load_served(DrafterSettings.load(None, {"model": {"path": path}, "kind": kind}))
 
 
-def candidates(pair: Pair, folder: Path) -> Iterator[Candidate]:
-    """All of them; `folder` takes the files of counts."""
-    yield Candidate("model", load_drafter("model", pair.drafter), _weights(pair.drafter) / _weights(pair.target))
-    for order, name in ((2, "bigram"), (1, "unigram")):
-        write_counts(folder / name, pair.target, order)
-        yield Candidate(name, load_drafter("ngram", folder / name), 0.0)
-    yield Candidate("prompt lookup", load_drafter("prompt_lookup", pair.target), 0.0)
+def candidates(pair: Pair) -> list[Candidate]:
+    """All of them; counts are made where there are none of this tokenizer yet."""
+    return [
+        Candidate("model", "model", pair.drafter, _weights(pair.drafter) / _weights(pair.target)),
+        Candidate("bigram", "ngram", _counts(pair.target, 2)),
+        Candidate("unigram", "ngram", _counts(pair.target, 1)),
+        Candidate("prompt lookup", "prompt_lookup", pair.target),
+    ]
+
+
+def _counts(tokenizer: Path, order: int) -> Path:
+    digest = hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest()
+    folder = ROOT / "build" / "counts" / f"{digest[:16]}-{order}"
+    if not (folder / COUNTS_FILE).exists():
+        write_counts(folder, tokenizer, order)
+    return folder
 
 
 def _weights(path: Path) -> int:

@@ -6,116 +6,80 @@ round keeps is drawn (0.8 for each) and not judged; every pass, draft step and r
 
 import random
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
 import typer
 from rich.console import Console
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks import results
-from benchmarks.results import Figure, Report
+from benchmarks import machine
+from benchmarks.pages import publish
+from benchmarks.random_pair import Bench, build
+from benchmarks.results import Figure, Goal, Report, Table, figure, show
 from benchmarks.statistics import paired, spread
 from specdec.engine import Chunk, Engine
-from specdec.engine.decoder import Decoder
-from specdec.engine.facts import Facts
-from specdec.engine.probe import probe
 
 _ACCEPTANCE = 0.8
+_TEXT = """\
+An 8B-shaped target and a 1B-shaped drafter with random weights in bfloat16 on one GPU, batch 1, in process. Random
+models agree on nothing, so how many drafts a round keeps is drawn, 0.8 for each, and not judged; every pass, draft
+step and rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose."""
 _NAME = "bench"
-_SHAPES: dict[str, dict[str, dict[str, Any]]] = {
-    "8b": {
-        "target": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
-        "drafter": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
-        "both": {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192},
-    },
-    "tiny": {
-        "target": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
-        "drafter": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4},
-        "both": {"num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 512},
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """Both engines, the target as transformers has it, and how to wait for the device."""
+class Times:
+    """Seconds of each turn."""
 
-    model: Any
-    target: Engine
-    drafter: Engine
-    device: torch.device
-
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Of `work`, its kernels included."""
-        self._wait()
-        started = time.perf_counter()
-        work()
-        self._wait()
-        return time.perf_counter() - started
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-
-def build(shape: str, device: torch.device) -> Bench:
-    """Both models with random bfloat16 weights on the device."""
-    sizes = _SHAPES[shape]
-    model = _model({**sizes["both"], **sizes["target"]}, device)
-    served, small = (_engine(each) for each in (model, _model({**sizes["both"], **sizes["drafter"]}, device)))
-    return Bench(model, served, small, device)
+    plain: list[float] = field(default_factory=list)
+    speculative: list[float] = field(default_factory=list)
+    peer: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    verify: list[float] = field(default_factory=list)
 
 
 def measure(bench: Bench, context: int, tokens: int, gamma: int, repeats: int) -> Report:
-    """The four figures, each from runs in turn."""
-    ours, theirs, fast, steps, checks = (list[float]() for _ in range(5))
-    for turn in range(repeats + 1):
-        plain = bench.seconds(lambda: _plain(bench.target, context, tokens))
-        speculative = bench.seconds(lambda: _speculative(bench, context, tokens, gamma))
-        peer = bench.seconds(lambda: _hugging_face(bench, context, tokens))
-        step, check = _pass(bench, context, 1), _pass(bench, context, gamma + 1)
-        if turn:
-            for kept, value in zip(
-                (ours, fast, theirs, steps, checks), (plain, speculative, peer, step, check), strict=True
-            ):
-                kept.append(value)
+    """All figures, each from runs in turn; the first turn warms up."""
+    _turn(bench, context, tokens, gamma, Times())
+    times = Times()
+    for _ in range(repeats):
+        _turn(bench, context, tokens, gamma, times)
     limit = _bytes(bench.model) / _bandwidth(bench)
-    share = spread([100.0 * limit / step for step in steps])
+    text = f"{_TEXT}\n\n{tokens} tokens behind a prompt of {context}, drafts of {gamma}."
+    return Report("gpu", text, _figures(times, limit, gamma), [_table(times, limit, tokens)])
+
+
+def _turn(bench: Bench, context: int, tokens: int, gamma: int, times: Times) -> None:
+    times.plain.append(bench.seconds(lambda: _plain(bench.target, context, tokens)))
+    times.speculative.append(bench.seconds(lambda: _speculative(bench, context, tokens, gamma)))
+    times.peer.append(bench.seconds(lambda: _hugging_face(bench, context, tokens)))
+    times.step.append(_pass(bench, context, 1))
+    times.verify.append(_pass(bench, context, gamma + 1))
+
+
+def _figures(times: Times, limit: float, gamma: int) -> list[Figure]:
+    share = spread([100.0 * limit / step for step in times.step])
     forced = f"acceptance forced to {_ACCEPTANCE}"
-    return Report(
-        "gpu",
+    return [
+        figure("plain step, % of the weight-bandwidth limit (measured by copying)", share, Goal(70.0)),
+        figure(f"verify {gamma + 1} tokens / 1", paired(times.verify, times.step), Goal(1.15, at_most=True)),
+        figure(f"speculation / plain, {forced}", paired(times.plain, times.speculative), Goal(2.5)),
+        figure(f"speculation / HF, {forced}", paired(times.peer, times.speculative), Goal(6.0)),
+        figure("plain / HF", paired(times.peer, times.plain)),
+    ]
+
+
+def _table(times: Times, limit: float, tokens: int) -> Table:
+    passes = {"weights read once": [limit], "plain step": times.step, "verify": times.verify}
+    totals = {"plain": times.plain, "speculation": times.speculative, "HF": times.peer}
+    return Table(
+        ("what", "ms"),
         [
-            Figure("gpu", "plain step, % of the weight-bandwidth limit (measured by copying)", str(share), "≥ 70"),
-            Figure("gpu", f"verify {gamma + 1} tokens / 1", str(paired(checks, steps)), "≤ 1.15"),
-            Figure("gpu", f"speculation / plain, {forced}", str(paired(ours, fast)), "≥ 2.5"),
-            Figure(
-                "gpu",
-                f"speculation / hf generate, {forced}",
-                str(paired(theirs, fast)),
-                "≥ 6",
-            ),
+            *((name, f"{1000 * spread(seconds).value:.3f}") for name, seconds in passes.items()),
+            *((f"{name}, a token", f"{1000 * spread(seconds).value / tokens:.3f}") for name, seconds in totals.items()),
         ],
-        {},
     )
-
-
-def _model(settings: dict[str, Any], device: torch.device) -> Any:
-    with torch.device(device):
-        model = LlamaForCausalLM._from_config(LlamaConfig(**settings), dtype=torch.bfloat16).eval()
-    model.generation_config.eos_token_id = None
-    return model
-
-
-def _engine(model: Any) -> Engine:
-    config = model.config
-    decoder = Decoder(model, config.vocab_size, model.device)
-    facts = Facts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
-    layout = probe(decoder)
-    return Engine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)
 
 
 def _start(engine: Engine, context: int, room: int) -> None:
@@ -213,11 +177,12 @@ def main(
     if device == "cuda" and not torch.cuda.is_available():
         sys.stderr.write("error: no GPU here: run it on a machine that has one, or try --device cpu --shape tiny\n")
         raise typer.Exit(1)
+    load = machine.load()
     report = measure(build(shape, torch.device(device)), context, tokens, gamma, repeats)
-    results.show(Console(), report)
-    if device == "cuda":
-        results.keep(report)
-        results.write_page()
+    if shape == "8b" and device == "cuda":
+        publish(report, "python -m benchmarks.gpu", load=load)
+    else:
+        show(Console(width=100), report)
 
 
 if __name__ == "__main__":

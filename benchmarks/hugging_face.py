@@ -6,48 +6,77 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from benchmarks.run import Ask, Run
+from benchmarks.run import Ask, Run, gaps_of
 
 
 class HuggingFace:
-    """One model, or a model and its assistant."""
+    """A model and its assistants; an ask without a γ gets an assistant at its defaults."""
 
-    def __init__(self, target: Path, assistant: Path | None = None, constant: int | None = None) -> None:
-        """Load.
-
-        Args:
-            target: model folder.
-            assistant: the drafter's folder; None for plain decoding.
-            constant: draft length; None leaves the assistant's defaults, its adaptive threshold among them.
-        """
+    def __init__(self, target: Path, drafter: Path) -> None:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         self._model = _load(target)
-        self._options: dict[str, Any] = {}
-        if assistant is not None:
-            self._options["assistant_model"] = _load(assistant)
-        if assistant is not None and constant is not None:
-            chosen = self._options["assistant_model"].generation_config
-            chosen.num_assistant_tokens = constant
-            chosen.num_assistant_tokens_schedule = "constant"
-            chosen.assistant_confidence_threshold = 0.0
+        self._drafter = drafter
+        self._assistants = dict[int | None, Any]()
 
     def generate(self, ask: Ask) -> Run:
         """Generate greedily."""
-        prompt = torch.tensor([ask.prompt])
-        started = time.perf_counter()
+        prompt, clock = torch.tensor([ask.prompt]), Clock()
         with torch.inference_mode():
             output = self._model.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=ask.tokens,
                 do_sample=False,
-                **self._options,
+                streamer=clock,
+                **self._assistance(ask.gamma),
             )
-        seconds = time.perf_counter() - started
-        return Run(tuple(output[0, len(ask.prompt) :].tolist()), seconds)
+        return clock.run(tuple(output[0, len(ask.prompt) :].tolist()))
+
+    def _assistance(self, gamma: int | None) -> dict[str, Any]:
+        """Each draft length has a model of its own: what the defaults adapt is kept on it."""
+        if gamma == 0:
+            return {}
+        if gamma not in self._assistants:
+            self._assistants[gamma] = _load(self._drafter)
+            if gamma is not None:
+                chosen = self._assistants[gamma].generation_config
+                chosen.num_assistant_tokens = gamma
+                chosen.num_assistant_tokens_schedule = "constant"
+                chosen.assistant_confidence_threshold = 0.0
+        return {"assistant_model": self._assistants[gamma]}
+
+
+class Clock(BaseStreamer):  # type: ignore[misc]
+    """Notes when tokens come; first of all it is given the prompt."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._times = list[float]()
+        self._counts = list[int]()
+
+    def put(self, value: torch.Tensor) -> None:
+        """Take the tokens of a round."""
+        self._times.append(time.perf_counter())
+        self._counts.append(value.numel())
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+    def run(self, tokens: tuple[int, ...]) -> Run:
+        """What was seen, the generation being over now."""
+        times = self._times[1:]
+        return Run(
+            tokens,
+            time.perf_counter() - self._started,
+            times[0] - self._started,
+            self._counts[1],
+            len(times),
+            gaps=gaps_of(times),
+        )
 
 
 def _load(path: Path) -> Any:

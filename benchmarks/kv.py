@@ -6,22 +6,26 @@ of a real system, gRPC, is left out.
 """
 
 import argparse
-import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
 import torch
 
+from benchmarks import machine
+from benchmarks.pages import add_out, publish
+from benchmarks.results import Figure, Report, Table
 from benchmarks.sessions import servers
 from specdec import blocks
 from specdec.engine import Chunk, Engine
 from specdec.engine.kv_frame import Flaw, frame, unframe
 
+_TEXT = """\
+Seconds to the logits behind a prompt: computed by one engine, and restored by another from the blocks that the first
+has put into Redis, checked. What stands between the processes of a real system, gRPC, is left out."""
 BLOCK_TOKENS = 256
 PIECE = 512
 """Prompt tokens in one pass."""
@@ -78,18 +82,26 @@ def _stored(store: redis.Redis, key: bytes) -> bytes:
     return bytes(value or b"")
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
-    """For people, as Markdown."""
-    yield "| tokens | MiB | prefill, s | restore, s | times faster | identical |"
-    yield "|---|---|---|---|---|---|"
-    for row in rows:
-        faster = row.prefill / row.restore
-        same = "yes" if row.identical else "no"
-        yield f"| {row.tokens} | {row.mib:.1f} | {row.prefill:.3f} | {row.restore:.3f} | {faster:.1f} | {same} |"
+def report(rows: Sequence[Row]) -> Report:
+    """The times, and how much is saved."""
+    cells = [
+        (
+            str(row.tokens),
+            f"{row.mib:.1f}",
+            f"{row.prefill:.3f}",
+            f"{row.restore:.3f}",
+            f"{row.prefill / row.restore:.1f}",
+            "yes" if row.identical else "no",
+        )
+        for row in rows
+    ]
+    figures = [Figure(f"{row.tokens} tokens, times faster", f"{row.prefill / row.restore:.1f}") for row in rows]
+    head = ("tokens", "MiB", "computed, s", "restored, s", "times faster", "identical")
+    return Report("kv", _TEXT, figures, [Table(head, cells)])
 
 
-def main(write: Callable[[str], object] = sys.stdout.write) -> None:
-    """Measure and write the table."""
+def main() -> None:
+    """Measure, show and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("folder", type=Path, help="the model's")
     parser.add_argument(
@@ -102,16 +114,15 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    add_out(parser)
     options = parser.parse_args()
+    before = machine.load()
     load = {"dtype": options.dtype, "device": options.device, "kv_bytes": 2**31, "threads": options.threads}
     engines = Engine.load(options.folder, **load), Engine.load(options.folder, **load)
     longest = engines[0].context_length
     with servers() as (started, _, _), redis.Redis.from_url(started.kv) as store:
         rows = [measure(engines, store, tokens) for tokens in options.tokens if tokens < longest]
-    write("\n".join(table(rows)) + "\n")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    publish(report(rows), f"python -m benchmarks.kv {options.folder.name}", options.out, load=before)
 
 
 if __name__ == "__main__":

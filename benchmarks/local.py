@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.run import Ask, Run
+from benchmarks.run import Ask, Run, gaps_of
 from drafter_service.drafters.base import Drafter, Proposed, Work
 from drafter_service.session import Session
 from specdec.draft import NO_DRAFT, Draft, Verdict
@@ -52,9 +51,10 @@ class Local:
     def _loop(self, ask: Ask, drafting: "Drafting | None") -> Run:
         params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
         tokens = list(ask.prompt)
-        limit, computed, drafted, accepted = len(tokens) + ask.tokens, 0, 0, 0
+        limit, computed, accepted, rejected, opening = len(tokens) + ask.tokens, 0, 0, 0, 0
         times = [time.perf_counter()]
         while len(tokens) < limit:
+            wanted = min(drafting.gamma, limit - len(tokens) - 1) if drafting else 0
             draft = drafting.draft() if drafting else NO_DRAFT
             row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft)
             (verdict,) = verify_batch(self._target, [Share(row, computed, len(tokens) - computed)])
@@ -62,14 +62,15 @@ class Local:
                 raise InternalError("the pass failed")
             base_len, computed = len(tokens), len(tokens) + verdict.accepted
             tokens += verdict.tokens
-            drafted += verdict.drafted
             accepted += verdict.accepted
+            rejected += verdict.accepted < wanted
+            opening = opening or len(verdict.tokens)
             if drafting:
                 drafting.commit(base_len, verdict.tokens)
             times.append(time.perf_counter())
         return Run(
-            tuple(tokens[len(ask.prompt) : limit]), times[-1] - times[0], times[1] - times[0], len(times) - 1, drafted,
-            accepted, gaps_of(times[1:]),
+            tuple(tokens[len(ask.prompt) : limit]), times[-1] - times[0], times[1] - times[0], opening, len(times) - 1,
+            accepted, rejected, gaps_of(times[1:]),
         )  # fmt: skip
 
 
@@ -79,7 +80,7 @@ class Drafting:
     def __init__(self, drafter: Drafter, ask: Ask, gamma: int) -> None:
         self._drafter = drafter
         self._limit = len(ask.prompt) + ask.tokens
-        self._gamma = gamma
+        self.gamma = gamma
         params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
         first = min(gamma, ask.tokens - 1)
         opened = Open(_NAME, 1, ask.prompt, len(ask.prompt), params, Mode.REJECTION, first, self._limit)
@@ -101,10 +102,5 @@ class Drafting:
         """Take a verdict."""
         left = self._limit - base_len - len(tokens)
         if left > 0:
-            message = Commit(_NAME, 1, base_len, tuple(tokens), min(self._gamma, left - 1))
+            message = Commit(_NAME, 1, base_len, tuple(tokens), min(self.gamma, left - 1))
             self._drafter.truncate(_NAME, self._session.commit(message))
-
-
-def gaps_of(times: Sequence[float]) -> tuple[float, ...]:
-    """Differences of neighbours."""
-    return tuple(after - before for before, after in pairwise(times))

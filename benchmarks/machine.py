@@ -3,10 +3,10 @@
 import os
 import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-import transformers
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,10 +18,28 @@ def machine() -> dict[str, str]:
         "cpu": _cpu(),
         "cores": str(os.cpu_count()),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "commit": _commit(),
+        "commit": commit(),
+        **{package: _version(package) for package in ("torch", "transformers", "scikit-learn")},
     }
+
+
+def load() -> str:
+    """The load average of the last minute."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def commit() -> str:
+    """Of the checkout."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process, from the kernel's own account."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
 
 
 def _cpu() -> str:
@@ -30,8 +48,8 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "unknown"
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,18 +1,23 @@
-"""Peers side by side: each in its own process, asked in turn, and believed only when their greedy tokens agree."""
+"""Peers side by side: each in its own process, asked in turn, so that a slow moment of the machine meets them all."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Self
 
-from benchmarks.machine import ROOT
+from benchmarks.machine import ROOT, resident_bytes
+from benchmarks.results import Figure, same_tokens
 from benchmarks.run import Ask, Peer, Run
+from benchmarks.statistics import Ratio, paired
 from benchmarks.worker import Spec
 from specdec.errors import InternalError
+
+Runs = Mapping[str, Sequence[Run]]
+"""Of each peer; entry i of all belongs together."""
 
 
 class Process:
@@ -37,6 +42,10 @@ class Process:
     ) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def resident_bytes(self) -> int:
+        """The worker's memory."""
+        return resident_bytes(self._process.pid)
 
     def generate(self, ask: Ask) -> Run:
         """Ask the worker."""
@@ -63,15 +72,11 @@ class Fixed:
 
     def generate(self, ask: Ask) -> Run:
         """Generate with that draft length."""
-        return self._peer.generate(Ask(ask.prompt, ask.tokens, ask.temperature, ask.seed, self._gamma))
+        return self._peer.generate(replace(ask, gamma=self._gamma))
 
 
 def interleave(peers: Mapping[str, Peer], asks: Sequence[Ask], repeats: int) -> dict[str, list[Run]]:
-    """Warm up, then every peer in turn for every ask, `repeats` times over; entry i of all lists belongs together.
-
-    Raises:
-        InternalError: two peers gave different greedy tokens, so their times cannot be compared.
-    """
+    """Warm up, then every peer in turn for every ask, `repeats` times over, in both orders."""
     for peer in peers.values():
         peer.generate(asks[0])
     runs: dict[str, list[Run]] = {name: [] for name in peers}
@@ -80,10 +85,15 @@ def interleave(peers: Mapping[str, Peer], asks: Sequence[Ask], repeats: int) -> 
             order = list(peers) if turn % 2 == 0 else list(peers)[::-1]
             for name in order:
                 runs[name].append(peers[name].generate(ask))
-            _check(ask, {name: runs[name][-1] for name in peers})
     return runs
 
 
-def _check(ask: Ask, runs: Mapping[str, Run]) -> None:
-    if ask.temperature == 0.0 and len({run.tokens for run in runs.values()}) != 1:
-        raise InternalError(f"greedy tokens differ between {', '.join(runs)}: their times cannot be compared")
+def agreement(runs: Runs) -> Figure:
+    """For how many asks all peers gave the same greedy tokens: only then is the same work compared."""
+    turns = list(zip(*runs.values(), strict=True))
+    return same_tokens(sum(len({run.tokens for run in turn}) == 1 for turn in turns), len(turns))
+
+
+def ratio(runs: Runs, one: str, other: str) -> Ratio:
+    """Speed of `one` over speed of `other`."""
+    return paired([run.speed for run in runs[one]], [run.speed for run in runs[other]])

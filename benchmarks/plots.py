@@ -1,28 +1,36 @@
-"""The curves of the newest results, as pictures for the documentation."""
+"""The curves of results, as pictures for the documentation."""
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from benchmarks.results import FOLDER
+from benchmarks.results import Line
 
 
-def draw(out: Path, folder: Path = FOLDER) -> list[Path]:
-    """One PNG for every section that has curves; needs the extra `bench`."""
+def draw(newest: Iterable[Line], out: Path) -> None:
+    """One PNG for every chart; needs the extra `bench`."""
+    charts = [chart for line in newest for chart in line["charts"]]
+    if charts:
+        out.mkdir(parents=True, exist_ok=True)
+    for chart in charts:
+        _picture(chart, out / f"{chart['name']}.png")
+
+
+def _picture(chart: dict[str, Any], file: Path) -> None:
+    """A predicted curve is dashed, and has the colour of the measured one."""
     from matplotlib.figure import Figure
 
-    written = list[Path]()
-    out.mkdir(parents=True, exist_ok=True)
-    for file in sorted(folder.glob("*.jsonl")):
-        curves = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])["curves"]
-        if not curves:
-            continue
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        for name, points in sorted(curves.items()):
-            axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
-        axes.set_title(file.stem)
-        axes.grid(visible=True, alpha=0.3)
-        axes.legend()
-        written.append(out / f"{file.stem}.png")
-        figure.savefig(written[-1], dpi=120)
-    return written
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    colours = dict[str, str]()
+    for name, points in chart["curves"].items():
+        what = name.removesuffix(", predicted")
+        colour = colours.setdefault(what, f"C{len(colours)}")
+        style = "--" if what != name else "-"
+        axes.plot([x for x, _ in points], [y for _, y in points], style, color=colour, marker="o", label=name)
+    axes.set_xlabel(chart["x"])
+    axes.set_ylabel(chart["y"])
+    axes.set_ylim(bottom=0.0)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    figure.savefig(file, dpi=120)

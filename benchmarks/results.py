@@ -1,34 +1,70 @@
-"""Rows of figures: shown as tables, kept as JSON lines, and written out as a page."""
+"""What was measured: figures, tables and curves of a section, shown, and kept as one dated line of JSON a run."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Shown
 
 from benchmarks.machine import machine
+from benchmarks.statistics import Ratio
 
-FOLDER = Path(__file__).with_name("results")
-PAGE = Path(__file__).with_name("RESULTS.md")
-_INTRODUCTION = """\
-# Results
+Line = Mapping[str, Any]
+"""A run as it was kept: a Report's fields, and what it was made on."""
 
-Made by `make bench` from `results/*.jsonl`. A figure is a ratio of runs made in turn in one session (median, and the
-middle half in brackets): absolute times wander. Greedy tokens of all peers of a row were compared and were identical.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a figure is to reach."""
+
+    limit: float
+    at_most: bool = False
+    aim: float | None = None
+    """Better still."""
+
+    def __str__(self) -> str:
+        aim = "" if self.aim is None else f", aim {self.aim:g}"
+        return f"{'≤' if self.at_most else '≥'} {self.limit:g}{aim}"
+
+    def verdict(self, value: float) -> str:
+        """Whether `value` reaches it, in words."""
+        if not (value <= self.limit if self.at_most else value >= self.limit):
+            return "no"
+        return "yes" if self.aim is None else "yes, the aim too" if value >= self.aim else "yes, not the aim"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured thing."""
 
-    section: str
     name: str
     value: str
-    target: str = ""
+    goal: str = ""
     """What is to be reached, when something is."""
+    reached: str = ""
+    """Whether it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Figures that belong side by side."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Curves over one axis."""
+
+    name: str
+    """Of the picture's file."""
+    x: str
+    y: str
+    curves: Mapping[str, Sequence[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +72,42 @@ class Report:
     """All of one section, and what must be known to read it."""
 
     section: str
-    figures: Sequence[Figure]
-    curves: Mapping[str, Sequence[tuple[float, float]]]
-    """Name of a curve to its points."""
+    text: str
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+
+
+def figure(name: str, ratio: Ratio, goal: Goal | None = None) -> Figure:
+    """A median with its spread, judged."""
+    return Figure(name, str(ratio), str(goal), goal.verdict(ratio.value)) if goal else Figure(name, str(ratio))
+
+
+def same_tokens(identical: int, total: int) -> Figure:
+    """How many comparisons were of one and the same text."""
+    return Figure("greedy tokens identical", f"{identical} of {total}", "all", "yes" if identical == total else "no")
 
 
 def show(console: Console, report: Report) -> None:
-    """Print a section's table."""
-    table = Table("", "value", "to reach", title=report.section)
-    for figure in report.figures:
-        table.add_row(figure.name, figure.value, figure.target)
-    console.print(table)
+    """Print a section."""
+    head = Table(("what", "value", "to reach", "reached"), [list(asdict(each).values()) for each in report.figures])
+    for table in (head, *report.tables):
+        if table.rows:
+            shown = Shown(*table.head, title=report.section)
+            for row in table.rows:
+                shown.add_row(*row)
+            console.print(shown)
 
 
-def keep(report: Report, folder: Path = FOLDER) -> None:
-    """Append one dated line to the section's file."""
+def keep(report: Report, folder: Path, **about: object) -> None:
+    """Append a line to the section's file; `about` says what else the run was made under."""
     folder.mkdir(parents=True, exist_ok=True)
-    line = {**machine(), "figures": [asdict(figure) for figure in report.figures], "curves": dict(report.curves)}
+    line = {**machine(), **about, **asdict(report)}
     with (folder / f"{report.section}.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def write_page(folder: Path = FOLDER, page: Path = PAGE) -> None:
-    """The page of the newest line of every section."""
-    parts = [_INTRODUCTION]
-    for file in sorted(folder.glob("*.jsonl")):
-        newest = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
-        parts.append(_section(file.stem, newest))
-    page.write_text("\n".join(parts), encoding="utf-8")
-
-
-def _section(name: str, line: Mapping[str, object]) -> str:
-    where = f"{line['date']}, {line['cores']} cores of {line['cpu']}, torch {line['torch']}, commit {line['commit']}"
-    figures = line["figures"]
-    rows = [f"| {f['name']} | {f['value']} | {f['target']} |" for f in figures] if isinstance(figures, list) else []
-    return "\n".join([f"## {name}\n\n{where}\n", "| what | value | to reach |", "|---|---|---|", *rows, ""])
+def lines(section: str, folder: Path) -> list[Line]:
+    """Every run of a section, the newest last."""
+    file = folder / f"{section}.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []

@@ -1,6 +1,8 @@
 """One generation, as every peer reports it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 
@@ -24,16 +26,29 @@ class Run:
     seconds: float
     first: float = 0.0
     """Seconds to the first token."""
+    opening: int = 1
+    """Tokens that came with it."""
     rounds: int = 0
-    drafted: int = 0
     accepted: int = 0
+    rejected: int = 0
+    """Rounds that kept less than the draft that was wanted."""
     gaps: tuple[float, ...] = ()
-    """Seconds between one round and the next."""
+    """Seconds between one round, as the caller saw it, and the next."""
 
     @property
     def speed(self) -> float:
         """Tokens a second, the prompt's time included."""
         return len(self.tokens) / self.seconds
+
+    @property
+    def pace(self) -> float:
+        """Tokens a second behind the first round, which is mostly the prompt's."""
+        return (len(self.tokens) - self.opening) / sum(self.gaps)
+
+    @property
+    def round_seconds(self) -> float:
+        """Of a round behind the first."""
+        return sum(self.gaps) / (self.rounds - 1)
 
 
 class Peer(Protocol):
@@ -41,3 +56,8 @@ class Peer(Protocol):
 
     def generate(self, ask: Ask) -> Run:
         """Generate, alone."""
+
+
+def gaps_of(times: Sequence[float]) -> tuple[float, ...]:
+    """Differences of neighbours."""
+    return tuple(after - before for before, after in pairwise(times))

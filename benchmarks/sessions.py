@@ -6,25 +6,30 @@ machine that does anything else they say little.
 
 import argparse
 import asyncio
-import json
 import os
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from redis.asyncio import Redis
 
+from benchmarks import machine
+from benchmarks.pages import add_out, publish
+from benchmarks.results import Figure, Report, Table
 from gateway.store import lua
 from gateway.store.redis_sessions import RedisSessionStore
 from gateway.store.sessions import Commit
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
 
+_TEXT = """\
+What a commit costs in a Redis of its own, and beside keys and values in the same one or in another; and what a
+session's tokens weigh. Latencies are for comparing the rows with each other."""
 ROUND = (11, 12, 13)
 """Tokens of a round."""
 TEXT = " of words"
@@ -160,34 +165,37 @@ def _beside(options: argparse.Namespace, instances: int, mib: float) -> Latency:
         return asyncio.run(latency(started.sessions, instances, mib, options.commits, options.pause))
 
 
-def table(rows: Sequence[Latency], weights: Sequence[Weight]) -> Iterator[str]:
-    """For people, as Markdown."""
-    yield "| Redis servers | KV values beside | commits | p50, ms | p99, ms | longest, ms |"
-    yield "|---|---|---|---|---|---|"
-    for row in rows:
-        beside = f"{row.kv_mib:g} MiB" if row.kv_mib else "none"
-        yield f"| {row.instances} | {beside} | {row.commits} | {row.p50:.2f} | {row.p99:.2f} | {row.longest:.2f} |"
-    yield ""
-    yield "| output tokens | rounds | bytes in Redis | bytes a token |"
-    yield "|---|---|---|---|"
-    for each in weights:
-        yield f"| {each.tokens} | {each.rounds} | {each.bytes} | {each.per_token:.1f} |"
+def report(rows: Sequence[Latency], weights: Sequence[Weight]) -> Report:
+    """The times of commits, and the weights of sessions."""
+    commits = [
+        (
+            str(row.instances),
+            f"{row.kv_mib:g} MiB" if row.kv_mib else "none",
+            str(row.commits),
+            *(f"{each:.2f}" for each in (row.p50, row.p99, row.longest)),
+        )
+        for row in rows
+    ]
+    sizes = [(str(each.tokens), str(each.rounds), str(each.bytes), f"{each.per_token:.1f}") for each in weights]
+    figures = [Figure(f"commit, p99 ms, {count} servers, KV beside: {kv}", p99) for count, kv, _, _, p99, _ in commits]
+    tables = [
+        Table(("Redis servers", "KV values beside", "commits", "p50, ms", "p99, ms", "longest, ms"), commits),
+        Table(("output tokens", "rounds", "bytes in Redis", "bytes a token"), sizes),
+    ]
+    return Report("sessions", _TEXT, figures, tables)
 
 
-def main(write: Callable[[str], object] = sys.stdout.write) -> None:
-    """Measure and write the tables."""
+def main() -> None:
+    """Measure, show and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--commits", type=int, default=8000, help="of each row, over 8 sessions")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds between the commits of a session")
     parser.add_argument("--kv-mib", type=float, nargs="*", default=[3.0, 32.0], help="sizes of KV values")
     parser.add_argument("--tokens", type=int, nargs="*", default=[255, 1023, 4095], help="lengths of sessions to weigh")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    add_out(parser)
     options = parser.parse_args()
-    rows, weights = measure(options)
-    write("\n".join(table(rows, weights)) + "\n")
-    if options.json:
-        figures = {"commit": [asdict(row) for row in rows], "session": [asdict(each) for each in weights]}
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    load = machine.load()
+    publish(report(*measure(options)), "python -m benchmarks.sessions", options.out, load=load)
 
 
 if __name__ == "__main__":

@@ -3,22 +3,26 @@
 import asyncio
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.local import gaps_of
-from benchmarks.machine import ROOT
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.machine import ROOT, resident_bytes
 from benchmarks.pair import Pair
-from benchmarks.run import Ask, Run
+from benchmarks.run import Ask, Run, gaps_of
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
+from specdec.cli import tether
 from specdec.cli.ports import free
 from specdec.errors import InternalError
 from specdec.params import Mode
@@ -34,6 +38,7 @@ class Stack:
 
     address: str
     pids: dict[str, int]
+    http: dict[str, str]
 
     def generate(self, ask: Ask) -> Run:
         """One generation, alone."""
@@ -50,25 +55,37 @@ class Stack:
             return await asyncio.gather(*(_stream(stub, ask) for ask in asks))
 
     def resident_bytes(self) -> dict[str, int]:
-        """Memory of each process, from the kernel's own account."""
-        page = os.sysconf("SC_PAGE_SIZE")
-        return {role: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for role, pid in self.pids.items()}
+        """Memory of each process."""
+        return {role: resident_bytes(pid) for role, pid in self.pids.items()}
+
+    def metrics(self, role: str) -> dict[str, float]:
+        """What a process counts: a sample's name, with its labels' values behind slashes, to its value."""
+        with urllib.request.urlopen(f"http://{self.http[role]}/metrics", timeout=10) as reply:
+            families = text_string_to_metric_families(reply.read().decode())
+        return {"/".join([each.name, *each.labels.values()]): each.value for one in families for each in one.samples}
 
 
 @contextmanager
-def running(pair: Pair, *arguments: str) -> Iterator[Stack]:
-    """`specdec up` on free ports with one drafter, one verifier, one gateway and a store of its own."""
+def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
+    """`specdec up` on free ports with one drafter, one verifier, one gateway and a store of its own.
+
+    Args:
+        pair: the models.
+        arguments: of the command.
+        settings: environment variables.
+    """
     with TemporaryDirectory() as folder:
         state = Path(folder) / "state.json"
         with (Path(folder) / "log").open("w+") as log:
             process = subprocess.Popen(
-                _command(pair, state, arguments), cwd=ROOT, env=_environment(), stdout=log, stderr=log
+                _command(pair, state, arguments), cwd=ROOT, env=_environment() | settings, stdout=log, stderr=log
             )
             try:
                 _await_state(process, state, log.name)
                 entries = json.loads(state.read_text(encoding="utf-8"))
                 gateway = next(entry["grpc"] for entry in entries if entry["role"] == "gateway")
-                yield Stack(gateway, {entry["role"]: entry["pid"] for entry in entries})
+                pids = {entry["role"]: entry["pid"] for entry in entries}
+                yield Stack(gateway, pids, {entry["role"]: entry["http"] for entry in entries})
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=60)
@@ -82,7 +99,9 @@ def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
     ]
     start = "from specdec.cli.app import main; main()"
     models = ["--target", str(pair.target), "--drafter", str(pair.drafter)]
-    return [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state), *ports, *models, *arguments]
+    tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends
+    command = [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state)]
+    return [*tied, *command, *ports, *models, *arguments]
 
 
 def _environment() -> dict[str, str]:
@@ -100,19 +119,20 @@ def _await_state(process: "subprocess.Popen[bytes]", state: Path, log: str) -> N
 
 async def _stream(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask) -> Run:
     started = time.perf_counter()
-    times, tokens = list[float](), list[int]()
+    times, counts, tokens = list[float](), list[int](), list[int]()
     finished = pb.Finished()
     async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=_request(ask))):
         if event.HasField("round"):
             times.append(time.perf_counter())
+            counts.append(len(event.round.tokens))
             tokens += [token.id for token in event.round.tokens]
         elif event.HasField("finished"):
             finished = event.finished
     summary = finished.speculation
-    rounds = summary.num_spec_steps + summary.num_plain_steps
+    rounds, accepted = summary.num_spec_steps + summary.num_plain_steps, summary.num_accepted_draft_tokens
     return Run(
-        tuple(tokens), time.perf_counter() - started, times[0] - started, rounds, summary.num_draft_tokens,
-        summary.num_accepted_draft_tokens, gaps_of(times),
+        tuple(tokens), time.perf_counter() - started, times[0] - started, counts[0], rounds, accepted,
+        gaps=gaps_of(times),
     )  # fmt: skip
 
 
@@ -123,4 +143,5 @@ def _request(ask: Ask) -> pb.GenerateRequest:
         sampling=pb.SamplingOptions(temperature=ask.temperature, seed=ask.seed),
         stop=pb.StopOptions(max_tokens=ask.tokens, ignore_eos=True),
         speculation=pb.SpeculationOptions(mode=mode_to_pb(mode), gamma=ask.gamma or None),
+        cache_salt=secrets.token_hex(8),  # prompts come again and again, and each time is to cost what the first did
     )

@@ -2,7 +2,7 @@
 
 from specdec.gamma import expected_tokens, speedup
 
-__all__ = ["acceptance", "expected_tokens", "operations_factor", "speedup"]
+__all__ = ["ahead", "expected_tokens", "operations_factor", "speedup"]
 
 
 def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
@@ -16,19 +16,13 @@ def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
     return (gamma * c_ops + gamma + 1.0) / expected_tokens(alpha, gamma)
 
 
-def acceptance(rounds: int, accepted: int, gamma: int) -> float:
-    """The α at which rounds of γ drafts keep as many as these did: E(α, γ) - 1 = accepted / rounds.
+def ahead(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.0) -> float:
+    """Tokens per target step where the drafter drafts on, elsewhere, while the target verifies.
 
-    A round in which the drafter had no guess counts as one whose first draft was rejected.
-
-    Args:
-        rounds: at least one.
-        accepted: drafts kept in all of them.
-        gamma: draft length.
+    A round whose drafts are all kept, and whose last token was the next draft too (α^(γ+1)), waits only for what of the
+    next draft is not done when its pass is.
     """
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        enough = expected_tokens(middle, gamma) - 1.0 < accepted / rounds
-        low, high = (middle, high) if enough else (low, middle)
-    return (low + high) / 2
+    drafting, verifying = r + gamma * c, 1.0 + gamma * beta
+    hit = alpha ** (gamma + 1)
+    waiting = (1.0 - hit) * drafting + hit * max(drafting - verifying, 0.0)
+    return expected_tokens(alpha, gamma) / (verifying + waiting)

@@ -6,7 +6,6 @@ ahead of need are sent too, so a drafted token costs less than a round over its 
 
 import argparse
 import asyncio
-import sys
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks import machine
+from benchmarks.pages import add_out, publish
+from benchmarks.results import Figure, Report, Table
 from drafter_service.app import drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
@@ -28,6 +30,10 @@ from verifier_service.app import verifier
 from verifier_service.config import VerifierSettings
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
+_TEXT = """\
+The bytes that a drafter sends, frames and fences included, by what it says of the distribution a draft was drawn from;
+64 ids is the default, and the dense forms are for tests. A drafter drafts ahead of need, so a round sends more tokens
+than it verifies. The demo pair: 2,048 ids."""
 PROMPT = (300, 301, 302, 303, 304, 305)
 ANY_PORT = {"address": "127.0.0.1:0", "http": "127.0.0.1:0"}
 
@@ -41,9 +47,10 @@ class Sent:
     drafted: float
     rounds: int
 
-    def __str__(self) -> str:
+    def row(self) -> list[str]:
+        """For the table."""
         per_token, per_round = self.sent / self.drafted, self.sent / self.rounds
-        return f"| {self.form:<22} | {per_token:>10,.0f} | {per_round:>10,.0f} | {self.drafted / self.rounds:>6.1f} |\n"
+        return [self.form, f"{per_token:,.0f}", f"{per_round:,.0f}", f"{self.drafted / self.rounds:.1f}"]
 
 
 async def measure(form: str, mode: Mode, support: int | Dense, gamma: int, tokens: int) -> Sent:
@@ -89,20 +96,31 @@ def _counters(http: str) -> dict[str, float]:
     return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
-async def main() -> None:
-    """Write the table."""
+async def report(gamma: int, tokens: int) -> Report:
+    """Every form."""
+    forms: list[int | Dense] = [8, 64, *Dense]
+    sent = [
+        await measure(each.value if isinstance(each, Dense) else f"{each} ids", Mode.REJECTION, each, gamma, tokens)
+        for each in forms
+    ]
+    sent.append(await measure("coupled: no q̂", Mode.COUPLED, 64, gamma, tokens))
+    head = ("form of q̂", "bytes a drafted token", "bytes a round", "tokens sent a round")
+    figures = [Figure(f"bytes a round, {each.form}", each.row()[2]) for each in sent]
+    return Report("wire", f"{_TEXT} γ = {gamma}.", figures, [Table(head, [each.row() for each in sent])])
+
+
+def main() -> None:
+    """Measure, show and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64, help="of each of eight generations")
+    add_out(parser)
     asked = parser.parse_args()
+    load = machine.load()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))
-    sys.stdout.write("| form                   | B / token  | B / round  | tokens |\n|---|---:|---:|---:|\n")
-    forms: list[int | Dense] = [8, 64, *Dense]
-    for support in forms:
-        name = support.value if isinstance(support, Dense) else f"sparse, {support} ids"
-        sys.stdout.write(str(await measure(name, Mode.REJECTION, support, asked.gamma, asked.tokens)))
-    sys.stdout.write(str(await measure("coupled, no q̂", Mode.COUPLED, 64, asked.gamma, asked.tokens)))
+    made = asyncio.run(report(asked.gamma, asked.tokens))
+    publish(made, "python -m benchmarks.wire", asked.out, load=load)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

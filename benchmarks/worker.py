@@ -10,34 +10,29 @@ import torch
 
 from benchmarks.run import Ask, Peer
 
-Kind = Literal["engine", "hf", "hf-assisted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """Which peer to be."""
 
-    kind: Kind
+    kind: Literal["engine", "hf"]
     target: str
     drafter: str
     threads: int = 1
-    constant: int | None = None
-    """Draft length of hf-assisted; None for its defaults."""
-    drafter_kind: str = "model"
 
 
 def make(spec: Spec) -> Peer:
     """Load it."""
     torch.set_num_threads(spec.threads)
+    target, drafter = Path(spec.target), Path(spec.drafter)
     if spec.kind == "engine":
         from benchmarks.drafters import load_drafter
         from benchmarks.local import Local, load
 
-        return Local(load(Path(spec.target), threads=spec.threads), load_drafter(spec.drafter_kind, Path(spec.drafter)))
+        return Local(load(target, threads=spec.threads), load_drafter("model", drafter))
     from benchmarks.hugging_face import HuggingFace
 
-    assistant = Path(spec.drafter) if spec.kind == "hf-assisted" else None
-    return HuggingFace(Path(spec.target), assistant, spec.constant)
+    return HuggingFace(target, drafter)
 
 
 def main() -> None:

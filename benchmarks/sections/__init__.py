@@ -1,15 +1,17 @@
-"""The sections of `make bench`, by name."""
+"""The sections of `make bench`, by name, in the order they run."""
 
 from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
-from benchmarks.sections import concurrency, engine, passes, stack, theory
-from benchmarks.sections.scale import Scale
+from benchmarks.sections import concurrency, engine, memory, passes, prompt, stack, theory
+from benchmarks.sections.lab import Lab
 
-SECTIONS: Mapping[str, Callable[[Scale], Report]] = {
+SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "engine": engine.measure,
     "stack": stack.measure,
+    "prompt": prompt.measure,
     "concurrency": concurrency.measure,
+    "memory": memory.measure,
     "passes": passes.measure,
     "theory": theory.measure,
 }

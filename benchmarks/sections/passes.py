@@ -1,44 +1,57 @@
-"""What one pass of the target costs: by tokens verified, by sessions, by context; and how fast a prompt is read."""
+"""What one pass of the target costs: by tokens verified, by sessions, by context."""
 
 import time
 from collections.abc import Callable, Sequence
 
 from benchmarks.local import load
-from benchmarks.results import Figure, Report
+from benchmarks.results import Chart, Report, figure
+from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
-from benchmarks.statistics import paired, spread
+from benchmarks.statistics import Ratio, paired
 from specdec.engine import Chunk, Engine
 
 _PASSES = 12
 
 
-def measure(scale: Scale) -> Report:
-    """Ratios to the pass over one token of one session at the shortest context."""
+_TEXT = """\
+The target's pass alone, in process, on one thread: what one more token to verify, one more session and a longer
+context cost, in passes over one token of one session at the shortest context."""
+
+
+def measure(lab: Lab) -> Report:
+    """Ratios to the cheapest pass."""
+    scale = lab.scale
     engine = load(scale.pair.target)
-    verify = _table(engine, [(1, count, scale.contexts[0]) for count in range(1, 9)], scale)
-    sessions = _table(engine, [(count, 1, scale.contexts[0]) for count in scale.sessions], scale)
+    short = scale.contexts[0]
+    verify = _table(engine, [(1, count, short) for count in range(1, 9)], scale)
+    sessions = _table(engine, [(count, 1, short) for count in scale.sessions], scale)
     contexts = _table(engine, [(1, 1, length) for length in scale.contexts], scale)
     figures = [
-        *(Figure("passes", f"verify {count} tokens / 1", text) for (_, count, _), text, _ in verify[1:]),
-        *(Figure("passes", f"step of {count} sessions / 1", text) for (count, _, _), text, _ in sessions[1:]),
-        *(
-            Figure("passes", f"step at context {at} / {scale.contexts[0]}", text)
-            for (_, _, at), text, _ in contexts[1:]
-        ),
-        Figure("passes", "prompt tokens read in the time of a step", _prefill(engine, scale)),
+        *(figure(f"verify {count} tokens / 1", ratio) for (_, count, _), ratio in verify[1:]),
+        *(figure(f"step of {count} sessions / 1", ratio) for (count, _, _), ratio in sessions[1:]),
+        *(figure(f"step at context {at} / {short}", ratio) for (_, _, at), ratio in contexts[1:]),
     ]
-    curves = {
-        "tokens of one session": [(float(case[1]), value) for case, _, value in verify],
-        "sessions of one token": [(float(case[0]), value) for case, _, value in sessions],
-    }
-    return Report("passes", figures, curves)
+    return Report(
+        "passes",
+        _TEXT,
+        figures,
+        charts=[
+            _chart("verify", "tokens of one session", [(case[1], ratio) for case, ratio in verify]),
+            _chart("batch", "sessions of one token", [(case[0], ratio) for case, ratio in sessions]),
+            _chart("context", "tokens of context", [(case[2], ratio) for case, ratio in contexts]),
+        ],
+    )
+
+
+def _chart(name: str, x: str, points: Sequence[tuple[int, Ratio]]) -> Chart:
+    return Chart(name, x, "cost of a pass", {"target": [(float(at), ratio.value) for at, ratio in points]})
 
 
 Case = tuple[int, int, int]
 """Sessions, tokens of each, context."""
 
 
-def _table(engine: Engine, cases: Sequence[Case], scale: Scale) -> list[tuple[Case, str, float]]:
+def _table(engine: Engine, cases: Sequence[Case], scale: Scale) -> list[tuple[Case, Ratio]]:
     """Each case over the first, its passes made in turn with those of the others."""
     seconds: list[list[float]] = [[] for _ in cases]
     for case in cases:
@@ -54,8 +67,7 @@ def _table(engine: Engine, cases: Sequence[Case], scale: Scale) -> list[tuple[Ca
     for case in cases:
         for name in _names(case):
             engine.release(name)
-    ratios = [paired(times, seconds[0]) for times in seconds]
-    return [(case, str(ratio), ratio.value) for case, ratio in zip(cases, ratios, strict=True)]
+    return [(case, paired(times, seconds[0])) for case, times in zip(cases, seconds, strict=True)]
 
 
 def _step(engine: Engine, case: Case) -> None:
@@ -66,22 +78,6 @@ def _step(engine: Engine, case: Case) -> None:
 
 def _names(case: Case) -> list[str]:
     return [f"{case}/{number}" for number in range(case[0])]
-
-
-def _prefill(engine: Engine, scale: Scale) -> str:
-    """Tokens of the longest context over (seconds to read it / seconds of a step)."""
-    length = scale.contexts[-1]
-    engine.admit("prompt", length + 1)
-    engine.reserve("prompt", length + 1)
-    shares = list[float]()
-    for _ in range(scale.repeats + 1):
-        read = _seconds(lambda: engine.forward([Chunk("prompt", [5] * length, 1)]))
-        engine.truncate("prompt", 1)
-        step = _seconds(lambda: engine.forward([Chunk("prompt", [5], 1)]))
-        engine.truncate("prompt", 0)
-        shares.append(length * step / read)
-    engine.release("prompt")
-    return str(spread(shares[1:]))
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -19,10 +19,29 @@ class Scale:
     repeats: int = 3
     """How often each peer answers each prompt."""
     sessions: tuple[int, ...] = (1, 4, 16, 32)
-    gammas: tuple[int, ...] = (1, 2, 3, 5, 7)
+    gammas: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 16)
     contexts: tuple[int, ...] = (64, 256, 768)
+    kv_bytes: int = 2**25
+    """Budget of a verifier that has too little for all sessions at once."""
+    theory: tuple[int, int, int] = (96, 3, 2)
+    """Tokens, asks and repeats where every drafter takes its turn."""
+    theory_gammas: tuple[int, ...] = (1, 3, 5, 8)
+    served: tuple[str, ...] = ("model", "bigram")
+    """Drafters whose prediction is tried through the stack too."""
 
 
 def quick(pair: Pair) -> Scale:
     """Seconds in place of minutes: shows that it runs, and nothing else."""
-    return Scale(pair, 8, 8, 1, 1, sessions=(1, 2), gammas=(1, 2), contexts=(8, 16))
+    return Scale(
+        pair,
+        prompt=8,
+        tokens=8,
+        asks=1,
+        repeats=1,
+        sessions=(1, 2),
+        gammas=(1, 2),
+        contexts=(8, 16),
+        theory=(10, 1, 1),
+        theory_gammas=(1, 2),
+        served=("model",),
+    )

@@ -1,94 +1,182 @@
 """Predicted against measured speed-up, for several γ and drafters, as Table 4 of Leviathan et al. does."""
 
-import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 
+from benchmarks import costs
+from benchmarks.costs import Costs
 from benchmarks.drafters import Candidate, candidates
 from benchmarks.local import Local, load
-from benchmarks.peers import Fixed, interleave
-from benchmarks.results import Figure, Report
-from benchmarks.run import Peer, Run
+from benchmarks.peers import Fixed, Runs, interleave
+from benchmarks.results import Chart, Figure, Report, Table, figure
+from benchmarks.run import Ask, Peer
+from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
-from benchmarks.statistics import paired, slope
-from benchmarks.theory import acceptance, expected_tokens, operations_factor, speedup
-from specdec.engine import Chunk, Engine
+from benchmarks.stack import Stack, running
+from benchmarks.statistics import Ratio, paired, spread
+from benchmarks.theory import ahead, expected_tokens, operations_factor, speedup
 
-_STEPS = 24
+_TEMPERATURES = (0.0, 1.0)
+_STEPS = 40
+_TEXT = """\
+Leviathan et al. (arXiv 2211.17192): with acceptance α, drafts of γ tokens commit E = (1 - α^(γ+1)) / (1 - α) tokens
+a round, and Theorem 3.8, with the costs of serving added, predicts the speed-up S = E / (1 + r + γ(c + β)) over
+plain decoding. The unit is a plain round of the target; c is a drafted token, β one more token to verify, and r what
+a round costs for having a draft at all: judging it and, through the stack, the way to the drafter and back. α is
+accepted / (accepted + rejected) over all γ; c, β and r are measured by themselves, not taken from the runs they
+predict. "Ahead" is S where the drafter drafts on while the target verifies, which the stack's does and Theorem 3.8
+leaves out. Operations is the factor of Theorem 3.11, with ĉ from the sizes of the weights. Speeds are those behind
+the first token. Unigrams and bigrams are counts of the training text; prompt lookup goes on as the text did before.
+In process target and drafter share one thread."""
+_HEAD = (
+    "drafter", "where", "temperature", "γ", "α", "c", "r", "β", "E", "E measured", "S", "S ahead", "S measured",
+    "operations",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One row of the table."""
+    """One row."""
 
     drafter: str
+    where: str
+    temperature: float
     gamma: int
     alpha: float
-    c: float
-    beta: float
-    predicted: float
-    measured: str
+    costs: tuple[float, float, float]
+    """c, r, β."""
+    tokens: float
+    """Of a round, measured."""
+    measured: Ratio
     operations: float
 
-    def text(self) -> str:
-        """The row's figures."""
-        return (
-            f"α {self.alpha:.2f}, c {self.c:.2f}, β {self.beta:.2f}, E {expected_tokens(self.alpha, self.gamma):.2f}, "
-            f"predicted {self.predicted:.2f}, measured {self.measured}, operations × {self.operations:.2f}"
-        )
+    @property
+    def predicted(self) -> float:
+        """By Theorem 3.8."""
+        return speedup(self.alpha, self.gamma, *self.costs)
+
+    @property
+    def drafting_ahead(self) -> float:
+        """The same, of a drafter that does."""
+        return ahead(self.alpha, self.gamma, *self.costs)
+
+    def row(self) -> list[str]:
+        """For the table."""
+        numbers = (self.alpha, *self.costs, expected_tokens(self.alpha, self.gamma), self.tokens, self.predicted)
+        last = "" if self.where == "process" else f"{self.drafting_ahead:.2f}"
+        shown = [f"{number:.2f}" for number in numbers]
+        first = [self.drafter, self.where, f"{self.temperature:g}", str(self.gamma)]
+        return [*first, *shown, last, str(self.measured), f"{self.operations:.2f}"]
 
 
-def measure(scale: Scale) -> Report:
-    """In one process, one thread, so r = 0: what is left is the formula's own α, c and β."""
-    target = load(scale.pair.target)
-    costs = _pass_cost(target)
-    with TemporaryDirectory() as folder:
-        guessers = list(candidates(scale.pair, Path(folder)))
-    rows = [row for heat in (0.0, 1.0) for guesser in guessers for row in _rows(scale, target, guesser, heat, costs)]
-    figures = [Figure("theory", f"{row.drafter}, γ={row.gamma}", row.text()) for row in rows]
-    curves = {
-        f"predicted, {name}": [(float(r.gamma), r.predicted) for r in rows if r.drafter == name]
-        for name in {r.drafter for r in rows}
-    }
-    return Report("theory", figures, curves)
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A drafter at a temperature, in process."""
+
+    candidate: Candidate
+    temperature: float
+    alpha: float
+    costs: Costs
+
+    def predictions(self, where: str, gammas: Sequence[int], runs: Runs, unit: tuple[float, float]) -> list[Prediction]:
+        """A row for each γ; `unit` is a plain round's seconds and those of the way to the drafter and back."""
+        c, r, beta = self.costs.in_steps(self.candidate.name, *unit)
+        plain = [run.pace for run in runs["0"]]
+        return [
+            Prediction(
+                self.candidate.name,
+                where,
+                self.temperature,
+                gamma,
+                self.alpha,
+                (c, r, beta),
+                _tokens(runs, str(gamma)),
+                paired([run.pace for run in runs[str(gamma)]], plain),
+                operations_factor(self.alpha, gamma, self.candidate.c_ops),
+            )
+            for gamma in gammas
+        ]
 
 
-def _rows(
-    scale: Scale, target: Engine, guesser: Candidate, temperature: float, costs: tuple[float, float]
-) -> list[Prediction]:
-    step, beta = costs
-    local = Local(target, guesser.drafter)
-    peers: dict[str, Peer] = {str(gamma): Fixed(local, gamma) for gamma in (0, *scale.gammas)}
-    runs = interleave(peers, scale.pair.asks(scale.asks, scale.prompt, scale.tokens, temperature), scale.repeats)
-    name = f"{guesser.name} at temperature {temperature:g}"
-    c = guesser.drafter.info.step_seconds / step
-    return [_row(name, gamma, (runs[str(gamma)], runs["0"]), (c, beta, guesser.c_ops)) for gamma in scale.gammas]
+def measure(lab: Lab) -> Report:
+    """First all in process, then some through the stack with what was learnt there."""
+    scale = lab.scale
+    target, guessers = load(scale.pair.target), candidates(scale.pair)
+    rows, trials = list[Prediction](), list[Trial]()
+    drafters = {each.name: each.load() for each in guessers}
+    for temperature in _TEMPERATURES:
+        ask = scale.pair.asks(1, scale.prompt, 2 * _STEPS, temperature)[0]
+        found = costs.measure(target, drafters, ask, _STEPS)
+        for guesser in guessers:
+            runs = _runs(scale, Local(target, drafters[guesser.name]), temperature)
+            trials.append(Trial(guesser, temperature, acceptance(runs, scale.theory_gammas), found))
+            rows += trials[-1].predictions("process", scale.theory_gammas, runs, (found.step, 0.0))
+    for name in scale.served:
+        rows += _served(lab, [trial for trial in trials if trial.candidate.name == name])
+    charts = [
+        _chart([row for row in rows if (row.where, row.temperature) == (where, temperature)])
+        for where in ("process", "stack")
+        for temperature in _TEMPERATURES
+    ]
+    return Report("theory", _TEXT, _figures(rows), [Table(_HEAD, [row.row() for row in rows])], charts)
 
 
-def _row(name: str, gamma: int, sides: tuple[list[Run], list[Run]], costs: tuple[float, float, float]) -> Prediction:
-    runs, plain = sides
-    c, beta, c_ops = costs
-    alpha = acceptance(sum(run.rounds for run in runs), sum(run.accepted for run in runs), gamma)
-    measured = paired([run.speed for run in runs], [run.speed for run in plain])
-    predicted = speedup(alpha, gamma, c, 0.0, beta)
-    return Prediction(name, gamma, alpha, c, beta, predicted, str(measured), operations_factor(alpha, gamma, c_ops))
+def _served(lab: Lab, trials: Sequence[Trial]) -> list[Prediction]:
+    scale, candidate = lab.scale, trials[0].candidate
+    rows = list[Prediction]()
+    with ExitStack() as started:
+        own = ("--drafter-kind", candidate.kind, "--drafter", str(candidate.path))
+        system = lab.system() if candidate.kind == "model" else started.enter_context(running(scale.pair, *own))
+        for trial in trials:
+            runs = _runs(scale, system, trial.temperature)
+            step = spread([run.round_seconds for run in runs["0"]]).value
+            rows += trial.predictions("stack", scale.theory_gammas, runs, (step, _trip(system)))
+    return rows
 
 
-def _pass_cost(engine: Engine) -> tuple[float, float]:
-    """Seconds of a one-token pass, and β: the cost of one more token, in such passes."""
-    engine.admit("cost", 128)
-    engine.reserve("cost", 128)
-    engine.forward([Chunk("cost", [5] * 64, 1)])
-    seconds = {count: list[float]() for count in range(1, 9)}
-    for _ in range(_STEPS):
-        for count, times in seconds.items():
-            started = time.perf_counter()
-            engine.forward([Chunk("cost", [7] * count, count)])
-            times.append(time.perf_counter() - started)
-            engine.truncate("cost", 64)
-    engine.release("cost")
-    medians = [median(times) for times in seconds.values()]
-    _, steep = slope(list(map(float, seconds)), medians)
-    return medians[0], max(steep, 0.0) / medians[0]
+def _runs(scale: Scale, peer: Peer, temperature: float) -> Runs:
+    tokens, asks, repeats = scale.theory
+    peers: dict[str, Peer] = {str(gamma): Fixed(peer, gamma) for gamma in (0, *scale.theory_gammas)}
+    wanted: list[Ask] = scale.pair.asks(asks, scale.prompt, tokens, temperature)
+    return interleave(peers, wanted, repeats)
+
+
+def acceptance(runs: Runs, gammas: Sequence[int]) -> float:
+    """Accepted / judged over all γ; a place where the drafter had no guess counts as judged."""
+    made = [run for gamma in gammas for run in runs[str(gamma)]]
+    accepted, rejected = sum(run.accepted for run in made), sum(run.rejected for run in made)
+    return accepted / max(1, accepted + rejected)
+
+
+def _tokens(runs: Runs, name: str) -> float:
+    """A round's, the first and its prompt aside."""
+    return sum(len(run.tokens) - run.opening for run in runs[name]) / sum(run.rounds - 1 for run in runs[name])
+
+
+def _trip(system: Stack) -> float:
+    """Seconds from the verifier to its drafter and back."""
+    trips = (
+        each for name, each in system.metrics("verifier").items() if name.startswith("specdec_drafter_rtt_seconds")
+    )
+    return next(trips, 0.0)
+
+
+def _figures(rows: Sequence[Prediction]) -> list[Figure]:
+    inside, served = ([row for row in rows if row.where == where] for where in ("process", "stack"))
+    return [
+        figure("in process, measured / S", spread([row.measured.value / row.predicted for row in inside])),
+        figure("stack, measured / S", spread([row.measured.value / row.predicted for row in served])),
+        figure("stack, measured / S ahead", spread([row.measured.value / row.drafting_ahead for row in served])),
+    ]
+
+
+def _chart(rows: Sequence[Prediction]) -> Chart:
+    curves = dict[str, list[tuple[float, float]]]()
+    for row in rows:
+        curves.setdefault(row.drafter, []).append((float(row.gamma), row.measured.value))
+        predicted = row.predicted if row.where == "process" else row.drafting_ahead
+        curves.setdefault(f"{row.drafter}, predicted", []).append((float(row.gamma), predicted))
+    where, temperature = rows[0].where, rows[0].temperature
+    name = f"theory-{where}-{temperature:g}"
+    return Chart(name, f"γ (in the {where}, temperature {temperature:g})", "speed, plain = 1", curves)

@@ -50,6 +50,7 @@ def up(
     verifier_address: options.VerifierAddress = None,
     target: options.Target = None,
     drafter: options.Drafter = None,
+    drafter_kind: options.DrafterKind = None,
     model_name: options.ModelName = None,
     drafters: options.Drafters = None,
     verifiers: options.Verifiers = None,

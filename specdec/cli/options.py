@@ -38,6 +38,7 @@ DrafterAddress = Annotated[str | None, _option("First drafter.", otherwise="127.
 VerifierAddress = Annotated[str | None, _option("First verifier.", otherwise="127.0.0.1:50053", metavar="HOST:PORT")]
 Target = Annotated[Path | None, _option("Large model's folder.", otherwise="models/demo/target")]
 Drafter = Annotated[Path | None, _option("Small model's folder.", otherwise="models/demo/drafter")]
+DrafterKind = Annotated[Literal["model", "ngram", "prompt_lookup"] | None, _option("What drafts.", otherwise="model")]
 ModelName = Annotated[str | None, _option("What callers call the model.", otherwise="from the folder")]
 Drafters = Annotated[int | None, _option("How many; 0 is plain decoding.", otherwise="1")]
 Verifiers = Annotated[int | None, _option("How many.", otherwise="1")]

@@ -17,6 +17,8 @@ MODULES: Mapping[Role, str] = {
     "gateway": "gateway",
 }
 
+_TELLTALE = {"model": "config.json", "ngram": "counts.safetensors"}
+"""The file without which a folder is not what this kind of drafter needs."""
 _DRAIN_SECONDS = 5.0
 """A person who pressed Ctrl-C does not wait for long streams to end."""
 
@@ -51,12 +53,16 @@ def check_models(settings: UpSettings) -> None:
     Raises:
         ConfigError: one is not, or is no model folder.
     """
-    wanted = [("--target", settings.target)] + ([("--drafter", settings.drafter)] if settings.drafters else [])
-    for option, path in wanted:
-        if not find_model(path).is_dir():
-            raise ConfigError(f"no model folder at {path}: give one with {option} PATH")
-        if not (find_model(path) / "config.json").is_file():
-            raise ConfigError(f"{path} is not a model folder, it has no config.json: give one with {option} PATH")
+    _check("--target", settings.target, "config.json")
+    if settings.drafters and settings.drafter_kind != "prompt_lookup":
+        _check("--drafter", settings.drafter, _TELLTALE[settings.drafter_kind])
+
+
+def _check(option: str, path: Path, telltale: str) -> None:
+    if not find_model(path).is_dir():
+        raise ConfigError(f"no model folder at {path}: give one with {option} PATH")
+    if not (find_model(path) / telltale).is_file():
+        raise ConfigError(f"{path} is not such a model's folder, it has no {telltale}: give one with {option} PATH")
 
 
 def allot(settings: UpSettings) -> Addresses:
@@ -100,8 +106,10 @@ def _drafters(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
 
 
 def _drafter(settings: UpSettings, number: int, http: str, grpc: str) -> Service:
-    model = {"path": _absolute(settings.drafter), "dtype": settings.dtype}
-    return _service("drafter", number, http, grpc, {"model": model, "log": _log(settings)})
+    kind = settings.drafter_kind
+    folder = settings.target if kind == "prompt_lookup" else settings.drafter  # that one needs but the tokenizer
+    model = {"path": _absolute(folder), "dtype": settings.dtype}
+    return _service("drafter", number, http, grpc, {"kind": kind, "model": model, "log": _log(settings)})
 
 
 def _verifiers(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:

@@ -29,7 +29,9 @@ class UpSettings(Settings):
     target: Path = _DEMO / "target"
     """The large model's folder."""
     drafter: Path = _DEMO / "drafter"
-    """The small model's folder."""
+    """The small model's folder; for `ngram`, that of a counts file."""
+    drafter_kind: Literal["model", "ngram", "prompt_lookup"] = "model"
+    """What drafts; `prompt_lookup` needs no folder of its own."""
     model_name: str = ""
     """What callers call the model; the folder's name when empty."""
     drafters: int = Field(default=1, ge=0, le=64)

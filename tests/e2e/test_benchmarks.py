@@ -5,28 +5,48 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks.sections import SECTIONS
 from tests.e2e.conftest import ROOT, environment
 from tests.tiny_models import make_tiny_model
 
 
 def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=580
     )
 
 
+@pytest.mark.timeout(600)  # a dozen processes start, each with torch
 def test_every_section_ends_in_a_dated_row_and_a_page(tmp_path: Path) -> None:
     target = make_tiny_model(tmp_path / "target", seed=1)
     drafter = make_tiny_model(tmp_path / "drafter", seed=1, noise=0.01)
-    where = ["--out", str(tmp_path), "--page", str(tmp_path / "page.md"), "--pictures", str(tmp_path / "pictures")]
-    done = _run("benchmarks", "--quick", "--target", str(target), "--drafter", str(drafter), *where)
+    done = _run(
+        "benchmarks", "--quick", "--target", str(target), "--drafter", str(drafter), "--out", str(tmp_path / "out")
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    for section in ("engine", "stack", "concurrency", "passes", "theory"):
-        line = json.loads((tmp_path / f"{section}.jsonl").read_text())
+    results, page = ((tmp_path / "out" / name).read_text() for name in ("RESULTS.md", "performance.md"))
+    for section in SECTIONS:
+        line = json.loads((tmp_path / "out" / "results" / f"{section}.jsonl").read_text())
         assert line["commit"]
         assert line["figures"]
-        assert f"## {section}" in (tmp_path / "page.md").read_text()
-    assert (tmp_path / "pictures" / "passes.png").stat().st_size
+        assert f"## {section}" in results
+        assert f"## {section}" in page
+        assert all(
+            (tmp_path / "out" / "performance" / f"{chart['name']}.png").stat().st_size for chart in line["charts"]
+        )
+        assert {each["reached"] for each in line["figures"] if each["goal"] == "all"} <= {"yes"}
+    assert "figures mean nothing" in page
+
+
+def test_a_command_of_its_own_keeps_what_others_wrote(tmp_path: Path) -> None:
+    (tmp_path / "RESULTS.md").write_text("# Results\n\n## wire\n\nbytes\n")
+    done = _run("benchmarks.sessions", "--commits", "80", "--kv-mib", "--tokens", "30", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert page.startswith("# Results\n\n## wire\n\nbytes\n\n## sessions\n")
+    assert json.loads((tmp_path / "results" / "sessions.jsonl").read_text())["tables"]
 
 
 def test_the_gpu_benchmark_runs_on_a_cpu_with_a_tiny_shape() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from drafter_service.drafters.counts import COUNTS_FILE
 from specdec.cli import plan
 from specdec.cli.launch import environment_of
 from specdec.cli.plan import Addresses
@@ -71,6 +72,23 @@ def test_a_folder_without_a_model_is_refused(settings: UpSettings, tmp_path: Pat
 
 def test_no_drafter_needs_no_drafter_folder(settings: UpSettings) -> None:
     plan.check_models(settings.model_copy(update={"drafter": Path("no/such"), "drafters": 0}))
+
+
+def test_counts_are_what_an_ngram_drafter_needs(settings: UpSettings, tmp_path: Path) -> None:
+    counted = settings.model_copy(update={"drafter_kind": "ngram", "drafter": tmp_path})
+    with pytest.raises(ConfigError, match=r"no counts\.safetensors.*--drafter"):
+        plan.check_models(counted)
+    (tmp_path / COUNTS_FILE).touch()
+    plan.check_models(counted)
+    config = plan.services(counted, ADDRESSES, "redis://x")[0].config
+    assert (config["kind"], config["model"]["path"]) == ("ngram", str(tmp_path))
+
+
+def test_prompt_lookup_needs_the_target_alone(settings: UpSettings) -> None:
+    looking = settings.model_copy(update={"drafter_kind": "prompt_lookup", "drafter": Path("no/such")})
+    plan.check_models(looking)
+    config = plan.services(looking, ADDRESSES, "redis://x")[0].config
+    assert (config["kind"], config["model"]["path"]) == ("prompt_lookup", str(settings.target))
 
 
 def test_the_demo_pair_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,93 @@
+"""The costs in the formulas, each measured by itself on what a round really calls, in turn with the others."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.local import Drafting
+from benchmarks.run import Ask
+from benchmarks.statistics import slope
+from drafter_service.drafters.base import Drafter
+from specdec.draft import Draft
+from specdec.engine import Engine
+from specdec.params import Mode, SamplingParams
+from verifier_service.plan import Row, Share
+from verifier_service.verifier import verify_batch
+
+_NAME = "bench"
+_MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds."""
+
+    step: float
+    """A plain round of the target."""
+    more: float
+    """One more token to verify."""
+    judging: float
+    """What a round costs more for having a draft at all, however short."""
+    draft: Mapping[str, float]
+    """A drafted token, by drafter."""
+
+    def in_steps(self, drafter: str, step: float | None = None, trip: float = 0.0) -> tuple[float, float, float]:
+        """c, r and β, the unit being a plain round of `step` seconds; `trip` is the way to the drafter and back."""
+        unit = step or self.step
+        return self.draft[drafter] / unit, (self.judging + trip) / unit, self.more / unit
+
+
+def measure(target: Engine, drafters: Mapping[str, Drafter], ask: Ask, times: int) -> Costs:
+    """Extend the ask's prompt `times` times by one token, and try everything at each length."""
+    params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
+    limit = len(ask.prompt) + ask.tokens
+    sides = {name: _admitted(drafter, ask, limit) for name, drafter in drafters.items()}
+    target.admit(_NAME, limit + _MOST)
+    target.reserve(_NAME, limit + _MOST)
+    verify_batch(target, [Share(Row(_NAME, ask.prompt, Mode.REJECTION, params), 0, len(ask.prompt))])
+    tokens, passes = list(ask.prompt), {count: list[float]() for count in range(_MOST + 1)}
+    drafting: dict[str, list[float]] = {name: [] for name in drafters}
+    for _ in range(times):
+        drafts = list[Draft]()
+        for name, side in sides.items():
+            started = time.perf_counter()
+            drafts.append(side.draft())
+            drafting[name].append((time.perf_counter() - started) / _MOST)
+        _verify(target, tokens, max(drafts, key=lambda draft: len(draft.tokens)), params, passes)
+        tokens.append(_surprise(ask.prompt, drafts))
+        for side in sides.values():
+            side.commit(len(tokens) - 1, tokens[-1:])
+    target.release(_NAME)
+    for drafter in drafters.values():
+        drafter.release(_NAME)
+    medians = {count: median(seconds) for count, seconds in passes.items() if seconds}
+    counts = [count for count in medians if count]
+    base, more = slope([float(count) for count in counts], [medians[count] for count in counts])
+    spent = {name: median(seconds[1:]) for name, seconds in drafting.items()}
+    return Costs(medians[0], max(more, 0.0), max(base - medians[0], 0.0), spent)
+
+
+def _admitted(drafter: Drafter, ask: Ask, limit: int) -> Drafting:
+    drafter.admit(_NAME, limit + _MOST, (), "")
+    drafter.reserve(_NAME, limit + _MOST)
+    return Drafting(drafter, ask, _MOST)
+
+
+def _surprise(known: Sequence[int], drafts: Sequence[Draft]) -> int:
+    """A token that no draft begins with, so that all are drafted anew."""
+    guessed = {draft.tokens[0] for draft in drafts if draft.tokens}
+    return next(token for token in known if token not in guessed)
+
+
+def _verify(
+    target: Engine, tokens: Sequence[int], draft: Draft, params: SamplingParams, passes: Mapping[int, list[float]]
+) -> None:
+    """Time a verdict over each beginning of the draft, the empty one last."""
+    before = len(tokens) - 1
+    for count in range(len(draft.tokens), -1, -1):
+        row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft.cut(count))
+        target.truncate(_NAME, before)
+        started = time.perf_counter()
+        verify_batch(target, [Share(row, before, 1)])
+        passes[count].append(time.perf_counter() - started)

@@ -1,0 +1,72 @@
+"""Target and drafter of any size with random weights, made on the spot, and how to time what a device does."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec.engine import Engine
+from specdec.engine.decoder import Decoder
+from specdec.engine.facts import Facts
+from specdec.engine.probe import probe
+
+_SHAPES: dict[str, dict[str, dict[str, Any]]] = {
+    "8b": {
+        "target": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
+        "drafter": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
+        "both": {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192},
+    },
+    "tiny": {
+        "target": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
+        "drafter": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4},
+        "both": {"num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 512},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Both engines, the target as transformers has it, and how to wait for the device."""
+
+    model: Any
+    target: Engine
+    drafter: Engine
+    device: torch.device
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        """Of `work`, its kernels included."""
+        self._wait()
+        started = time.perf_counter()
+        work()
+        self._wait()
+        return time.perf_counter() - started
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def build(shape: str, device: torch.device) -> Bench:
+    """Both models with random bfloat16 weights on the device."""
+    sizes = _SHAPES[shape]
+    model = _model({**sizes["both"], **sizes["target"]}, device)
+    served, small = (_engine(each) for each in (model, _model({**sizes["both"], **sizes["drafter"]}, device)))
+    return Bench(model, served, small, device)
+
+
+def _model(settings: dict[str, Any], device: torch.device) -> Any:
+    with torch.device(device):
+        model = LlamaForCausalLM._from_config(LlamaConfig(**settings), dtype=torch.bfloat16).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def _engine(model: Any) -> Engine:
+    config = model.config
+    decoder = Decoder(model, config.vocab_size, model.device)
+    facts = Facts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
+    layout = probe(decoder)
+    return Engine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)

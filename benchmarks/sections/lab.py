@@ -1,0 +1,69 @@
+"""What the sections measure with: peers and the system, started when first asked for, kept for the sections behind."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from benchmarks.peers import Fixed, Process
+from benchmarks.run import Ask, Peer
+from benchmarks.sections.scale import Scale
+from benchmarks.stack import Stack, running
+from benchmarks.worker import Spec
+
+HF, HF_DEFAULT, HF_FIVE = "HF", "HF assisted", "HF assisted, 5 constant"
+TWO = "two threads"
+_FIVE = 5
+
+
+class Lab:
+    """A context manager that ends whatever it started."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self._started = ExitStack()
+        self._workers = dict[Spec, Process]()
+        self._system: Stack | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._started.close()
+
+    def asks(self) -> list[Ask]:
+        """The usual ones, greedy."""
+        return self.scale.pair.asks(self.scale.asks, self.scale.prompt, self.scale.tokens)
+
+    def engine(self) -> Process:
+        """Our engine in a process of its own, target and drafter on its one thread."""
+        return self._worker(Spec("engine", str(self.scale.pair.target), str(self.scale.pair.drafter)))
+
+    def hugging_face(self, threads: int = 1) -> dict[str, Peer]:
+        """Plain, assisted at the defaults, and assisted at five constant tokens."""
+        worker = self._worker(Spec("hf", str(self.scale.pair.target), str(self.scale.pair.drafter), threads))
+        gammas = {HF: 0, HF_DEFAULT: None, HF_FIVE: _FIVE}
+        return {named(name, threads): Fixed(worker, gamma) for name, gamma in gammas.items()}
+
+    def system(self) -> Stack:
+        """The whole system."""
+        if self._system is None:
+            self._system = self._started.enter_context(running(self.scale.pair))
+        return self._system
+
+    def resident_bytes(self) -> Sequence[tuple[str, int]]:
+        """Memory of every process that runs."""
+        workers = [(named(spec.kind, spec.threads), worker.resident_bytes()) for spec, worker in self._workers.items()]
+        return [*workers, *(self._system.resident_bytes().items() if self._system else ())]
+
+    def _worker(self, spec: Spec) -> Process:
+        if spec not in self._workers:
+            self._workers[spec] = self._started.enter_context(Process(spec))
+        return self._workers[spec]
+
+
+def named(name: str, threads: int) -> str:
+    """A peer's name where it may have more than one thread."""
+    return name if threads == 1 else f"{name}, {TWO}"

@@ -1,0 +1,77 @@
+"""Every command writes its own section and no other, and the page says of each goal whether it is reached."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pages import Places, publish, with_section
+from benchmarks.results import Chart, Figure, Goal, Report, Table, figure, lines, same_tokens
+from benchmarks.statistics import Ratio
+
+GOAL = Goal(1.0, aim=1.3)
+
+
+def _report(section: str, value: float) -> Report:
+    chart = Chart("speed", "sessions", "tokens/s", {"on": [(1.0, 2.0)], "on, predicted": [(1.0, 2.5)]})
+    table = Table(("peer", "ms"), [("hf", "3.0")])
+    return Report(
+        section, f"About {section}.", [figure("ours / theirs", Ratio(value, 0.5, 2.0), GOAL)], [table], [chart]
+    )
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places.below(tmp_path)
+
+
+def test_a_command_replaces_its_own_section_alone() -> None:
+    page = "# Results\n\nAll.\n\n## one\n\nold\n\n## two\n\nby hand\n"
+    again = with_section(page, "one", "new\n\n")
+    assert again == "# Results\n\nAll.\n\n## one\n\nnew\n\n## two\n\nby hand\n"
+    assert with_section(again, "one", "new") == again
+
+
+def test_a_section_that_was_not_there_comes_behind_the_others() -> None:
+    assert with_section("# Results\n\n## one\n\n### part\n", "two", "new").endswith("### part\n\n## two\n\nnew\n")
+
+
+def test_every_run_stays_as_a_dated_row(places: Places) -> None:
+    for value in (0.9, 1.4):
+        publish(_report("engine", value), "python -m benchmarks engine", places, load="0.1")
+    publish(Report("wire", "Bytes.", [Figure("bytes", "7")]), "python -m benchmarks.wire", places, load="0.2")
+    page = places.results.read_text()
+    rows = [line for line in page.splitlines() if "load 0.1 before" in line]
+    assert ["0.90" in rows[0], "1.40" in rows[1]] == [True, True]
+    assert len(lines("engine", places.lines)) == 2
+    assert "bytes 7" in page
+
+
+def test_the_page_says_what_was_reached_and_what_was_not_measured(places: Places) -> None:
+    publish(_report("engine", 1.4), "", places, load="0.1")
+    publish(_report("stack", 0.9), "", places, load="0.1")
+    page = places.performance.read_text()
+    assert "| ours / theirs | ≥ 1, aim 1.3 | 1.40 (0.50..2.00) | yes, the aim too | engine |" in page
+    assert "| ours / theirs | ≥ 1, aim 1.3 | 0.90 (0.50..2.00) | no | stack |" in page
+    assert "Not measured yet: prompt, concurrency, memory, passes, theory, gpu." in page
+    assert "mean nothing" not in page
+    assert (places.pictures / "speed.png").stat().st_size
+
+
+def test_a_quick_run_cannot_be_taken_for_a_result(places: Places) -> None:
+    publish(_report("engine", 1.4), "", places, load="0.1", quick=True)
+    assert "mean nothing" in places.performance.read_text()
+    assert "mean nothing" in places.results.read_text()
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.99, "no"), (1.0, "yes, not the aim"), (1.3, "yes, the aim too")])
+def test_a_goal_with_an_aim_has_three_verdicts(value: float, verdict: str) -> None:
+    assert GOAL.verdict(value) == verdict
+
+
+def test_a_limit_from_above_is_reached_from_below() -> None:
+    limit = Goal(1.5, at_most=True)
+    assert (str(limit), limit.verdict(1.4), limit.verdict(1.6)) == ("≤ 1.5", "yes", "no")
+
+
+def test_different_texts_are_told() -> None:
+    assert same_tokens(3, 4) == Figure("greedy tokens identical", "3 of 4", "all", "no")
