@@ -3,6 +3,9 @@
 import itertools
 import time
 
+import yaml
+
+from tests.helm.engine import RELEASE
 from tests.kubernetes.api import Api, ApiRefused, Object
 from tests.kubernetes.operators import definitions
 
@@ -32,6 +35,24 @@ def token_of(admin: Api, namespace: str, account: str) -> str:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     token: str = admin.ask("POST", path, body)["status"]["token"]
     return token
+
+
+class Installed:
+    """The chart in a namespace, as the API server has it."""
+
+    def __init__(self, admin: Api, namespace: str) -> None:
+        self._admin = admin
+        self.namespace = namespace
+
+    def token(self, component: str) -> str:
+        """Of the ServiceAccount of a component."""
+        return token_of(self._admin, self.namespace, f"{RELEASE}-specdec-{component}")
+
+    def config(self, component: str) -> Object:
+        """What a component's process reads."""
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps/{RELEASE}-specdec-{component}"
+        loaded: Object = yaml.safe_load(self._admin.ask("GET", path)["data"]["config.yaml"])
+        return loaded
 
 
 def _wait_until_served(admin: Api, spec: Object) -> None:

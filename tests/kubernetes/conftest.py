@@ -1,18 +1,21 @@
 """A real API server, where SPECDEC_KUBE_APISERVER names one; `make kubernetes` builds it and runs what is here."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from gateway.cluster import ClusterSettings
 from tests.kubernetes.api import Api
-from tests.kubernetes.arrange import define_operators, new_namespace
+from tests.kubernetes.arrange import Installed, define_operators, new_namespace
 from tests.kubernetes.control_plane import ApiServer, ControlPlane
-from tests.kubernetes.older_chart import older_chart
+from tests.kubernetes.older_chart import older_chart, older_values
 from tests.kubernetes.release import Release
 
+ClusterAs = Callable[..., ClusterSettings]
 BINARY = os.environ.get("SPECDEC_KUBE_APISERVER", "")
 
 
@@ -46,6 +49,12 @@ def namespace(admin: Api) -> str:
 
 
 @pytest.fixture(scope="session")
+def unbuffered(plane: ControlPlane) -> ApiServer:
+    """Another API server of the same cluster, that remembers no changes but those which etcd does."""
+    return plane.serve("--watch-cache=false")
+
+
+@pytest.fixture(scope="session")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The chart as the API server takes it."""
     return older_chart(tmp_path_factory.mktemp("chart"))
@@ -56,3 +65,22 @@ def release(chart: Path, server: ApiServer, namespace: str) -> Iterator[Release]
     """Nothing is installed yet."""
     with closing(Release(chart, server.kubeconfig(server.admin, namespace), namespace)) as made:
         yield made
+
+
+@pytest.fixture
+def installed(release: Release, admin: Api, namespace: str) -> Installed:
+    """The chart with a ratio controller, and the tokens of its accounts."""
+    release.install(older_values("ratio-controller"))
+    return Installed(admin, namespace)
+
+
+@pytest.fixture
+def cluster(server: ApiServer, namespace: str, tmp_path: Path) -> ClusterAs:
+    """Settings for the way to an API server with some token."""
+
+    def settings(token: str, server: ApiServer = server, url: str = "") -> ClusterSettings:
+        path = tmp_path / f"kubeconfig-{len(list(tmp_path.iterdir()))}"
+        path.write_text(json.dumps(server.kubeconfig(token, namespace, url)))
+        return ClusterSettings(kubeconfig=path, namespace=namespace, timeout=2.0)
+
+    return settings
