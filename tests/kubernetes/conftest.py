@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from gateway.cluster import ClusterSettings
+from tests.kubernetes import worlds
 from tests.kubernetes.api import Api
 from tests.kubernetes.arrange import Installed, define_operators, new_namespace
 from tests.kubernetes.control_plane import ApiServer, ControlPlane
 from tests.kubernetes.older_chart import older_chart, older_values
 from tests.kubernetes.release import Release
+from tests.kubernetes.worlds import World
 
 ClusterAs = Callable[..., ClusterSettings]
 BINARY = os.environ.get("SPECDEC_KUBE_APISERVER", "")
@@ -84,3 +86,15 @@ def cluster(server: ApiServer, namespace: str, tmp_path: Path) -> ClusterAs:
         return ClusterSettings(kubeconfig=path, namespace=namespace, timeout=2.0)
 
     return settings
+
+
+@pytest.fixture(params=["made_up", "real"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """An API server of either sort."""
+    if request.param == "made_up":
+        with worlds.made_up() as world:
+            yield world
+    else:
+        request.getfixturevalue("admin")
+        with worlds.real(*(request.getfixturevalue(name) for name in ("plane", "server", "unbuffered"))) as world:
+            yield world
