@@ -1,7 +1,5 @@
 """The API server that tests make up tells changes as the real one does, in everything that our clients rely on."""
 
-import threading
-
 from tests.fake_kubernetes.slices import pod, slice_of
 from tests.kubernetes.worlds import World
 
@@ -45,12 +43,9 @@ class TestWatches:
         assert int(event["object"]["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
 
     def test_a_change_while_the_watch_is_open_comes_through_it(self, world: World) -> None:
-        version = world.version()
-        with world.api.watch(world.slices, version, 10) as events:
-            writer = threading.Thread(target=world.api.ask, args=("POST", world.slices, slice_of("a")))
-            writer.start()
+        with world.api.watch(world.slices, world.version(), 10) as events:
+            world.api.ask("POST", world.slices, slice_of("a"))
             assert next(events)["type"] == "ADDED"
-            writer.join()
 
     def test_the_server_ends_a_watch_in_good_order(self, world: World) -> None:
         with world.api.watch(world.slices, world.version(), 1) as events:
