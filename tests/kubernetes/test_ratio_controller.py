@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from typing import Self
 
 import pytest
 
@@ -14,7 +16,7 @@ from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.scale import DeploymentScale
 from tests.gateway_fakes import until
 from tests.integration.kubernetes.test_ratio_controller import Clock
-from tests.kubernetes.api import Api, Object
+from tests.kubernetes.api import Api, ApiRefused, Object
 from tests.kubernetes.arrange import Installed
 from tests.kubernetes.conftest import ClusterAs
 from tests.unit.gateway.ratio_controller.test_policy import READING
@@ -89,6 +91,29 @@ async def test_leadership_changes_hands_under_rising_terms(
         assert taken is not None
         assert taken.number == 3
     assert (drafters.lease()["holderIdentity"], drafters.lease()["leaseTransitions"]) == ("one", 3)
+
+
+async def test_a_lease_is_written_on_a_whole_second_too(
+    ours: ClusterSettings,
+    namespace: str,
+    settings: RatioSettings,
+    admin: Api,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Whole(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls(2026, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("gateway.ratio_controller.lease.datetime", Whole)
+    async with connect(ours) as api:
+        lead = Leadership(api, (namespace, settings.lease.name), "one", 15.0)
+        assert await lead.hold() is not None
+        assert await lead.hold() is not None
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    careless = {"metadata": {"name": "careless"}, "spec": {"renewTime": Whole.now(UTC).isoformat()}}
+    with pytest.raises(ApiRefused, match="400 BadRequest"):
+        admin.ask("POST", leases, careless)
 
 
 async def test_of_many_that_take_it_at_once_one_leads(
