@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a real kube-apiserver (1.20.2) and etcd from Debian 12's own packages into one folder: ./build.sh FOLDER
 # No root and no Go module is needed; everything comes from the apt mirror this machine is set up with. A step that is
-# done is not done again. About 20 minutes on two cores and 3 GB of scratch, which is removed at the end.
+# done is not done again. Five to twenty minutes on two cores and 3 GB of scratch, which is removed at the end.
 set -euo pipefail
 
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -12,7 +12,8 @@ version=v1.20.2
 # apt with a state of its own, so that asking for source packages changes nothing on this machine.
 private_apt() {
     apt-get --quiet --option Dir::Etc::sourcelist=/dev/null --option Dir::Etc::sourceparts="$scratch/sources" \
-        --option Dir::State::lists="$scratch/lists" --option Dir::Cache="$scratch/cache" --option Debug::NoLocking=1 "$@"
+        --option Dir::State::lists="$scratch/lists" --option Dir::Cache="$scratch/cache" \
+        --option Debug::NoLocking=1 --option APT::Sandbox::User=root "$@"
 }
 
 configure_apt() {

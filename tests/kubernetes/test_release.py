@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.helm.conftest import CASES
 from tests.helm.engine import CHART
 from tests.kubernetes.api import Api, Object, resources
 from tests.kubernetes.control_plane import ApiServer
-from tests.kubernetes.older_chart import older_values
+from tests.kubernetes.older_chart import older_cases, older_values
 from tests.kubernetes.release import Release
 
 ANOTHER = {"speculation": {"gamma": 3}, "networkPolicy": {"enabled": False}}
@@ -60,7 +59,7 @@ def _wrong(release: Release, admin: Api, namespace: str) -> list[str]:
     return wrong + [f"{name} is nobody's" for name in held]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", older_cases())
 def test_a_release_lives_and_leaves_nothing_behind(case: str, release: Release, admin: Api, namespace: str) -> None:
     values = older_values(case)
     release.install(values)
@@ -118,7 +117,7 @@ def test_from_every_way_of_installing_an_upgrade_leads_to_the_next(
     release: Release, admin: Api, namespace: str
 ) -> None:
     # Server-side apply of 1.20 cannot make a plain variable of one that was read from a Secret: those come last.
-    first, *rest = sorted(CASES, key=lambda case: "existingSecret" in str(older_values(case)["redis"]))
+    first, *rest = sorted(older_cases(), key=lambda case: "existingSecret" in str(older_values(case)["redis"]))
     release.install(older_values(first))
     for case in rest:
         release.upgrade(older_values(case))
