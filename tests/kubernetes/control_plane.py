@@ -116,7 +116,7 @@ class ControlPlane:
         (address,) = free_addresses(1)
         command = [str(self._binary), *self._flags(address), *flags]
         log = self._folder / f"apiserver-{len(self._servers)}.log"
-        server = ApiServer(Process(command, log), address, self._serving.ca, self._admin)
+        server = ApiServer(Process(command, log), address, self._folder / "serving" / "ca.crt", self._admin)
         self._servers.append(server)
         server.start()
         return server

@@ -1,5 +1,8 @@
 """A gateway of the chart, with the token of its own account, knows its verifiers whatever the API servers do."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -53,7 +56,7 @@ def source(discovery: GatewayDiscoverySettings, cluster: ClusterSettings) -> Sou
     return source_of(discovery, (), cluster)
 
 
-def noted(logs: list[Object], word: str) -> bool:
+def noted(logs: Sequence[Mapping[str, Any]], word: str) -> bool:
     """Whether a watch was begun anew for a reason that has the word in it."""
     return any(word in log.get("error", "") for log in logs)
 

@@ -52,7 +52,7 @@ def made_up() -> Iterator[World]:
     with FakeKubernetes() as fake, Api(fake.url, "test") as api:
 
         def limited(rules: list[Object]) -> Api:
-            fake.rules = rules
+            fake.rules = [*rules]
             return api
 
         yield World(api, api, "ns", fake.store.compact, limited)
