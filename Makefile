@@ -37,6 +37,17 @@ test: install-dev proto-tools chart-tools ## Run every test.
 chaos: install-dev ## Kill everything at random for five minutes; ARGS='--seconds 60 --seed 7' and more.
 	$(BIN)/python -m tests.chaos --json chaos.json $(ARGS)
 
+.PHONY: kube-apiserver kubernetes
+SPECDEC_KUBE_APISERVER ?= $(CURDIR)/build/kube/kube-apiserver
+
+$(SPECDEC_KUBE_APISERVER):
+	nice tests/kubernetes/build.sh $(@D)
+
+kube-apiserver: $(SPECDEC_KUBE_APISERVER) ## Build a real kube-apiserver from Debian 12's sources (5 to 20 minutes).
+
+kubernetes: install-dev kube-apiserver ## Try chart, discovery and ratio controller against a real kube-apiserver.
+	SPECDEC_KUBE_APISERVER=$(SPECDEC_KUBE_APISERVER) $(BIN)/python -m pytest tests/kubernetes $(ARGS)
+
 check: lint type layers test ## What CI runs.
 
 format: install-dev ## Format the code and the protos.

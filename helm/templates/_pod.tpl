@@ -109,26 +109,34 @@ volumeMounts:
 {{- $started := ternary "liveness" "" (eq .tier "gateway") -}}
 {{- $failures := div (add (int $values.startupSeconds) 4) 5 | max 1 -}}
 startupProbe:
-{{- with $values.probes.startup }}{{ toYaml . | nindent 2 }}{{ else }}
+{{- with $values.probes.startup }}{{ include "specdec.probe" . | nindent 2 }}{{ else }}
   grpc: {port: {{ $port }}, service: {{ $started | quote }}}
   periodSeconds: 5
   timeoutSeconds: 3
   failureThreshold: {{ $failures }}
 {{- end }}
 readinessProbe:
-{{- with $values.probes.readiness }}{{ toYaml . | nindent 2 }}{{ else }}
+{{- with $values.probes.readiness }}{{ include "specdec.probe" . | nindent 2 }}{{ else }}
   grpc: {port: {{ $port }}, service: {{ include "specdec.healthService" . }}}
   periodSeconds: 5
   timeoutSeconds: 3
   failureThreshold: 2
 {{- end }}
 livenessProbe:
-{{- with $values.probes.liveness }}{{ toYaml . | nindent 2 }}{{ else }}
+{{- with $values.probes.liveness }}{{ include "specdec.probe" . | nindent 2 }}{{ else }}
   grpc: {port: {{ $port }}, service: liveness}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 {{- end }}
+{{- end -}}
+
+{{/* A probe of the values. Its scheme is said even where it is the API's default: a default belongs to nobody, so that it would stay,
+     and forbid any other kind of probe, when an upgrade takes the rest away. */}}
+{{- define "specdec.probe" -}}
+{{- $probe := deepCopy . -}}
+{{- if $probe.httpGet }}{{ $_ := set $probe "httpGet" (merge $probe.httpGet (dict "scheme" "HTTP")) }}{{ end -}}
+{{ toYaml $probe }}
 {{- end -}}
 
 {{/* A pod that ends serves on until nobody sends it anything. */}}

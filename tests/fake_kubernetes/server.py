@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         drops, swallows = self.fake.drops, self.fake.swallows
         version = int(query["resourceVersion"])
         end = time.monotonic() + float(query.get("timeoutSeconds", 3600))
-        bookmarked = time.monotonic()
+        bookmarked = time.monotonic() if _is_true(query, "allowWatchBookmarks") else end
         try:
             while time.monotonic() < end:
                 if self.fake.swallows != swallows:
@@ -173,8 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.fake.store.changed:
             events, now = self.fake.store.since(kind, version), self.fake.store.version
         for event in events:
-            if _selected(event.object, query):
-                self._event(event.change, event.object)
+            if told := event.told(lambda each: _selected(each, query)):
+                self._event(*told)
         return now
 
     def _wait(self, version: int, drops: int) -> None:
@@ -206,8 +206,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _verb(method: str, name: str, query: Mapping[str, str]) -> str:
     if method == "GET" and not name:
-        return "watch" if query.get("watch", "").lower() in {"1", "true"} else "list"
+        return "watch" if _is_true(query, "watch") else "list"
     return {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
+
+
+def _is_true(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in {"1", "true"}
 
 
 def _selected(each: Object, query: Mapping[str, str]) -> bool:

@@ -40,6 +40,19 @@ class Event:
     kind: Kind
     change: Change
     object: Object
+    before: Object | None = None
+    """What it was until then; None where it is new."""
+
+    def told(self, selects: Callable[[Object], bool]) -> tuple[Change, Object] | None:
+        """The change as it looks to a watch of what `selects` chooses; None where it does not show."""
+        was = self.before is not None and selects(self.before)
+        is_now = self.change != "DELETED" and selects(self.object)
+        if is_now:
+            return ("MODIFIED" if was else "ADDED"), self.object
+        if was and self.before is not None:
+            metadata = self.before["metadata"] | {"resourceVersion": str(self.version)}
+            return "DELETED", self.before | {"metadata": metadata}
+        return None
 
 
 class Store:
@@ -125,11 +138,10 @@ class Store:
         self.version += 1
         kept = copy.deepcopy(each)
         kept["metadata"] |= {"resourceVersion": str(self.version), "namespace": kind[2]}
-        if change == "DELETED":
-            self._objects.pop((kind, kept["metadata"]["name"]))
-        else:
+        before = self._objects.pop((kind, kept["metadata"]["name"]), None)
+        if change != "DELETED":
             self._objects[kind, kept["metadata"]["name"]] = kept
-        self._log.append(Event(self.version, kind, change, kept))
+        self._log.append(Event(self.version, kind, change, kept, before))
         self.changed.notify_all()
         return copy.deepcopy(kept)
 

@@ -65,7 +65,7 @@ def test_probes_ask_the_plaintext_port_for_names_that_exist(objects: list[Manife
 
 def test_a_probe_is_replaced_as_a_whole(full: list[Manifest]) -> None:
     container = pods(full)["drafter"]["spec"]["containers"][0]
-    assert container["livenessProbe"] == {"httpGet": {"path": "/livez", "port": "http"}}
+    assert container["livenessProbe"] == {"httpGet": {"path": "/livez", "port": "http", "scheme": "HTTP"}}
 
 
 def test_readiness_is_not_liveness(default: list[Manifest]) -> None:

@@ -2,51 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
 from gateway.cluster import ClusterSettings
 from gateway.discovery.kubernetes import KubernetesSource
 from specdec.errors import ConfigError
-from specdec.serving.discovery import Endpoint, Endpoints
+from specdec.serving.discovery import Endpoint
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.access import Request
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
 from tests.gateway_fakes import until
-
-
-class Follower:
-    """The latest snapshot of a source."""
-
-    def __init__(self, source: KubernetesSource) -> None:
-        self.source = source
-        self.latest: Endpoints | None = None
-
-    async def run(self) -> None:
-        async with aclosing(self.source.snapshots()) as snapshots:
-            async for endpoints in snapshots:
-                self.latest = endpoints
-
-    @property
-    def hosts(self) -> list[str]:
-        """Last numbers of the addresses, with a `-` for those that drain."""
-        numbers = [(each.address.partition(":")[0].rpartition(".")[2], each.draining) for each in self.latest or ()]
-        return [f"-{number}" if draining else number for number, draining in numbers]
-
-    async def until(self, *hosts: str) -> None:
-        await until(lambda: self.hosts == list(hosts))
+from tests.integration.kubernetes.follower import Follower, follow
 
 
 @asynccontextmanager
 async def following(cluster: ClusterSettings, watch: float = 30.0) -> AsyncIterator[Follower]:
-    follower = Follower(KubernetesSource(cluster, (SERVICE, "other"), "grpc", watch))
-    task = asyncio.create_task(follower.run())
-    try:
+    async with follow(KubernetesSource(cluster, (SERVICE, "other"), "grpc", watch)) as follower:
         yield follower
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_pods_come_drain_and_go(api: FakeKubernetes, cluster: ClusterSettings) -> None:

@@ -1,0 +1,49 @@
+"""The chart in the words of Kubernetes 1.20, so that an API server of that time takes every object of it."""
+
+import re
+import shutil
+from pathlib import Path
+
+import yaml
+
+from tests.helm.conftest import CASES
+from tests.helm.engine import CHART, Values
+
+_PRE_STOP = (r"sleep: \{seconds: (\d+)\}", r'exec: {command: [sleep, "\1"]}')
+_PORT = (r"- \{name: (\w+), port:", r"- {protocol: TCP, name: \1, port:")  # server-side apply knew no defaults of keys
+_EDITS = (
+    ("Chart.yaml", r"kubeVersion: .*\n", ""),
+    ("templates/pdb.yaml", r"policy/v1\n", "policy/v1beta1\n"),
+    ("templates/pdb.yaml", r" *unhealthyPodEvictionPolicy: .*\n", ""),
+    ("templates/autoscaling.yaml", r"autoscaling/v2\n", "autoscaling/v2beta2\n"),
+    ("templates/service.yaml", *_PORT),
+    ("templates/valkey.yaml", *_PORT),
+    ("templates/_pod.tpl", r"grpc: \{port: (.*), service: .*\}", r"tcpSocket: {port: \1}"),
+    ("templates/_pod.tpl", r"sleep: \{seconds: \{\{ (\S+) \}\}\}", r"exec: {command: [sleep, {{ \1 | quote }}]}"),
+)
+"""File, what it says, and what 1.20 calls that; nothing else of the chart is touched."""
+
+
+def older_chart(folder: Path) -> Path:
+    """A copy of the chart in `folder`."""
+    copy = shutil.copytree(CHART, folder / "chart")
+    for name, newer, older in _EDITS:
+        text, count = re.subn(newer, older, (copy / name).read_text(encoding="utf-8"))
+        assert count, f"{name} no longer says {newer}"
+        (copy / name).write_text(text, encoding="utf-8")
+    return copy
+
+
+def older_values(case: str) -> Values:
+    """The values of a file in ci/, where they hold pieces of pods in the same words."""
+    loaded: Values = yaml.safe_load(re.sub(*_PRE_STOP, _text(case)))
+    return loaded
+
+
+def older_cases() -> list[str]:
+    """The files in ci/ for which there are such words; for devices by claim there are none."""
+    return [case for case in CASES if "claimTemplate" not in _text(case)]
+
+
+def _text(case: str) -> str:
+    return (CHART / "ci" / f"{case}-values.yaml").read_text(encoding="utf-8")
