@@ -53,6 +53,7 @@ class Replica:
 
     gateway: Gateway
     client: httpx2.AsyncClient
+    store: RedisSessionStore
 
     async def post(self, **body: Any) -> httpx2.Response:
         headers = body.pop("headers", {})
@@ -103,5 +104,5 @@ async def replicas(
             store = RedisSessionStore.at(url, StorePolicy(lease=chosen.lease, patience=chosen.store_patience))
             gateway = await stack.enter_async_context(running(chosen, ByteTokenizer(), store))
             client = httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=30)
-            made.append(Replica(gateway, await stack.enter_async_context(client)))
+            made.append(Replica(gateway, await stack.enter_async_context(client), store))
         yield made

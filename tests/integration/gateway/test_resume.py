@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from gateway.config import DrainSettings
+from gateway.ending import end
+from gateway.request import tenant_of
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit, SessionState
-from gateway.turns import note_of
+from gateway.turns import note_of, session_id_for
 from gateway.verifiers.verifier import VerifiedRound
 from specdec.cli.processes import Children
 from specdec.params import Origin
-from tests.gateway_fakes import ScriptedVerifier, until
+from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
 
@@ -116,6 +118,25 @@ async def test_a_turn_whose_gateway_fell_silent_is_finished_by_another_before_it
     assert heard.text == TEXT
 
 
+async def test_a_turn_whose_gateway_died_before_it_owned_it_is_finished_by_another(
+    pair: list[Replica], verifier: ScriptedVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = asyncio.Event()
+
+    async def die(*_: object, **__: object) -> None:
+        died.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(pair[0].store, "acquire", die)
+    key = {"idempotency-key": "unowned"}
+    asking = asyncio.create_task(pair[0].post(headers=key, max_tokens=20))
+    await died.wait()
+    await end(asking)
+    await until(lambda: verifier.calls)
+    assert (await pair[1].post(headers=key, max_tokens=20)).json()["choices"][0]["text"] == TEXT[:20]
+    assert len(verifier.calls) == 1
+
+
 async def test_an_ended_generation_is_told_again_with_the_same_counts(pair: list[Replica]) -> None:
     first, again = Heard(), Heard()
     await pair[0].stream(first)
@@ -184,6 +205,18 @@ async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> 
     assert TEXT.startswith(heard.text)
     assert heard.text != TEXT
     assert (await pair[1].client.delete(path)).json()["cancelled"] is False
+
+
+async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the_lease(server: Server) -> None:
+    silent = ScriptedVerifier(script=Script(pause=3600.0))
+    async with replicas(server.url, silent, lease=3600.0) as pair:
+        asking = asyncio.create_task(pair[0].post(headers={"idempotency-key": "prompt"}))
+        await until(lambda: silent.calls)
+        name = f"{session_id_for(tenant_of(''), 'prompt')}-1"
+        assert (await pair[1].client.delete(f"/v1/generations/{name}")).json()["cancelled"]
+        (choice,) = (await asking).json()["choices"]
+        assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+        await until(lambda: silent.cancelled == 1)
 
 
 async def test_a_paused_generation_is_cancelled_where_it_stands(server: Server, verifier: ScriptedVerifier) -> None:
