@@ -1,4 +1,4 @@
-"""The operations on one turn as Lua, each one atomic step on the four keys of a session; replies begin with a word.
+"""The operations on one turn as Lua, each one atomic step on the keys of a session; replies begin with a word.
 
 Scripts do not roll back: each checks everything first, and its first write is the only one the server may refuse.
 KEYS: 1 meta hash, 2 token log (int32 little-endian), 3 output stream, 4 request id -> its turn, base and digest,
