@@ -81,11 +81,14 @@ def tenant_of(user: str) -> str:
 def cache_domain(tenant: str, salt: str) -> str:
     """Those who share computed prefixes: one tenant's callers of one salt; a tenant cannot name another's.
 
-    Only callers without a name and without a salt are all in one, whose name is empty.
+    Hashes of the tenant and, behind a dot, of the salt; each is empty where there is none.
     """
-    if tenant == ANONYMOUS and not salt:
-        return ""
-    return hashlib.sha256(f"{len(tenant)}:{tenant}:{salt}".encode()).hexdigest()[:32]
+    whose = "" if tenant == ANONYMOUS else _short_hash(tenant)
+    return f"{whose}.{_short_hash(salt)}" if salt else whose
+
+
+def _short_hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
