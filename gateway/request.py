@@ -177,18 +177,9 @@ class GenerationRequest:
             raise FieldInvalid("a session takes one choice a turn", "n")
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
-        """The request as one of each of its generations."""
+        """The request with the seed of each of its generations."""
         seeds = [(self.sampling.seed + place) % (MAX_SEED + 1) for place in range(self.n)]
-        key = self.idempotency_key
-        return tuple(
-            replace(
-                self,
-                n=1,
-                sampling=replace(self.sampling, seed=seed),
-                idempotency_key=f"{key} {place}" if key and place else key,
-            )
-            for place, seed in enumerate(seeds)
-        )
+        return tuple(replace(self, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
 
 
 def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:

@@ -177,17 +177,6 @@ async def test_a_key_with_another_request_is_refused_by_name(pair: list[Replica]
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "idempotency_key_reused")
 
 
-async def test_several_choices_under_one_key_run_once_and_give_no_cursor(
-    pair: list[Replica], verifier: ScriptedVerifier
-) -> None:
-    key, heard = {"idempotency-key": "several"}, Heard()
-    answers = [await replica.post(headers=key, max_tokens=3, n=2) for replica in pair]
-    await pair[0].stream(heard, headers=key, max_tokens=3, n=2)
-    assert [[choice["text"] for choice in answer.json()["choices"]] for answer in answers] == [[TEXT[:3]] * 2] * 2
-    assert len(verifier.calls) == 2
-    assert (heard.done, heard.last_id) == (True, "")
-
-
 async def test_a_key_is_its_users_own(pair: list[Replica]) -> None:
     key = {"idempotency-key": "mine"}
     ids = {(await pair[0].post(headers=key, max_tokens=3, user=user)).json()["id"] for user in ("a", "b")}
