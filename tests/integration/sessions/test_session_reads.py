@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -102,6 +103,33 @@ async def test_another_tenant_gets_the_answers_of_a_session_that_never_was(store
             with pytest.raises(SessionNotFound):
                 await refused
     assert (await store.look(sid, "t")).n == 3
+
+
+async def test_another_tenants_session_costs_the_server_the_steps_of_one_that_never_was(
+    server: Server, sid: str
+) -> None:
+    store = RedisSessionStore.at(server.url)
+    for turn in range(3):
+        epoch = await begin(store, sid, f"r{turn}")
+        await store.commit(Commit(sid, epoch, len((await store.read(sid, "t", turn + 1)).prompt), [9], finish="stop"))
+    refusals: dict[str, Callable[[str], Awaitable[object]]] = {
+        "look": lambda name: store.look(name, "other"),
+        "read": lambda name: store.read(name, "other", 3),
+        "cancel": lambda name: store.cancel(name, "other", 3),
+        "delete": lambda name: store.delete(name, "other"),
+        "open": lambda name: store.open(name, "r1", [1], b"{}", "fp", "other", create=False),
+    }
+    async with connect(server.url) as client:
+        for what, refused in refusals.items():
+            steps = []
+            for name in (sid, sid, "0" * 32):  # the first time round, the script itself is loaded
+                await client.config_resetstat()
+                with pytest.raises(SessionNotFound):
+                    await refused(name)
+                found = await client.info("commandstats")
+                steps.append({command: stats["calls"] for command, stats in found.items()})
+            assert steps[1] == steps[2], what
+    await store.close()
 
 
 async def test_a_session_whose_tokens_are_gone_is_expired_to_its_own_tenant_alone(
