@@ -11,14 +11,13 @@ import pytest
 
 from gateway.config import DrainSettings
 from gateway.ending import end
-from gateway.request import tenant_of
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit, SessionState
-from gateway.turns import note_of, session_id_for
+from gateway.turns import note_of
 from gateway.verifiers.verifier import VerifiedRound
 from specdec.cli.processes import Children
 from specdec.params import Origin
-from tests.gateway_fakes import Script, ScriptedVerifier, until
+from tests.gateway_fakes import ScriptedVerifier, until
 from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
 
@@ -181,42 +180,6 @@ async def test_a_key_is_its_users_own(pair: list[Replica]) -> None:
     key = {"idempotency-key": "mine"}
     ids = {(await pair[0].post(headers=key, max_tokens=3, user=user)).json()["id"] for user in ("a", "b")}
     assert len(ids) == 2
-
-
-async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> None:
-    heard = Heard()
-    listening = asyncio.create_task(pair[0].stream(heard))
-    await until(lambda: len(heard.text) > 3)
-    path = f"/v1/generations/{heard.generation}"
-    assert (await pair[1].client.delete(path)).json()["cancelled"] is True
-    await listening
-    assert heard.done
-    assert TEXT.startswith(heard.text)
-    assert heard.text != TEXT
-    assert (await pair[1].client.delete(path)).json()["cancelled"] is False
-
-
-async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the_lease(server: Server) -> None:
-    silent = ScriptedVerifier(script=Script(pause=3600.0))
-    async with replicas(server.url, silent, lease=3600.0) as pair:
-        asking = asyncio.create_task(pair[0].post(headers={"idempotency-key": "prompt"}))
-        await until(lambda: silent.calls)
-        name = f"{session_id_for(tenant_of(''), 'prompt')}-1"
-        assert (await pair[1].client.delete(f"/v1/generations/{name}")).json()["cancelled"]
-        (choice,) = (await asking).json()["choices"]
-        assert (choice["text"], choice["finish_reason"]) == ("", "stop")
-        await until(lambda: silent.cancelled == 1)
-
-
-async def test_a_paused_generation_is_cancelled_where_it_stands(server: Server, verifier: ScriptedVerifier) -> None:
-    async with replicas(server.url, verifier, grace=0.0) as pair:
-        heard = Heard()
-        await pair[0].stream(heard, enough=3)
-        await until(lambda: verifier.cancelled == 1)
-        assert (await pair[1].client.delete(f"/v1/generations/{heard.generation}")).json()["cancelled"]
-        await pair[1].resume(heard)
-    assert heard.done
-    assert TEXT.startswith(heard.text)
 
 
 @pytest.mark.parametrize("name", ["nothing", "0" * 32 + "-1", "0" * 31 + "{}" + "-1"])
