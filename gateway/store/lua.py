@@ -33,7 +33,9 @@ local function indexed(over) redis.call('ZADD', KEYS[6], over, KEYS[1]:match('{(
 """
 UNINDEXED = "local function unindexed() redis.call('ZREM', KEYS[6], KEYS[1]:match('{(.*)}')) end\n"
 TTL = r"""
-local function expire(ms)
+-- While a turn runs, with a lease, nothing of it goes before its owner has had the time to be replaced.
+local function expire(ttl, lease_ms)
+  local ms = math.max(ttl, 2 * (lease_ms or 0))
   for i = 1, 4 do redis.call('PEXPIRE', KEYS[i], (i == 1 or i == 4) and 2 * ms or ms) end
 end
 """
@@ -76,7 +78,7 @@ redis.call('HSET', KEYS[1], 'turn', turn, 'st', 'GEN', 'n', n, 'base', n, 'fp', 
 indexed(lease(ARGV[11]))  -- here, so that no moment is left in which a turn runs and cannot be found
 redis.call('HSET', KEYS[4], ARGV[1], turn .. ' ' .. n .. ' ' .. ARGV[9])
 redis.call('XTRIM', KEYS[3], 'MINID', (turn - 1) .. '-0')
-expire(ttl)
+expire(ttl, ARGV[11])
 return {'OK', tostring(turn), tostring(n)}
 """
 )
@@ -139,7 +141,7 @@ if ARGV[8] ~= '' then
   redis.call('HSET', KEYS[1], 'st', 'DONE', 'fin', ARGV[8], 'own', '')
   unindexed()
 end
-expire(tonumber(m[7]))
+expire(m[7], ARGV[8] == '' and ARGV[9] or 0)
 return {'OK', tostring(n), m[6]}
 """
 )
@@ -147,12 +149,15 @@ return {'OK', tostring(n), m[6]}
 RENEW = (
     NOW
     + LEASE
+    + TTL
     + r"""
 -- ARGV: epoch, lease ms
 -- OK cancel | FENCED
-if redis.call('HGET', KEYS[1], 'ep') ~= ARGV[1] then return {'FENCED'} end
+local m = redis.call('HMGET', KEYS[1], 'ep', 'cx', 'ttl')
+if m[1] ~= ARGV[1] then return {'FENCED'} end
 indexed(lease(ARGV[2]))
-return {'OK', redis.call('HGET', KEYS[1], 'cx')}
+expire(m[3], ARGV[2])
+return {'OK', m[2]}
 """
 )
 

@@ -157,6 +157,25 @@ async def test_every_key_has_an_end_and_the_meta_outlives_the_log(
     assert [round(seconds / 50) for seconds in left] == [2, 1, 1, 2, 1]
 
 
+async def test_a_session_that_lives_shorter_than_its_turn_takes_is_kept_until_the_turn_is_over(
+    store: RedisSessionStore, server: Server, sid: str
+) -> None:
+    log = lua.keys(sid)[1]
+    await store.create(sid, "t", "fp", ttl=1)
+    await store.open(sid, "r1", [1, 2, 3], b"{}", "fp", "t", create=False)
+    async with connect(server.url) as client:
+        assert await client.ttl(log) > 10
+        epoch = (await store.acquire(sid, "a")).epoch
+        for key in lua.keys(sid)[:4]:
+            await client.pexpire(key, 5000)
+        await store.renew(sid, epoch)
+        assert await client.ttl(log) > 10
+        await store.commit(Commit(sid, epoch, 3, [4]))
+        assert await client.ttl(log) > 10
+        await store.commit(Commit(sid, epoch, 4, [5], finish="stop"))
+        assert await client.pttl(log) <= 1000
+
+
 async def test_a_turn_without_an_owner_is_cancelled_at_once_and_its_last_owner_fenced(
     store: RedisSessionStore, sid: str
 ) -> None:
