@@ -63,7 +63,7 @@ async def test_each_server_is_asked_for_what_it_holds(target: Target, server: Se
         try:
             assert (await found(target, server.url, ""))["session store persistence"] == "warn"
         finally:
-            await client.config_set("appendfsync", "everysec")
+            await client.config_set("appendfsync", "always")
 
 
 async def test_one_server_for_both_is_refused(target: Target, server: Server) -> None:  # noqa: F811
