@@ -1,13 +1,17 @@
-"""`python -m benchmarks.kv FOLDER`: restoring keys and values from Redis against computing them again.
+"""`python -m benchmarks.kv`: restoring keys and values from Redis against computing them again.
 
 One engine computes a prompt, exports its blocks and puts them into a server started for it; another takes them from
-there, checked. Both times end with the logits behind the prompt, which are compared. What stands between the processes
-of a real system, gRPC, is left out.
+there, checked. Both times end with the logits behind the prompt, and both engines then go on greedily. What stands
+between the processes of a real system, gRPC, is left out.
 """
 
 import argparse
+import json
+import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,110 +23,163 @@ from benchmarks import machine
 from benchmarks.pages import add_out, publish
 from benchmarks.results import Figure, Report, Table
 from benchmarks.sessions import servers
+from benchmarks.statistics import Ratio, paired, spread
 from specdec import blocks
 from specdec.engine import Chunk, Engine
 from specdec.engine.kv_frame import Flaw, frame, unframe
 
-_TEXT = """\
-Seconds to the logits behind a prompt: computed by one engine, and restored by another from the blocks that the first
-has put into Redis, checked. What stands between the processes of a real system, gRPC, is left out."""
 BLOCK_TOKENS = 256
 PIECE = 512
 """Prompt tokens in one pass."""
+GOES_ON = 16
+"""Tokens that both engines say behind the prompt."""
+POSITIONS = 8192
+_DEMO = machine.ROOT / "models" / "demo" / "target"
+_TEXT = """\
+To the logits behind a prompt, in process: computing it in pieces of 512 tokens against fetching its blocks of 256 from
+a Redis of their own, checking and writing them. Medians of runs in turn, and the middle half in brackets. Keys, values
+and logits of both are compared to the bit, and so are the greedy tokens that follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One length; seconds to the logits behind the prompt."""
+    """One length; seconds to the logits behind the prompt, of each run."""
 
     tokens: int
     mib: float
     """Of the blocks."""
-    prefill: float
-    restore: float
-    identical: bool
-    """Whether keys, values and logits are, to the bit."""
+    prefill: Sequence[float]
+    restore: Sequence[float]
+    equal: bool
+    """Whether keys, values and logits are, to the bit, in every run."""
+    same: bool
+    """Whether the tokens behind the prompt are, in every run."""
+
+    @property
+    def faster(self) -> Ratio:
+        """Computing over restoring."""
+        return paired(self.prefill, self.restore)
 
 
-def measure(engines: tuple[Engine, Engine], store: redis.Redis, tokens: int) -> Row:
-    """Compute with the one, restore with the other."""
-    first, second = engines
-    prompt = [(7 + 31 * i * i) % first.vocab_size for i in range(tokens + 1)]
-    for engine in engines:
-        engine.admit("s", tokens + 1)
-    began = time.perf_counter()
-    for start in range(0, tokens, PIECE):
-        first.forward([Chunk("s", prompt[start : min(start + PIECE, tokens)], 0)])
-    logits = first.forward([Chunk("s", prompt[tokens:], 1)])
-    prefill = time.perf_counter() - began
-    hashes = blocks.chain(blocks.root(first.fingerprint), prompt[:tokens])
-    ends = range(BLOCK_TOKENS, tokens + 1, BLOCK_TOKENS)
-    keys = {end: hashes[end // blocks.BLOCK_TOKENS - 1] for end in ends}
-    size = 0
-    for end, key in keys.items():
-        value = frame(first.kv_layout, key, first.export("s", end - BLOCK_TOKENS, end))
-        store.set(key, value)
-        size += len(value)
-    began = time.perf_counter()
-    for end, key in keys.items():
-        kv = unframe(second.kv_layout, key, BLOCK_TOKENS, bytearray(_stored(store, key)))
-        if isinstance(kv, Flaw):
-            raise ValueError(f"the block up to {end} is {kv}")
-        second.restore("s", end - BLOCK_TOKENS, prompt[end - BLOCK_TOKENS : end], kv)
-    again = second.forward([Chunk("s", prompt[tokens:], 1)])
-    restore = time.perf_counter() - began
-    same = torch.equal(logits, again) and torch.equal(first.export("s", 0, tokens), second.export("s", 0, tokens))
-    for engine in engines:
-        engine.release("s")
-    return Row(tokens, size / 2**20, prefill, restore, same)
+class Bench:
+    """Two engines of one model, and a server between them."""
+
+    def __init__(self, first: Engine, second: Engine, store: redis.Redis) -> None:
+        self._first = first
+        self._second = second
+        self._store = store
+
+    def row(self, tokens: int, repeats: int) -> Row:
+        """Compute with the one, restore with the other, and compare."""
+        prompt = [(7 + 31 * i * i) % self._first.vocab_size for i in range(tokens + 1)]
+        ends = range(BLOCK_TOKENS, tokens + 1, BLOCK_TOKENS)
+        hashes = blocks.chain(blocks.root(self._first.fingerprint), prompt[:tokens])
+        keys = {end: hashes[end // blocks.BLOCK_TOKENS - 1] for end in ends}
+        prefill, restore, equal, same, size = [], [], True, True, 0
+        for _ in range(repeats):
+            for engine in (self._first, self._second):
+                engine.admit("s", tokens + 1 + GOES_ON)
+            began = time.perf_counter()
+            logits = self._compute(prompt)
+            prefill.append(time.perf_counter() - began)
+            size = self._export(keys)
+            began = time.perf_counter()
+            again = self._restore(prompt, keys)
+            restore.append(time.perf_counter() - began)
+            kv = (engine.export("s", 0, tokens) for engine in (self._first, self._second))
+            equal &= torch.equal(logits, again) and torch.equal(*kv)
+            same &= _greedy(self._first, logits) == _greedy(self._second, again)
+            for engine in (self._first, self._second):
+                engine.release("s")
+        return Row(tokens, size / 2**20, prefill, restore, equal, same)
+
+    def _compute(self, prompt: Sequence[int]) -> torch.Tensor:
+        last = len(prompt) - 1
+        for start in range(0, last, PIECE):
+            self._first.forward([Chunk("s", prompt[start : min(start + PIECE, last)], 0)])
+        return self._first.forward([Chunk("s", prompt[last:], 1)])
+
+    def _export(self, keys: dict[int, bytes]) -> int:
+        """Store every block; their bytes."""
+        size = 0
+        for end, key in keys.items():
+            value = frame(self._first.kv_layout, key, self._first.export("s", end - BLOCK_TOKENS, end))
+            self._store.set(key, value)
+            size += len(value)
+        return size
+
+    def _restore(self, prompt: Sequence[int], keys: dict[int, bytes]) -> torch.Tensor:
+        for end, key in keys.items():
+            value: Any = self._store.get(key)
+            kv = unframe(self._second.kv_layout, key, BLOCK_TOKENS, bytearray(value or b""))
+            if isinstance(kv, Flaw):
+                raise ValueError(f"the block up to {end} is {kv}")
+            self._second.restore("s", end - BLOCK_TOKENS, prompt[end - BLOCK_TOKENS : end], kv)
+        return self._second.forward([Chunk("s", prompt[-1:], 1)])
 
 
-def _stored(store: redis.Redis, key: bytes) -> bytes:
-    value: Any = store.get(key)
-    return bytes(value or b"")
+def _greedy(engine: Engine, logits: torch.Tensor) -> list[int]:
+    said: list[int] = []
+    while len(said) < GOES_ON:
+        said.append(int(logits[-1].argmax()))
+        logits = engine.forward([Chunk("s", said[-1:], 1)])
+    return said
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """The times, and how much is saved."""
+    """What is written down."""
+    figures = [Figure(f"computing / restoring {row.tokens} tokens", str(row.faster)) for row in rows]
+    right = sum(row.equal and row.same for row in rows)
+    judged = "yes" if right == len(rows) else "no"
+    figures.append(Figure("keys, values, logits and greedy tokens identical", f"{right} of {len(rows)}", "all", judged))
     cells = [
-        (
-            str(row.tokens),
-            f"{row.mib:.1f}",
-            f"{row.prefill:.3f}",
-            f"{row.restore:.3f}",
-            f"{row.prefill / row.restore:.1f}",
-            "yes" if row.identical else "no",
-        )
+        (row.tokens, f"{row.mib:.1f}", spread(row.prefill), spread(row.restore), _word(row.equal), _word(row.same))
         for row in rows
     ]
-    figures = [Figure(f"{row.tokens} tokens, times faster", f"{row.prefill / row.restore:.1f}") for row in rows]
-    head = ("tokens", "MiB", "computed, s", "restored, s", "times faster", "identical")
-    return Report("kv", _TEXT, figures, [Table(head, cells)])
+    head = ("tokens", "MiB", "computed, s", "restored, s", "equal to the bit", "same tokens behind")
+    return Report("kv", _TEXT, figures, [Table(head, [[str(cell) for cell in row] for row in cells])])
+
+
+def _word(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+@contextmanager
+def roomy(folder: Path) -> Iterator[Path]:
+    """The model with room for more tokens: rotary positions need no weights, and what it says does not matter here."""
+    with tempfile.TemporaryDirectory(prefix="specdec-") as name:
+        made = Path(shutil.copytree(folder, Path(name) / "model"))
+        config = json.loads((made / "config.json").read_text(encoding="utf-8"))
+        (made / "config.json").write_text(json.dumps(config | {"max_position_embeddings": POSITIONS}))
+        yield made
+
+
+def measure(folder: Path, options: argparse.Namespace) -> list[Row]:
+    """A row for each length that the model has room for."""
+    load = {"dtype": options.dtype, "device": options.device, "kv_bytes": 2**31, "threads": options.threads}
+    first, second = Engine.load(folder, **load), Engine.load(folder, **load)
+    lengths = [tokens for tokens in options.tokens if tokens + GOES_ON < first.context_length]
+    with servers() as (started, _, _), redis.Redis.from_url(started.kv) as store:
+        return [Bench(first, second, store).row(tokens, options.repeats) for tokens in lengths]
 
 
 def main() -> None:
-    """Measure, show and keep."""
+    """Measure, show, and write the section."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the model's")
-    parser.add_argument(
-        "--tokens",
-        type=int,
-        nargs="*",
-        default=[512, 1024, 2048, 4096],
-        help="multiples of 256; those over the model's context are left out",
-    )
+    parser.add_argument("folder", type=Path, nargs="?", help=f"a model's; the demo target with {POSITIONS} positions")
+    parser.add_argument("--tokens", type=int, nargs="*", default=[512, 1024, 2048, 4096], help="multiples of 256")
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
     add_out(parser)
-    options = parser.parse_args()
-    before = machine.load()
-    load = {"dtype": options.dtype, "device": options.device, "kv_bytes": 2**31, "threads": options.threads}
-    engines = Engine.load(options.folder, **load), Engine.load(options.folder, **load)
-    longest = engines[0].context_length
-    with servers() as (started, _, _), redis.Redis.from_url(started.kv) as store:
-        rows = [measure(engines, store, tokens) for tokens in options.tokens if tokens < longest]
-    publish(report(rows), f"python -m benchmarks.kv {options.folder.name}", options.out, load=before)
+    options, load = parser.parse_args(), machine.load()
+    if options.folder:
+        rows = measure(options.folder, options)
+    else:
+        with roomy(_DEMO) as made:
+            rows = measure(made, options)
+    publish(report(rows), "python -m benchmarks.kv", options.out, load=load)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from gateway.drain import Drain
 from gateway.ending import end
 from gateway.health import Health
 from gateway.http import routes
+from gateway.kv import check as block_store
 from gateway.kv.tier import KvTier
 from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
@@ -29,12 +30,14 @@ from gateway.services import Services
 from gateway.store import redis_client
 from gateway.store.check import store_lines
 from gateway.store.pins import Pins, RedisPins
+from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
 from gateway.tokenizer import ModelTokenizer, Tokenizer
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
+from specdec.serving.checks import Line
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
@@ -62,7 +65,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     sessions = RedisSessionStore.at(settings.redis_url, _policy(settings))
     pins = RedisPins(redis_client.connect(settings.redis_url), settings.session_ttl)
     async with running(settings, tokenizer, sessions, pins) as gateway:
-        await _check_store(sessions, settings.store_replicas)
+        await _check_stores(sessions, settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
         await gateway.drain()
@@ -77,18 +80,22 @@ def _policy(settings: GatewaySettings) -> StorePolicy:
     )
 
 
-async def _check_store(sessions: SessionStore, replicas: int) -> None:
-    """Refuse a store that cannot work, and say what is unwise; one that is away may be well when it comes."""
+async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> None:
+    """Refuse stores that cannot work, and say what is unwise; one that is away may be well when it comes."""
+    facts: ServerFacts | None = None
+    lines: list[Line] = []
     try:
         facts = await sessions.server_facts()
+        lines += store_lines(facts, settings.store_replicas)
     except SessionStoreDown as error:
         _log.warning("session_store_away", error=error.message)
-        return
-    for line in store_lines(facts, replicas):
+    if settings.kv.redis_url:
+        lines += await block_store.look(settings.kv.redis_url, facts)
+    for line in lines:
         if line.status == "fail":
             raise ConfigError(f"{line.name}: {line.detail}; {line.remedy}")
         if line.status == "warn":
-            _log.warning("session_store_unwise", what=line.detail, remedy=line.remedy)
+            _log.warning("store_unwise", store=line.name, what=line.detail, remedy=line.remedy)
 
 
 class Gateway:

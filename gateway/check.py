@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
+from gateway.kv import check as block_store
 from gateway.store.check import store_lines
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore
@@ -27,7 +28,7 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     found, addresses = await _discovered(settings)
     lines += found
     lines += await _verifiers(settings, addresses, fingerprint)
-    lines += await _session_store(settings.redis_url, settings.store_replicas)
+    lines += await _stores(settings)
     lines += [port_line("http", settings.http), port_line("address", settings.address)]
     return write_lines(lines, write)
 
@@ -79,14 +80,17 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Line:
     return Line(name, "ok", f"serves {info.model}, context {info.context_length}, gamma up to {info.gamma_max}")
 
 
-async def _session_store(url: str, replicas: int) -> list[Line]:
+async def _stores(settings: GatewaySettings) -> list[Line]:
+    facts: ServerFacts | None = None
+    remedy = "start Redis or Valkey, or set redis_url to it"
     try:
-        facts = await _store_facts(url)
+        facts = await _store_facts(settings.redis_url)
+        lines = list(store_lines(facts, settings.store_replicas))
     except (ConfigError, SessionStoreDown) as error:
-        return [Line("session store", "fail", error.message, "start Redis or Valkey, or set redis_url to it")]
+        lines = [Line("session store", "fail", error.message, remedy)]
     except TimeoutError:
-        return [Line("session store", "fail", "it does not answer", "start Redis or Valkey, or set redis_url to it")]
-    return list(store_lines(facts, replicas))
+        lines = [Line("session store", "fail", "it does not answer", remedy)]
+    return [*lines, *await block_store.look(settings.kv.redis_url, facts)] if settings.kv.redis_url else lines
 
 
 async def _store_facts(url: str) -> ServerFacts:

@@ -55,9 +55,9 @@ class KvSettings(Section):
     block_tokens: int = Field(default=256, ge=BLOCK_TOKENS, multiple_of=BLOCK_TOKENS)
     """Tokens of one block, a multiple of 16; 1 to 8 MiB of them travel best."""
     ttl: float = Field(default=3600.0, gt=0)
-    """Seconds a block is kept."""
+    """Seconds a block is kept after its last use."""
     budget_bytes: int = Field(default=2**30, gt=0)
-    """Bytes of blocks that one user may write under one salt in `ttl` seconds."""
+    """Bytes of blocks that one user may have stored, under all salts together."""
     queue: int = Field(default=256, gt=0)
     """Blocks that may wait to be stored before the oldest are dropped."""
     patience: float = Field(default=0.5, gt=0)

@@ -27,6 +27,8 @@ class Started:
     form: str = ""
     """As the request had it."""
     priority: PriorityClass = PriorityClass.DEFAULT
+    choices: int = 1
+    """Generations of the request, of which this is the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class OwnedSession:
         self.epoch = 0
         self.done = False
         self.cancelled = asyncio.Event()
-        """Set when a renewal found that someone asked for the turn to end."""
+        """Set when someone asked for the turn to end."""
 
     async def acquire(self, patience: float) -> Lease:
         """Take it, or take it again under a new epoch; what the old epoch still has under way is void.
@@ -62,13 +62,19 @@ class OwnedSession:
     @asynccontextmanager
     async def kept(self, lease: float) -> AsyncIterator[None]:
         """Inside, the lease of `lease` seconds is renewed; at the end, a session that is not done is given back."""
-        heartbeat = asyncio.create_task(self._renew(lease / 3))
+        heartbeat, heed = asyncio.create_task(self._renew(lease / 3)), asyncio.create_task(self._heed())
         try:
             yield
         finally:
             await end(heartbeat)
+            await end(heed)
             if self.epoch and not self.done:
                 await released(self._sessions, self.id, self.epoch)
+
+    async def _heed(self) -> None:
+        """The short way to be cancelled; what is lost on it, a renewal or commit finds."""
+        await self._sessions.cancelled(self.id, self._turn)
+        self.cancelled.set()
 
     async def _renew(self, every: float) -> None:
         while True:

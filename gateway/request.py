@@ -81,11 +81,14 @@ def tenant_of(user: str) -> str:
 def cache_domain(tenant: str, salt: str) -> str:
     """Those who share computed prefixes: one tenant's callers of one salt; a tenant cannot name another's.
 
-    Only callers without a name and without a salt are all in one, whose name is empty.
+    Hashes of the tenant and, behind a dot, of the salt; each is empty where there is none.
     """
-    if tenant == ANONYMOUS and not salt:
-        return ""
-    return hashlib.sha256(f"{len(tenant)}:{tenant}:{salt}".encode()).hexdigest()[:32]
+    whose = "" if tenant == ANONYMOUS else _short_hash(tenant)
+    return f"{whose}.{_short_hash(salt)}" if salt else whose
+
+
+def _short_hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,18 +177,9 @@ class GenerationRequest:
             raise FieldInvalid("a session takes one choice a turn", "n")
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
-        """The request as one of each of its generations."""
+        """The request with the seed of each of its generations."""
         seeds = [(self.sampling.seed + place) % (MAX_SEED + 1) for place in range(self.n)]
-        key = self.idempotency_key
-        return tuple(
-            replace(
-                self,
-                n=1,
-                sampling=replace(self.sampling, seed=seed),
-                idempotency_key=f"{key} {place}" if key and place else key,
-            )
-            for place, seed in enumerate(seeds)
-        )
+        return tuple(replace(self, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
 
 
 def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:

@@ -80,6 +80,7 @@ class Transcript:
             turn=self.turn.number,
             form=header.form,
             priority=header.plan.priority,
+            choices=header.choices,
         )
 
     def finished(self) -> Finished:

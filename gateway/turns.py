@@ -64,6 +64,8 @@ class Header:
     """Whether the caller named the session."""
     resumable: bool = True
     """Whether the caller could come back to it."""
+    choices: int = 1
+    """Generations of the request it belongs to."""
 
 
 _HEADER = TypeAdapter(Header)
@@ -85,6 +87,11 @@ def new_session_id() -> str:
 def session_id_for(tenant: str, key: str) -> str:
     """The session of a request that may come again: the same for the same tenant and key."""
     return hashlib.sha256(f"{len(tenant)}:{tenant}:{key}".encode()).hexdigest()[:32]
+
+
+def choice_session_id(first: str, place: int) -> str:
+    """The session of one of several choices, from that of the first, whose place is 0."""
+    return hashlib.sha256(f"{first}:{place}".encode()).hexdigest()[:32] if place else first
 
 
 def header_to_bytes(header: Header) -> bytes:

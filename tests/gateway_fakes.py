@@ -72,6 +72,8 @@ class MemorySession:
     drafted: int = 0
     accepted: int = 0
     cancelled: bool = False
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it was cancelled in the way that its owner hears of at once."""
     turn: int = 1
     tenant: str = ""
     params: bytes = b""
@@ -204,8 +206,13 @@ class MemorySessionStore:
         return self.sessions[session_id].cancelled
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        self._of(session_id, tenant).cancelled = True
+        session = self._of(session_id, tenant)
+        session.cancelled = True
+        session.asked.set()
         return True
+
+    async def cancelled(self, session_id: str, turn: int) -> None:
+        await self.sessions[session_id].asked.wait()
 
     async def release(self, session_id: str, epoch: int) -> bool:
         self._up("release")

@@ -1,7 +1,7 @@
 """From the events of a generation to one HTTP answer, whole or as a stream, that ends when its client leaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -26,13 +26,13 @@ async def whole(request: Request, events: AsyncGenerator[Event], writer_of: Writ
 
 
 async def streamed(
-    request: Request, events: AsyncGenerator[Event], writer_of: WriterOf, ping: float, after: int = 0
+    request: Request, events: AsyncGenerator[Event], writer_of: WriterOf, ping: float, after: Sequence[int] = ()
 ) -> Response:
     """The answer as a stream; it is not begun before its first round, so that what fails early has a status.
 
     Args:
         ping: seconds of silence after which a comment is sent.
-        after: output tokens that `events` leaves out.
+        after: output tokens of each choice that `events` leaves out.
     """
     return await _while_connected(request, _streamed(sse.Pending(events), writer_of, ping, after))
 
@@ -48,7 +48,7 @@ async def _whole(pending: sse.Pending, writer_of: WriterOf) -> Response:
         return json_response(await _collect(pending, writer_of(started)))
 
 
-async def _streamed(pending: sse.Pending, writer_of: WriterOf, ping: float, after: int) -> Response:
+async def _streamed(pending: sse.Pending, writer_of: WriterOf, ping: float, after: Sequence[int]) -> Response:
     try:
         started = _as_started(await pending.take())
         if await pending.ready(ping):

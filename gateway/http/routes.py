@@ -145,11 +145,11 @@ class _Api:
             body.request(request.state.request_id),
             idempotency_key=key,
             form=shape.text(),
-            resumable=bool((body.stream and body.n in (None, 1)) or key or body.session),
+            resumable=bool(body.stream or key or body.session),
         )
-        writer_of = partial(shape.writer, piece=self._services.tokenizer.piece, choices=wanted.n)
+        writer_of = partial(shape.writer, piece=self._services.tokenizer.piece)
         if not body.stream:
             return await answers.whole(request, self._generator.stream(wanted), writer_of)
-        after = received(request.headers) if wanted.n == 1 else 0
+        after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
         return await answers.streamed(request, events, writer_of, self._services.settings.ping, after)

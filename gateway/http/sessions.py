@@ -74,7 +74,8 @@ class _Routes:
     async def events(self, request: Request) -> Response:
         """The event stream of a generation, from where the caller stopped reading."""
         name = request.path_params["id"]
-        after = received(request.headers, name) or _number(request, "received", 0)
+        count = _number(request, "received", 0)
+        after = received(request.headers, name) or ((count,) if count else ())
         stream = self._generator.resume(name, _user(request), after)
         ping = self._services.settings.ping
         piece = self._services.tokenizer.piece

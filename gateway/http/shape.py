@@ -16,10 +16,10 @@ class Shape:
     """Whether a stream ends with a chunk of counts."""
     token_ids: bool = False
 
-    def writer(self, started: Started, piece: Piece, choices: int = 1) -> Writer:
+    def writer(self, started: Started, piece: Piece) -> Writer:
         """Writes one answer of this shape; `piece` tells the bytes of a token."""
         kind = ChatWriter if self.chat else CompletionWriter
-        return kind(started, Form(piece, self.include_usage, self.token_ids, choices))
+        return kind(started, Form(piece, self.include_usage, self.token_ids))
 
     def text(self) -> str:
         """For `parse`."""

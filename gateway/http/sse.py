@@ -1,7 +1,7 @@
 """A generation as an event stream: as OpenAI's clients read it, kept alive in silence, honest when it fails."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -61,7 +61,7 @@ class Pending:
 class EventStream(StreamingResponse):
     """The answer to a request that asked for a stream; when it ends, however it ends, so does the generation."""
 
-    def __init__(self, pending: Pending, writer: Writer, started: Started, ping: float, after: int = 0) -> None:
+    def __init__(self, pending: Pending, writer: Writer, started: Started, ping: float, after: Sequence[int]) -> None:
         content = stream(pending, writer, started, ping, after)
         super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
         self._pending = pending
@@ -71,28 +71,30 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def stream(pending: Pending, writer: Writer, started: Started, ping: float, after: int) -> AsyncIterator[bytes]:
+async def stream(
+    pending: Pending, writer: Writer, started: Started, ping: float, after: Sequence[int]
+) -> AsyncIterator[bytes]:
     """The bytes of the answer, from the first chunk to [DONE]; after an error there is no [DONE].
 
     Args:
         pending: the events after Started.
         ping: seconds of silence after which a comment is sent.
-        after: output tokens the client has already.
+        after: output tokens of each choice that the client has already; empty is none of any.
     """
-    position = after
-    name = started.id if writer.choices == 1 else ""  # of several generations at once nobody could say where they are
+    positions = list(after) or [0] * writer.choices
     try:
-        for chunk in writer.opening() if not after else ():
-            yield _event(name, position, chunk)
+        for chunk in writer.opening() if not any(positions) else ():
+            yield _event(started.id, positions, chunk)
         running = writer.choices
         while running:
             while not await pending.ready(ping):
                 yield _PING
             event = await pending.take()
             running -= isinstance(event, Finished)
-            position += len(event.tokens) if isinstance(event, Round) else 0
+            if isinstance(event, Round):
+                positions[event.choice] += len(event.tokens)
             for chunk in _chunks(writer, event):
-                yield _event(name, position, chunk)
+                yield _event(started.id, positions, chunk)
         yield _DONE
     except SpecdecError as error:
         _log.info("stream_failed", reason=error.reason, message=error.message)
@@ -111,9 +113,8 @@ def _chunks(writer: Writer, event: Event) -> Iterator[Answer]:
     return iter(())
 
 
-def _event(name: str, position: int, chunk: Answer) -> bytes:
-    place = f"id: {cursor(name, position)}\n" if name else ""
-    return f"{place}data: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
+def _event(name: str, positions: Sequence[int], chunk: Answer) -> bytes:
+    return f"id: {cursor(name, positions)}\ndata: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
 
 
 def _failure(error: SpecdecError) -> bytes:

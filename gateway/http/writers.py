@@ -34,8 +34,6 @@ class Form:
     include_usage: bool = False
     """Whether a stream ends with a chunk of counts."""
     token_ids: bool = False
-    choices: int = 1
-    """Generations of the prompt."""
 
 
 @dataclass(slots=True)
@@ -57,7 +55,7 @@ class Writer(ABC):
     @property
     def choices(self) -> int:
         """How many generations there are."""
-        return self._form.choices
+        return self._started.choices
 
     @abstractmethod
     def whole(self, outputs: Sequence[Output]) -> Answer:

@@ -51,6 +51,7 @@ class KvReader:
                 sizes = await self._store.sizes([block.key for block in blocks])
                 known = next((index for index, size in enumerate(sizes) if not size), len(blocks))
                 if known:
+                    await self._store.touch(call.cache_salt, [block.key for block in blocks[:known]], sizes[:known])
                     known, miss = await self._move(verifier, call, blocks[:known], sizes[:known])
         except (TimeoutError, SpecdecError) as error:
             _log.info("kv_restore_failed", verifier=verifier.address, error=str(error))

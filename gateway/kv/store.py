@@ -1,9 +1,11 @@
 """Blocks of keys and values in a Redis of their own: opaque values under hash-chain keys, any of which may be gone.
 
-    kv:1:{fingerprint}:{domain}:{chain hash}   one block, for `ttl` seconds
-    kv:1:used:{domain}                         bytes the domain has written since the counter began, for as long
+    kv:1:{fingerprint}:{domain}:{chain hash}   one block, until `ttl` seconds after its last use
+    kv:1:used:{tenant}                         the tenant's ledger (see gateway.kv.lua)
+    kv:1:full:{tenant}                         there when a block found no room, not long ago
 
-A domain writes no more than its budget while its counter lives, so it never has more than twice that.
+The values of a tenant's blocks never take more than its budget, of all its domains together. Should the server evict
+the ledger before older blocks, which sampled LRU may do, those are not counted until they are used again or expire.
 """
 
 from collections.abc import Sequence
@@ -13,8 +15,12 @@ from typing import Any, Protocol
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.kv import lua
 from specdec import blocks
 from specdec.errors import SessionStoreDown
+
+_FULL_MS = 60_000
+"""How long nobody tries to store more for a tenant that had no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,16 @@ class BlockStore(Protocol):
         """A block; empty when it is not there."""
 
     async def put(self, domain: str, key: str, value: bytes) -> bool:
-        """Keep a block; False when that would take its domain over its budget."""
+        """Keep a block; False when that would take the domain's tenant over its budget."""
+
+    async def touch(self, domain: str, keys: Sequence[str], sizes: Sequence[int]) -> None:
+        """Keep consecutive blocks of those sizes for longer: they are used."""
 
     async def drop(self, key: str) -> None:
         """Forget a block."""
 
     async def is_full(self, domain: str) -> bool:
-        """Whether the domain has used its budget up."""
+        """Whether the domain's tenant had no room for a block of late."""
 
     async def close(self) -> None:
         """Let the connection go."""
@@ -76,10 +85,12 @@ class RedisBlocks:
     """A BlockStore in Redis."""
 
     def __init__(self, client: Redis, ttl: float, budget_bytes: int) -> None:
-        """`ttl` seconds a block lives; `budget_bytes` a domain may write in that time."""
+        """`ttl` seconds a block lives unused; `budget_bytes` a tenant's blocks may take."""
         self._client = client
         self._ttl_ms = round(ttl * 1000)
         self._budget = budget_bytes
+        self._put = client.register_script(lua.PUT)
+        self._touch = client.register_script(lua.TOUCH)
 
     async def sizes(self, keys: Sequence[str]) -> list[int]:
         """See BlockStore."""
@@ -95,15 +106,13 @@ class RedisBlocks:
 
     async def put(self, domain: str, key: str, value: bytes) -> bool:
         """See BlockStore."""
-        used = f"kv:1:used:{domain}"
-        async with self._client.pipeline() as pipe:
-            pipe.set(used, 0, px=self._ttl_ms, nx=True)
-            pipe.incrby(used, len(value))
-            total = (await _answered(pipe.execute()))[1]
-        if total > self._budget:
-            return False
-        await _answered(self._client.set(key, value, px=self._ttl_ms))
-        return True
+        keys = (key, _of("used", domain), _of("full", domain))
+        return bool(await _answered(self._put(keys, (value, self._ttl_ms, self._budget, _FULL_MS))))
+
+    async def touch(self, domain: str, keys: Sequence[str], sizes: Sequence[int]) -> None:
+        """See BlockStore."""
+        last_first = (_of("used", domain), *reversed(keys))
+        await _answered(self._touch(last_first, (self._ttl_ms, *reversed(sizes))))
 
     async def drop(self, key: str) -> None:
         """See BlockStore."""
@@ -111,11 +120,16 @@ class RedisBlocks:
 
     async def is_full(self, domain: str) -> bool:
         """See BlockStore."""
-        return int(await _answered(self._client.get(f"kv:1:used:{domain}")) or 0) > self._budget
+        return bool(await _answered(self._client.exists(_of("full", domain))))
 
     async def close(self) -> None:
         """Let the connection go."""
         await self._client.aclose()
+
+
+def _of(what: str, domain: str) -> str:
+    tenant, _, _ = domain.partition(".")
+    return f"kv:1:{what}:{tenant}"
 
 
 async def _answered(answer: Any) -> Any:

@@ -87,7 +87,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.ResumeGenerationRequest, context: Context
     ) -> AsyncIterator[pb.ResumeGenerationResponse]:
         """Streams the events again, from where the caller stopped reading."""
-        stream = self._generator.resume(request.id, request.user, request.received, context.time_remaining())
+        stream = self._generator.resume(request.id, request.user, (request.received,), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
                 yield pb.ResumeGenerationResponse(**replies.event(event))

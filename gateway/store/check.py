@@ -14,7 +14,7 @@ SAFE = (6, 2, 20)
 
 def store_lines(facts: ServerFacts, replicas: int) -> Iterator[Line]:
     """What is right and wrong with a server, when that many of its replicas must acknowledge a round."""
-    yield _version(facts)
+    yield version_line("session store", facts)
     yield _eviction(facts)
     yield _persistence(facts)
     if facts.maxmemory and facts.used >= FULL * facts.maxmemory:
@@ -25,14 +25,18 @@ def store_lines(facts: ServerFacts, replicas: int) -> Iterator[Line]:
     elif facts.replicas < replicas:
         found = f"{facts.replicas} replicas are connected, and store_replicas asks for {replicas}"
         yield Line("session store replicas", "warn", found, "connect more replicas: until then no round is committed")
+    elif facts.replicas and not replicas:
+        found = f"{facts.replicas} replicas are connected, and store_replicas is 0: a failover may lose what was shown"
+        yield Line("session store replicas", "warn", found, "set store_replicas to 1 or more")
 
 
-def _version(facts: ServerFacts) -> Line:
+def version_line(name: str, facts: ServerFacts) -> Line:
+    """Whether a server is new enough."""
     found = f"{facts.name} {facts.version}"
     parts = tuple(int(part) for part in facts.version.split(".")[:3] if part.isdecimal())
     if facts.name == "redis" and parts < SAFE:
-        return Line("session store", "fail" if parts < NEEDED else "warn", found, "update it to 6.2.20 or newer")
-    return Line("session store", "ok", found)
+        return Line(name, "fail" if parts < NEEDED else "warn", found, "update it to 6.2.20 or newer")
+    return Line(name, "ok", found)
 
 
 def _eviction(facts: ServerFacts) -> Line:
@@ -44,7 +48,13 @@ def _eviction(facts: ServerFacts) -> Line:
 
 
 def _persistence(facts: ServerFacts) -> Line:
-    if facts.append_only:
-        return Line("session store persistence", "ok", "appendonly is on")
-    remedy = "set appendonly yes: without it, sessions are gone when the server restarts"
-    return Line("session store persistence", "warn", "appendonly is off", remedy)
+    name = "session store persistence"
+    if not facts.append_only:
+        remedy = "set appendonly yes: without it, sessions are gone when the server restarts"
+        return Line(name, "warn", "appendonly is off", remedy)
+    if not facts.log_is_written:
+        return Line(name, "warn", "the last write of its log failed", "see to the server's disk")
+    if facts.fsync == "no":
+        remedy = "set appendfsync everysec, or always: what a power cut may cost has no bound without it"
+        return Line(name, "warn", "appendonly is on and appendfsync is no", remedy)
+    return Line(name, "ok", f"appendonly is on, appendfsync {f'is {facts.fsync}' if facts.fsync else 'is not told'}")

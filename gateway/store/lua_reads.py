@@ -3,7 +3,7 @@
 A session of another tenant takes the same steps as one that is not there, and gets the same answer: NONE.
 """
 
-from gateway.store.lua import NOW, TTL
+from gateway.store.lua import NOW, TTL, UNINDEXED
 
 CREATE = (
     TTL
@@ -19,13 +19,17 @@ return {'OK', '0'}
 """
 )
 
-DELETE = r"""
+DELETE = (
+    UNINDEXED
+    + r"""
 -- ARGV: tenant
 -- OK | NONE
 if redis.call('HGET', KEYS[1], 'ten') ~= ARGV[1] then return {'NONE'} end
-redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+unindexed()
 return {'OK'}
 """
+)
 
 LOOK = (
     NOW
@@ -41,12 +45,27 @@ return {'OK', m[2], m[3], m[4], m[5], tostring(left), seen:match('%d+') or ''}
 """
 )
 
+DUE = (
+    NOW
+    + r"""
+-- KEYS: 1 the index of leases. ARGV: how many at most, lease ms
+-- Sessions whose lease seems to be over, longest first; nobody else is told them for the time of a lease.
+local found = redis.call('ZRANGEBYSCORE', KEYS[1], 0, now, 'LIMIT', 0, ARGV[1])
+for _, name in ipairs(found) do redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), name) end
+return found
+"""
+)
+
 LAPSED = (
     NOW
+    + UNINDEXED
     + r"""
 -- OK tenant turn ms-since-its-lease-ran-out | LIVE | NONE (over, paused, or gone)
 local m = redis.call('HMGET', KEYS[1], 'ten', 'turn', 'st', 'lu')
-if m[3] ~= 'GEN' or tonumber(m[4]) == 0 then return {'NONE'} end
+if m[3] ~= 'GEN' or tonumber(m[4]) == 0 then
+  unindexed()
+  return {'NONE'}
+end
 local silent = now - tonumber(m[4])
 if silent < 0 then return {'LIVE'} end
 return {'OK', m[1], m[2], tostring(silent)}

@@ -24,7 +24,7 @@ SCHEMES = "redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a session store must be told about its server."""
+    """What tells whether a server is fit for what it is to hold."""
 
     name: str
     """`valkey` or `redis`."""
@@ -40,6 +40,12 @@ class ServerFacts:
     replicas: int = 0
     """Replicas connected now."""
     is_master: bool = True
+    fsync: str = ""
+    """`always`, `everysec` or `no`; empty where the user may not ask."""
+    log_is_written: bool = True
+    """Whether the last write of the log reached the file."""
+    run_id: str = ""
+    """Tells this server from every other."""
 
 
 def connect(url: str, blocking: float = 0.0) -> Redis:
@@ -89,7 +95,7 @@ async def server_facts(client: Redis) -> ServerFacts:
     try:
         info = await client.info()
     except (RedisError, OSError) as error:
-        raise SessionStoreDown(f"the session store does not answer: {error}") from error
+        raise SessionStoreDown(f"the server does not answer: {error}") from error
     return ServerFacts(
         name=str(info.get("server_name", "redis")),
         version=str(info.get("valkey_version") or info["redis_version"]),
@@ -99,4 +105,15 @@ async def server_facts(client: Redis) -> ServerFacts:
         maxmemory=int(info["maxmemory"]),
         replicas=int(info["connected_slaves"]),
         is_master=info["role"] == "master",
+        fsync=await _fsync(client),
+        log_is_written=info.get("aof_last_write_status", "ok") == "ok",
+        run_id=str(info["run_id"]),
     )
+
+
+async def _fsync(client: Redis) -> str:
+    try:
+        found: Any = await client.config_get("appendfsync")
+    except (RedisError, OSError):
+        return ""
+    return str(found.get("appendfsync", ""))

@@ -28,7 +28,7 @@ class Scripts:
     async def run(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """The reply of a script on the keys of a session."""
         script = self._script(source)
-        reply: Reply = await guarded(script(keys=lua.keys(session_id), args=arguments))
+        reply: Reply = await guarded(script(keys=_keys(session_id), args=arguments))
         return reply
 
     async def run_durably(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
@@ -46,7 +46,7 @@ class Scripts:
             return await guarded(self._and_wait(source, session_id, arguments))
 
     async def _and_wait(self, source: str, session_id: str, arguments: tuple[str | bytes | float, ...]) -> Reply:
-        keys = lua.keys(session_id)
+        keys = _keys(session_id)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.evalsha(self._script(source).sha, len(keys), *keys, *arguments)
             pipe.execute_command("WAIT", self._replicas, round(ACK_TIMEOUT * 1000))
@@ -63,6 +63,10 @@ class Scripts:
         if source not in self._known:
             self._known[source] = self._client.register_script(source)
         return self._known[source]
+
+
+def _keys(session_id: str) -> tuple[str, ...]:
+    return *lua.keys(session_id), lua.LEASES
 
 
 class _Forgotten(SessionStoreDown):

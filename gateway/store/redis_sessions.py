@@ -12,7 +12,6 @@ from gateway.store.orphans import Orphan
 from gateway.store.patience import patiently
 from gateway.store.redis_client import ServerFacts, connect, server_facts
 from gateway.store.redis_index import TenantIndex
-from gateway.store.redis_leases import LeaseIndex
 from gateway.store.redis_room import Room
 from gateway.store.redis_scripts import Scripts, guarded
 from gateway.store.redis_tail import BLOCK, StreamTail
@@ -46,7 +45,7 @@ class RedisSessionStore:
         self._writes: set[asyncio.Task[Committed]] = set()
         self._scripts = Scripts(client, self._policy.replicas)
         self._index = TenantIndex(client, 2 * self._policy.ttl)
-        self._leases = LeaseIndex(client, self._policy.lease)
+        self._due = client.register_script(lua_reads.DUE)
         self._room = Room(client)
         self._tail = StreamTail(reader)
 
@@ -131,7 +130,6 @@ class RedisSessionStore:
     async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
         """See SessionStore.acquire."""
         which = "" if turn is None else turn
-        await self._leases.note(session_id)
         word, *rest = await self._scripts.run(lua.ACQUIRE, session_id, owner, self._lease_ms, int(steal), which)
         match word:
             case b"OK":
@@ -155,7 +153,6 @@ class RedisSessionStore:
         word, *rest = await self._scripts.run(lua.RENEW, session_id, epoch, self._lease_ms)
         if word != b"OK":
             raise redis_replies.fenced(epoch)
-        await self._leases.note(session_id)
         return bool(rest[0] == b"1")
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
@@ -168,13 +165,16 @@ class RedisSessionStore:
     async def release(self, session_id: str, epoch: int) -> bool:
         """See SessionStore.release."""
         word, *_ = await self._scripts.run(lua.RELEASE, session_id, epoch)
-        if word == b"OK":
-            await self._leases.drop(session_id)
         return bool(word == b"OK")
+
+    async def cancelled(self, session_id: str, turn: int) -> None:
+        """See SessionStore.cancelled."""
+        await self._tail.wait(lua.keys(session_id)[4], f"{turn}-0", None)
 
     async def orphans(self, limit: int) -> list[Orphan]:
         """See SessionStore.orphans."""
-        found = [await self._orphan(session_id) for session_id in await self._leases.due(limit)]
+        due: Any = await guarded(self._due(keys=[lua.LEASES], args=[limit, self._lease_ms]))
+        found = [await self._orphan(name.decode()) for name in due]
         return [orphan for orphan in found if orphan is not None]
 
     async def tokens(self, session_id: str) -> list[int]:
@@ -202,8 +202,6 @@ class RedisSessionStore:
         word, *rest = await self._scripts.run(lua_reads.LAPSED, session_id)
         if word == b"OK":
             return Orphan(session_id, rest[0].decode(), int(rest[1]), int(rest[2]) / 1000)
-        if word == b"NONE":
-            await self._leases.drop(session_id)
         return None
 
     async def _commit(self, commit: Commit) -> Committed:
@@ -212,8 +210,6 @@ class RedisSessionStore:
         word, *rest = await self._scripts.run_durably(lua.COMMIT, commit.session_id, *what, *counts)
         match word:
             case b"OK" | b"DUP":
-                if commit.finish:
-                    await self._leases.drop(commit.session_id)
                 return Committed(int(rest[0]), rest[1] == b"1")
             case b"FENCED":
                 raise redis_replies.fenced(commit.epoch)

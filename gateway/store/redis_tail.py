@@ -24,8 +24,8 @@ class StreamTail:
         self._waiting: dict[str, dict[asyncio.Future[None], str]] = {}
         self._reader: asyncio.Task[None] | None = None
 
-    async def wait(self, key: str, after: str, timeout: float) -> None:
-        """Return when the stream at `key` has an entry behind the id `after`, or after `timeout` seconds."""
+    async def wait(self, key: str, after: str, timeout: float | None) -> None:
+        """Return when the stream at `key` has an entry behind the id `after`, or after `timeout` seconds, if any."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, {})[future] = after
         if self._reader is None or self._reader.done():
@@ -54,12 +54,13 @@ class StreamTail:
             except (RedisError, OSError):
                 await asyncio.sleep(_PAUSE)
                 continue
-            for key in found or ():
-                self._wake((key if isinstance(key, bytes) else key[0]).decode())
+            for key, entries in found.items() if isinstance(found, dict) else found or ():
+                first = entries[0][0]  # in RESP 3 the list of entries is in a list of its own
+                self._wake(key.decode(), (first if isinstance(first, bytes) else first[0]).decode())
 
-    def _wake(self, key: str) -> None:
-        for future in self._waiting.get(key, {}):
-            if not future.done():
+    def _wake(self, key: str, entry: str) -> None:
+        for future, after in self._waiting.get(key, {}).items():
+            if not future.done() and _order(after) < _order(entry):
                 future.set_result(None)
 
 

@@ -216,11 +216,14 @@ class SessionStore(Protocol):
         """
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """End a turn: its owner ends it with its next commit or renewal, and one without an owner ends now.
+        """End a turn: its owner ends it, with its next commit or renewal at the latest; one without an owner ends now.
 
         Returns:
             False when that turn is not running.
         """
+
+    async def cancelled(self, session_id: str, turn: int) -> None:
+        """Return soon after someone asked the turn's owner to end it; a hint, which may be late or never come."""
 
     async def release(self, session_id: str, epoch: int) -> bool:
         """Give the lease back for another to take at once; False when it was not ours any more."""

@@ -91,7 +91,8 @@ def embed(binary: Binary, folder: Path) -> Embedded:
     """Write the configuration into `folder`, which must be private, and say how to start the server.
 
     It listens on a socket file only its owner may use; on loopback when the path would be too long for one. Both
-    want a password made here. Every second the log reaches the disk, and nothing is ever evicted.
+    want a password made here. Every second the log reaches the disk (docs/sessions.md says what that may cost), and
+    nothing is ever evicted.
     """
     password = secrets.token_urlsafe(24)
     socket_path = folder / "valkey.sock"

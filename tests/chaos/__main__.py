@@ -53,7 +53,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kinds", type=Kind, nargs="*", default=list(Kind), help="what is done")
     parser.add_argument("--roles", nargs="*", default=PROCESSES, choices=PROCESSES, help="to whom")
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--scenarios", type=int, default=12, help="requests, each also with a stop string")
+    parser.add_argument(
+        "--scenarios", type=int, default=12, help="requests, an even number, each also with a stop string"
+    )
     parser.add_argument("--tokens", type=int, default=400, help="of one answer")
     parser.add_argument("--json", type=Path, help="where to write the report")
     return parser.parse_args()

@@ -30,7 +30,7 @@ class Setup:
     lease: float = 2.0
     """Seconds."""
     durable: bool = True
-    """Whether Redis keeps its log on disk."""
+    """Whether Redis keeps on disk what it says it has."""
     modules: Mapping[str, str] = field(default_factory=lambda: dict(plan.MODULES))
     """What to run for each role."""
 
@@ -135,10 +135,11 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
 
 
 def _store(folder: Path, durable: bool) -> valkey.Embedded:
+    """What `specdec up` would embed, but one that writes before it answers; or one that writes nothing."""
     store = valkey.embed(valkey.resolve(), folder)
-    if not durable:
-        config = Path(store.argv[1])
-        config.write_text(config.read_text().replace("appendonly yes", "appendonly no"))
+    config = Path(store.argv[1])
+    change = ("appendfsync everysec", "appendfsync always") if durable else ("appendonly yes", "appendonly no")
+    config.write_text(config.read_text().replace(*change))
     return store
 
 

@@ -20,11 +20,11 @@ from tests.chaos.supervisor import Supervisor
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What clients ask for."""
+    """What clients ask for: one half of them greedy answers, the other half those of coupled mode, all the time."""
 
     clients: int = 6
     scenarios: int = 6
-    """Each also with a stop string."""
+    """An even number; each also with a stop string."""
     tokens: int = 160
     """Of one answer."""
     vocabulary: int = 300
@@ -60,14 +60,11 @@ async def chaos(
 
 async def _undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Scenario], dict[str, Answer]]:
     client = Client(0, running.doors)
-    asked: list[Scenario] = []
-    expected: dict[str, Answer] = {}
-    for plain in scenarios(seed, load.scenarios, load.tokens, load.vocabulary):
-        expected[plain.name] = await _answer(client, plain)
-        stopped = with_stop(plain, expected[plain.name])
-        expected[stopped.name] = await _answer(client, stopped)
-        asked += [plain, stopped]
-    return asked, expected
+    plain = list(scenarios(seed, load.scenarios, load.tokens, load.vocabulary))
+    expected = {scenario.name: await _answer(client, scenario) for scenario in plain}
+    stopped = [with_stop(scenario, expected[scenario.name]) for scenario in plain]
+    expected |= {scenario.name: await _answer(client, scenario) for scenario in stopped}
+    return [*plain, *stopped], expected
 
 
 async def _answer(client: Client, scenario: Scenario) -> Answer:
@@ -78,9 +75,9 @@ async def _answer(client: Client, scenario: Scenario) -> Answer:
 
 
 async def _ask(client: Client, number: int, asked: Sequence[Scenario], over: asyncio.Event) -> list[Stream]:
-    """One client's streams, each client beginning at another scenario."""
+    """One client's streams, all of one mode, each client beginning at another scenario."""
     streams = []
-    for turn in itertools.count(number):
+    for turn in itertools.count(number, 2):
         if over.is_set():
             return streams
         streams.append(await client.ask(asked[turn % len(asked)]))

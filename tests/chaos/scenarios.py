@@ -13,13 +13,13 @@ _STOP_CHARS = 6
 
 
 def scenarios(seed: int, count: int, tokens: int, vocabulary: int) -> Iterator[Scenario]:
-    """`count` requests for `tokens` tokens each: every third greedy, the others sampled in coupled mode."""
+    """`count` requests for `tokens` tokens each: by turns greedy, and sampled in coupled mode."""
     rng = random.Random(seed)
     for number in range(count):
         prompt = [rng.randrange(1, vocabulary) for _ in range(PROMPT)]
-        sampling: dict[str, Any] = {"temperature": 0} if number % 3 == 0 else {"temperature": 1, "seed": number}
-        mode = "rejection" if number % 3 == 0 else "coupled"
-        speculation = {"mode": mode} | ({"gamma": 3} if number % 2 else {})
+        sampling: dict[str, Any] = {"temperature": 1, "seed": number} if number % 2 else {"temperature": 0}
+        mode = "coupled" if number % 2 else "rejection"
+        speculation = {"mode": mode} | ({"gamma": 3} if number % 4 > 1 else {})
         body = {
             "prompt": prompt,
             "max_tokens": tokens,

@@ -49,6 +49,14 @@ def test_a_command_of_its_own_keeps_what_others_wrote(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "results" / "sessions.jsonl").read_text())["tables"]
 
 
+def test_restored_keys_and_values_are_found_equal_in_a_model_made_for_it(tmp_path: Path) -> None:
+    done = _run("benchmarks.kv", "--tokens", "1280", "--repeats", "1", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (line,) = (tmp_path / "results" / "kv.jsonl").read_text().splitlines()
+    assert json.loads(line)["figures"][-1]["value"] == "1 of 1"
+    assert "| 1280 | 20.0 |" in (tmp_path / "RESULTS.md").read_text()
+
+
 def test_the_gpu_benchmark_runs_on_a_cpu_with_a_tiny_shape() -> None:
     small = ["--shape", "tiny", "--device", "cpu", "--tokens", "4", "--context", "4", "--repeats", "1"]
     done = _run("benchmarks.gpu", *small)

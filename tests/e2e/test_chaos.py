@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 async def survived(setup: Setup, faults: Sequence[Fault], folder: Path) -> Report:
     """A run of a few clients, in which something was done and something was said."""
-    report = await chaos(setup, Load(clients=4, scenarios=3, tokens=150), faults, SEED, folder, lambda _: None)
+    report = await chaos(setup, Load(clients=4, scenarios=4, tokens=150), faults, SEED, folder, lambda _: None)
     assert report.done
     assert report.tokens
     return report

@@ -25,8 +25,8 @@ REQUEST: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Two gateways over one verifier and one store; a test kills the first."""
-    with running_system(tmp_path_factory.mktemp("pair"), "--gateways", "2") as running:
+    """Three gateways over one verifier and one store; tests kill two of them."""
+    with running_system(tmp_path_factory.mktemp("pair"), "--gateways", "3") as running:
         yield running
 
 
@@ -38,12 +38,17 @@ class Listener:
     """Reads an event stream; what it has of it stays with it when the connection breaks."""
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
+        self.choices: dict[int, list[int]] = {0: []}
         self.last = ""
 
     @property
+    def ids(self) -> list[int]:
+        """Of the first choice."""
+        return self.choices[0]
+
+    @property
     def generation(self) -> str:
-        return self.last.rpartition(".")[0]
+        return self.last.partition(".")[0]
 
     def hear(self, lines: Iterator[str], enough: int = 10**6) -> None:
         """Up to the end of the stream, or until `enough` tokens are there."""
@@ -53,7 +58,8 @@ class Listener:
             elif line.startswith("data: {"):
                 chunk = json.loads(line.removeprefix("data: "))
                 assert "error" not in chunk, chunk
-                self.ids += [token for choice in chunk["choices"] for token in choice["token_ids"]]
+                for choice in chunk["choices"]:
+                    self.choices.setdefault(choice["index"], []).extend(choice["token_ids"])
                 if len(self.ids) >= enough:
                     return
 
@@ -74,27 +80,28 @@ class Listener:
             self.hear(events.iter_lines())
 
 
-def undisturbed(system: System, request: dict[str, Any]) -> list[int]:
+def undisturbed(system: System, request: dict[str, Any]) -> dict[int, list[int]]:
+    """The tokens of each choice."""
     with httpx2.Client(timeout=60) as client:
         answer = client.post(f"{system.http}/v1/completions", json=request | {"stream": False}).json()
-    return list(answer["choices"][0]["token_ids"])
+    return {choice["index"]: list(choice["token_ids"]) for choice in answer["choices"]}
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 11}])
 def test_an_event_stream_goes_on_at_another_gateway(pair: System, system: System, sampling: dict[str, Any]) -> None:
-    first, second = gateways(pair)
+    first, second, _ = gateways(pair)
     client = Listener()
     client.begin(first["http"], REQUEST | sampling, enough=20)
     client.resume(second["http"])
-    assert client.ids == undisturbed(system, REQUEST | sampling)
+    assert client.choices == undisturbed(system, REQUEST | sampling)
 
 
 def test_a_gateway_stopped_past_its_lease_is_fenced_and_its_reader_told_what_the_new_owner_wrote(
     pair: System, system: System
 ) -> None:
     request = REQUEST | {"temperature": 0}
-    expected = undisturbed(system, request)
-    first, second = gateways(pair)
+    expected = undisturbed(system, request)[0]
+    first, second, _ = gateways(pair)
     left, moved = Listener(), Listener()
     reader = threading.Thread(target=left.begin, args=(first["http"], request))
     reader.start()
@@ -110,19 +117,22 @@ def test_a_gateway_stopped_past_its_lease_is_fenced_and_its_reader_told_what_the
     assert moved.ids == left.ids == expected
 
 
-def test_a_killed_gateway_costs_no_token_and_repeats_none(pair: System, system: System) -> None:
-    request = REQUEST | {"temperature": 0}
+@pytest.mark.parametrize(("victim", "sampling"), [(0, {"temperature": 0}), (1, {"temperature": 1, "seed": 11, "n": 2})])
+def test_a_killed_gateway_costs_no_token_and_repeats_none(
+    pair: System, system: System, victim: int, sampling: dict[str, Any]
+) -> None:
+    request = REQUEST | sampling
     expected = undisturbed(system, request)
-    first, second = gateways(pair)
+    first, second = gateways(pair)[victim : victim + 2]
     client = Listener()
     killer = threading.Thread(target=kill_when, args=(first["pid"], lambda: len(client.ids) > 5))
     killer.start()
     with suppress(httpx2.HTTPError):
         client.begin(first["http"], request)
     killer.join()
-    assert len(client.ids) < len(expected), "the gateway was killed too late"
+    assert len(client.ids) < len(expected[0]), "the gateway was killed too late"
     client.resume(second["http"])
-    assert client.ids == expected
+    assert client.choices == expected
 
 
 def kill_when(pid: int, condition: Callable[[], bool]) -> None:

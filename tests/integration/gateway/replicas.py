@@ -26,6 +26,9 @@ class Heard:
     """What a client has of a generation."""
 
     text: str = ""
+    """Of all choices, as it came."""
+    texts: dict[int, str] = field(default_factory=dict)
+    """Of each choice."""
     last_id: str = ""
     chunks: list[dict[str, Any]] = field(default_factory=list)
     done: bool = False
@@ -33,7 +36,7 @@ class Heard:
 
     @property
     def generation(self) -> str:
-        return self.last_id.rpartition(".")[0]
+        return self.last_id.partition(".")[0]
 
     def hear(self, line: str) -> None:
         if line.startswith("id: "):
@@ -44,7 +47,9 @@ class Heard:
             chunk = json.loads(line.removeprefix("data: "))
             self.error = chunk.get("error")
             self.chunks.append(chunk)
-            self.text += "".join(choice["text"] for choice in chunk.get("choices", ()))
+            for choice in chunk.get("choices", ()):
+                self.text += choice["text"]
+                self.texts[choice["index"]] = self.texts.get(choice["index"], "") + choice["text"]
 
 
 @dataclass
@@ -53,6 +58,7 @@ class Replica:
 
     gateway: Gateway
     client: httpx2.AsyncClient
+    store: RedisSessionStore
 
     async def post(self, **body: Any) -> httpx2.Response:
         headers = body.pop("headers", {})
@@ -103,5 +109,5 @@ async def replicas(
             store = RedisSessionStore.at(url, StorePolicy(lease=chosen.lease, patience=chosen.store_patience))
             gateway = await stack.enter_async_context(running(chosen, ByteTokenizer(), store))
             client = httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=30)
-            made.append(Replica(gateway, await stack.enter_async_context(client)))
+            made.append(Replica(gateway, await stack.enter_async_context(client), store))
         yield made

@@ -91,7 +91,8 @@ class Stage:
 
     async def keys(self) -> list[bytes]:
         """Those of all blocks."""
-        return [key async for key in self.blocks.scan_iter("kv:1:*") if b":used:" not in key]
+        found = [key async for key in self.blocks.scan_iter("kv:1:*")]
+        return [key for key in found if not key.startswith((b"kv:1:used:", b"kv:1:full:"))]
 
     async def stored(self, count: int) -> None:
         """Wait until so many blocks are stored."""

@@ -50,6 +50,15 @@ async def test_a_verifier_lost_in_the_middle_costs_no_token_and_its_blocks_are_r
     assert await here.metric("specdec_kv_restored_tokens") > WHOLE * BLOCK
 
 
+async def test_another_prompt_that_begins_alike_goes_on_from_what_is_shared(here: Stage) -> None:
+    await here.say(PROMPT, 20)
+    await here.stored(WHOLE)
+    await move(here)
+    other = (*PROMPT[: 2 * BLOCK + 7], *reversed(PROMPT))
+    assert await here.say(other, 20) == here.target.greedy(other, 20)
+    assert await here.metric("specdec_kv_restored_tokens") == 2 * BLOCK
+
+
 async def test_blocks_of_one_user_are_nothing_to_another(here: Stage) -> None:
     said = await here.say()
     await here.stored(WHOLE)

@@ -1,4 +1,4 @@
-"""A real session store's server that can be killed and started again on the same folder.
+"""A real session store's server that can be killed and started again on the same folder, and keeps what it said it has.
 
 `SPECDEC_TEST_REDIS=/path/to/redis-server` runs these tests against that server; without it, against the one that
 `specdec up` would start.
@@ -24,11 +24,13 @@ def binary() -> Binary:
 
 
 class Server:
-    """What `specdec up` would embed; `spawn` from the main thread only."""
+    """What `specdec up` would embed, but one that writes before it answers; `spawn` from the main thread only."""
 
     def __init__(self, folder: Path, children: Children) -> None:
         self._children = children
         self._embedded = valkey.embed(binary(), folder)
+        config = Path(self._embedded.argv[1])
+        config.write_text(config.read_text().replace("appendfsync everysec", "appendfsync always"))
         self._log = folder / "valkey.log"
         self.url = self._embedded.url
         self.start()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit
@@ -45,6 +46,22 @@ async def test_a_turn_whose_lease_ran_out_is_found_with_whose_it_is(brief: Redis
     assert 0.0 <= orphan.silent < 60.0
 
 
+async def test_a_turn_that_was_opened_and_never_acquired_is_found(brief: RedisSessionStore) -> None:
+    session_id = uuid.uuid4().hex
+    await brief.open(session_id, "r", [1, 2], b"{}", "fp", "ann")
+    await asyncio.sleep(0.05)
+    assert await found(brief) == [session_id]
+
+
+async def test_those_that_were_silent_longest_are_found_first(brief: RedisSessionStore) -> None:
+    sessions = []
+    for _ in range(3):
+        sessions.append((await owned(brief))[0])
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert [orphan.session_id for orphan in await brief.orphans(2)] == sessions[:2]
+
+
 async def test_who_was_told_of_it_has_it_to_himself_for_a_lease(brief: RedisSessionStore) -> None:
     session_id, _ = await owned(brief)
     await asyncio.sleep(0.05)
@@ -54,13 +71,15 @@ async def test_who_was_told_of_it_has_it_to_himself_for_a_lease(brief: RedisSess
     assert await found(brief) == [session_id]
 
 
-async def test_paused_ended_and_deleted_turns_are_not_found(brief: RedisSessionStore) -> None:
+async def test_paused_ended_and_deleted_turns_are_in_no_index(server: Server, brief: RedisSessionStore) -> None:
     paused, ended, deleted = [await owned(brief) for _ in range(3)]
     await brief.release(*paused)
     await brief.commit(Commit(*ended, 2, (3,), finish="stop"))
     await brief.delete(deleted[0], "ann")
     await asyncio.sleep(0.05)
     assert await found(brief) == []
+    async with connect(server.url) as client:
+        assert await client.zcard(lua.LEASES) == 0
 
 
 async def test_a_hint_that_came_late_finds_nothing(server: Server, brief: RedisSessionStore) -> None:
@@ -69,8 +88,7 @@ async def test_a_hint_that_came_late_finds_nothing(server: Server, brief: RedisS
     await asyncio.sleep(0.05)
     await patient.renew(session_id, epoch)
     async with connect(server.url) as client:
-        for key in await client.keys("sd:1:lease:*"):
-            await client.zadd(key, {session_id: 0}, xx=True)
+        assert await client.zadd(lua.LEASES, {session_id: 0}, xx=True, ch=True) == 1
     assert await found(patient) == []
     with pytest.raises(SessionBusy):
         await patient.acquire(session_id, "b")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.ending import end
 from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
@@ -305,6 +306,37 @@ async def test_the_owner_sees_a_cancel_with_its_next_commit_and_renewal(store: R
     round_ = _round(sid, lease.epoch, 3, 10)
     assert (await store.commit(round_)).cancelled
     assert (await store.commit(round_)).cancelled
+
+
+async def test_whoever_waits_for_a_cancel_hears_of_it_and_of_no_other(store: RedisSessionStore, sid: str) -> None:
+    other = uuid.uuid4().hex
+    for name in (sid, other):
+        await _open(store, name)
+        await store.acquire(name, "a")
+    waiting = {name: asyncio.create_task(store.cancelled(name, 1)) for name in (sid, other)}
+    for _ in range(2):
+        assert await store.cancel(sid, "t", 1)
+    async with asyncio.timeout(20):
+        await waiting[sid]
+        await store.cancelled(sid, 1)
+    assert not waiting[other].done()
+    await end(waiting[other])
+
+
+async def test_a_cancel_of_one_turn_is_not_heard_in_the_next(store: RedisSessionStore, sid: str) -> None:
+    await _open(store, sid)
+    lease = await store.acquire(sid, "a")
+    await store.cancel(sid, "t", 1)
+    await store.commit(_round(sid, lease.epoch, 3, finish="stop"))
+    await store.open(sid, "r2", [4], b"{}", "fp", "t")
+    await store.acquire(sid, "a")
+    waiting = asyncio.create_task(store.cancelled(sid, 2))
+    async with asyncio.timeout(20):
+        await store.cancelled(sid, 1)
+    assert not waiting.done()
+    await store.cancel(sid, "t", 2)
+    async with asyncio.timeout(20):
+        await waiting
 
 
 async def test_a_turn_that_does_not_run_is_not_cancelled(store: RedisSessionStore, sid: str) -> None:

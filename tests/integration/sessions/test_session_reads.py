@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -104,6 +105,33 @@ async def test_another_tenant_gets_the_answers_of_a_session_that_never_was(store
     assert (await store.look(sid, "t")).n == 3
 
 
+async def test_another_tenants_session_costs_the_server_the_steps_of_one_that_never_was(
+    server: Server, sid: str
+) -> None:
+    store = RedisSessionStore.at(server.url)
+    for turn in range(3):
+        epoch = await begin(store, sid, f"r{turn}")
+        await store.commit(Commit(sid, epoch, len((await store.read(sid, "t", turn + 1)).prompt), [9], finish="stop"))
+    refusals: dict[str, Callable[[str], Awaitable[object]]] = {
+        "look": lambda name: store.look(name, "other"),
+        "read": lambda name: store.read(name, "other", 3),
+        "cancel": lambda name: store.cancel(name, "other", 3),
+        "delete": lambda name: store.delete(name, "other"),
+        "open": lambda name: store.open(name, "r1", [1], b"{}", "fp", "other", create=False),
+    }
+    async with connect(server.url) as client:
+        for what, refused in refusals.items():
+            steps = []
+            for name in (sid, sid, "0" * 32):  # the first time round, the script itself is loaded
+                await client.config_resetstat()
+                with pytest.raises(SessionNotFound):
+                    await refused(name)
+                found = await client.info("commandstats")
+                steps.append({command: stats["calls"] for command, stats in found.items()})
+            assert steps[1] == steps[2], what
+    await store.close()
+
+
 async def test_a_session_whose_tokens_are_gone_is_expired_to_its_own_tenant_alone(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
@@ -123,8 +151,29 @@ async def test_every_key_has_an_end_and_the_meta_outlives_the_log(
     await store.create(sid, "t", "fp", ttl=50)
     await store.open(sid, "r1", [1], b"{}", "fp", "t", create=False)
     async with connect(server.url) as client:
+        await store.acquire(sid, "a")
+        await store.cancel(sid, "t", 1)
         left = [await client.ttl(key) for key in lua.keys(sid)]
-    assert [round(seconds / 50) for seconds in left] == [2, 1, 1, 2]
+    assert [round(seconds / 50) for seconds in left] == [2, 1, 1, 2, 1]
+
+
+async def test_a_session_that_lives_shorter_than_its_turn_takes_is_kept_until_the_turn_is_over(
+    store: RedisSessionStore, server: Server, sid: str
+) -> None:
+    log = lua.keys(sid)[1]
+    await store.create(sid, "t", "fp", ttl=1)
+    await store.open(sid, "r1", [1, 2, 3], b"{}", "fp", "t", create=False)
+    async with connect(server.url) as client:
+        assert await client.ttl(log) > 10
+        epoch = (await store.acquire(sid, "a")).epoch
+        for key in lua.keys(sid)[:4]:
+            await client.pexpire(key, 5000)
+        await store.renew(sid, epoch)
+        assert await client.ttl(log) > 10
+        await store.commit(Commit(sid, epoch, 3, [4]))
+        assert await client.ttl(log) > 10
+        await store.commit(Commit(sid, epoch, 4, [5], finish="stop"))
+        assert await client.pttl(log) <= 1000
 
 
 async def test_a_turn_without_an_owner_is_cancelled_at_once_and_its_last_owner_fenced(

@@ -86,7 +86,7 @@ async def test_a_reader_who_is_slow_holds_them_back() -> None:
 def test_each_choice_has_a_seed_of_its_own() -> None:
     request = GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(seed=MAX_SEED - 1), n=3, seeded=True)
     assert [each.sampling.seed for each in request.choices()] == [MAX_SEED - 1, MAX_SEED, 0]
-    assert {(each.n, each.seeded, each.request_id) for each in request.choices()} == {(1, True, request.request_id)}
+    assert {(each.n, each.seeded, each.request_id) for each in request.choices()} == {(3, True, request.request_id)}
 
 
 @pytest.mark.parametrize("n", [0, -1, 17])

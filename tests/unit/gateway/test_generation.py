@@ -410,6 +410,18 @@ async def test_a_cancel_reaches_a_turn_whose_round_does_not_come() -> None:
     assert (stage.store.only.finish, verifier.cancelled) == ("stop", 1)
 
 
+async def test_a_cancel_does_not_wait_for_the_lease() -> None:
+    verifier = ScriptedVerifier(script=Script(pause=3600))
+    stage = Stage(verifier, lease=3600.0)
+    events = []
+    async for event in stage.stream():
+        events.append(event)
+        (session_id,) = stage.store.sessions
+        await stage.store.cancel(session_id, stage.store.only.tenant, 1)
+    assert end_of(events).completion_tokens == 0
+    assert stage.store.only.finish == "stop"
+
+
 async def test_a_round_out_of_place_is_never_committed() -> None:
     class Confused(ScriptedVerifier):
         async def generate(self, call: Any, timeout: float) -> AsyncGenerator[Any]:

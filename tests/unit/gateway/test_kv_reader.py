@@ -69,6 +69,7 @@ async def test_blocks_are_fetched_up_to_the_first_that_is_absent() -> None:
     assert await desk.restore(target) == 2
     assert len(target.spans[0].tokens) == 2 * BLOCK
     assert desk.misses("absent") == 1
+    assert desk.store.touched == [(block.key, len(b"value")) for block in BLOCKS[:2]]
 
 
 async def test_once_measured_blocks_that_computing_beats_are_left_where_they_are() -> None:

@@ -19,6 +19,7 @@ class Store:
     def __init__(self) -> None:
         self.blocks: dict[str, bytes] = {}
         self.down = False
+        self.touched: list[tuple[str, int]] = []
 
     async def sizes(self, keys: Sequence[str]) -> list[int]:
         if self.down:
@@ -31,6 +32,9 @@ class Store:
     async def put(self, domain: str, key: str, value: bytes) -> bool:
         self.blocks[key] = value
         return True
+
+    async def touch(self, domain: str, keys: Sequence[str], sizes: Sequence[int]) -> None:
+        self.touched = list(zip(keys, sizes, strict=True))
 
     async def drop(self, key: str) -> None:
         del self.blocks[key]

@@ -10,7 +10,7 @@ from specdec.errors import ConfigError
 
 def test_the_keys_of_a_session_share_one_hash_tag() -> None:
     assert {key[key.index("{") + 1 : key.index("}")] for key in lua.keys("abc")} == {"abc"}
-    assert len(set(lua.keys("abc"))) == 4
+    assert len(set(lua.keys("abc"))) == 5
 
 
 def test_a_commit_without_tokens_and_without_a_finish_is_a_mistake() -> None:

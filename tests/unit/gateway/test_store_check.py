@@ -12,12 +12,13 @@ from specdec.errors import ConfigError
 GOOD = ServerFacts("valkey", "9.1.2", "noeviction", True, used=10, maxmemory=100, replicas=1)
 
 
-def findings(facts: ServerFacts, replicas: int = 0) -> dict[str, str]:
+def findings(facts: ServerFacts, replicas: int = 1) -> dict[str, str]:
     return {line.name: line.status for line in store_lines(facts, replicas) if line.status != "ok"}
 
 
 def test_a_good_server_is_good() -> None:
-    assert findings(GOOD, replicas=1) == {}
+    assert findings(GOOD) == {}
+    assert findings(replace(GOOD, replicas=0), replicas=0) == {}
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ def test_a_good_server_is_good() -> None:
         (replace(GOOD, name="redis", version="6.2.14"), "session store", "warn"),
         (replace(GOOD, maxmemory_policy="allkeys-lru"), "session store eviction", "warn"),
         (replace(GOOD, append_only=False), "session store persistence", "warn"),
+        (replace(GOOD, fsync="no"), "session store persistence", "warn"),
+        (replace(GOOD, log_is_written=False), "session store persistence", "warn"),
         (replace(GOOD, used=85), "session store memory", "warn"),
         (replace(GOOD, is_master=False), "session store role", "fail"),
     ],
@@ -35,8 +38,9 @@ def test_what_is_wrong_is_named(facts: ServerFacts, name: str, status: str) -> N
     assert findings(facts) == {name: status}
 
 
-def test_too_few_replicas_are_named() -> None:
-    assert findings(GOOD, replicas=2) == {"session store replicas": "warn"}
+@pytest.mark.parametrize("asked", [0, 2])
+def test_too_few_replicas_are_named_and_those_that_nobody_waits_for(asked: int) -> None:
+    assert findings(GOOD, replicas=asked) == {"session store replicas": "warn"}
 
 
 @pytest.mark.parametrize("version", ["6.2.20", "7.0.15", "8.2.2"])

@@ -10,7 +10,7 @@ from gateway.events import Round
 from gateway.http.cursor import cursor, idempotency_key, received
 from gateway.http.shape import Shape
 from gateway.plan import Plan
-from gateway.request import MAX_NAME, GenerationRequest, TextPrompt, tenant_of
+from gateway.request import MAX_CHOICES, MAX_NAME, GenerationRequest, TextPrompt, tenant_of
 from gateway.store.sessions import StoredRound
 from gateway.transcript import Transcript
 from gateway.turns import (
@@ -123,9 +123,11 @@ def test_a_digest_is_of_what_is_asked_and_not_of_a_seed_drawn_for_the_caller() -
 
 
 def test_a_cursor_is_read_as_it_was_written_and_for_its_own_generation() -> None:
-    assert received({"last-event-id": cursor(TURN.name, 12)}, TURN.name) == 12
-    assert received({}) == 0
-    for wrong in ("12", "x.12", f"{TURN.name}.-1", f"{TURN.name}."):
+    for positions in ((12,), (3, 0, 999_999_999), (1,) * MAX_CHOICES):
+        assert received({"last-event-id": cursor(TURN.name, positions)}, TURN.name) == positions
+    assert received({}) == ()
+    many = ".1" * (MAX_CHOICES + 1)
+    for wrong in ("12", "x.12", f"{TURN.name}.-1", f"{TURN.name}.", f"{TURN.name}.1.", TURN.name + many):
         with pytest.raises(FieldInvalid):
             received({"last-event-id": wrong}, TURN.name)
 

@@ -1,0 +1,51 @@
+"""A generation can be ended through any gateway, whoever runs it."""
+
+import asyncio
+
+from gateway.request import tenant_of
+from gateway.turns import session_id_for
+from tests.gateway_fakes import Script, ScriptedVerifier, until
+from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
+from tests.integration.gateway.test_resume import pair, server, verifier  # noqa: F401 - fixtures
+from tests.integration.sessions.server import Server
+
+TEXT = LONG.text
+
+
+async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> None:  # noqa: F811
+    heard = Heard()
+    listening = asyncio.create_task(pair[0].stream(heard))
+    await until(lambda: len(heard.text) > 3)
+    path = f"/v1/generations/{heard.generation}"
+    assert (await pair[1].client.delete(path)).json()["cancelled"] is True
+    await listening
+    assert heard.done
+    assert TEXT.startswith(heard.text)
+    assert heard.text != TEXT
+    assert (await pair[1].client.delete(path)).json()["cancelled"] is False
+
+
+async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the_lease(server: Server) -> None:  # noqa: F811
+    silent = ScriptedVerifier(script=Script(pause=3600.0))
+    async with replicas(server.url, silent, lease=3600.0) as pair:  # noqa: F811
+        asking = asyncio.create_task(pair[0].post(headers={"idempotency-key": "prompt"}))
+        await until(lambda: silent.calls)
+        name = f"{session_id_for(tenant_of(''), 'prompt')}-1"
+        assert (await pair[1].client.delete(f"/v1/generations/{name}")).json()["cancelled"]
+        (choice,) = (await asking).json()["choices"]
+        assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+        await until(lambda: silent.cancelled == 1)
+
+
+async def test_a_paused_generation_is_cancelled_where_it_stands(
+    server: Server,  # noqa: F811
+    verifier: ScriptedVerifier,  # noqa: F811
+) -> None:
+    async with replicas(server.url, verifier, grace=0.0) as pair:  # noqa: F811
+        heard = Heard()
+        await pair[0].stream(heard, enough=3)
+        await until(lambda: verifier.cancelled == 1)
+        assert (await pair[1].client.delete(f"/v1/generations/{heard.generation}")).json()["cancelled"]
+        await pair[1].resume(heard)
+    assert heard.done
+    assert TEXT.startswith(heard.text)
