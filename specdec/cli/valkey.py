@@ -109,7 +109,7 @@ def embed(binary: Binary, folder: Path) -> Embedded:
         f"requirepass {password}",
         'save ""',
         "appendonly yes",
-        "appendfsync everysec",
+        "appendfsync always",
         "maxmemory-policy noeviction",
         "daemonize no",
     ]

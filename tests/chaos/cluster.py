@@ -135,11 +135,11 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
 
 
 def _store(folder: Path, durable: bool) -> valkey.Embedded:
-    """What `specdec up` would embed, but one that writes before it answers; or one that writes nothing."""
+    """What `specdec up` would embed, or one that writes nothing."""
     store = valkey.embed(valkey.resolve(), folder)
-    config = Path(store.argv[1])
-    change = ("appendfsync everysec", "appendfsync always") if durable else ("appendonly yes", "appendonly no")
-    config.write_text(config.read_text().replace(*change))
+    if not durable:
+        config = Path(store.argv[1])
+        config.write_text(config.read_text().replace("appendonly yes", "appendonly no"))
     return store
 
 

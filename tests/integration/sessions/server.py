@@ -24,13 +24,11 @@ def binary() -> Binary:
 
 
 class Server:
-    """What `specdec up` would embed, but one that writes before it answers; `spawn` from the main thread only."""
+    """What `specdec up` would embed; `spawn` from the main thread only."""
 
     def __init__(self, folder: Path, children: Children) -> None:
         self._children = children
         self._embedded = valkey.embed(binary(), folder)
-        config = Path(self._embedded.argv[1])
-        config.write_text(config.read_text().replace("appendfsync everysec", "appendfsync always"))
         self._log = folder / "valkey.log"
         self.url = self._embedded.url
         self.start()

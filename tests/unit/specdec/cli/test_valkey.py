@@ -69,7 +69,7 @@ def test_the_server_keeps_everything_and_only_its_owner_may_ask(tmp_path: Path) 
     embedded = valkey.embed(Binary(Path("/bin/valkey-server"), "9.1.2", "PATH"), folder)
     config = folder / "valkey.conf"
     lines = config.read_text().splitlines()
-    assert {"appendonly yes", "appendfsync everysec", "maxmemory-policy noeviction", "daemonize no"} <= set(lines)
+    assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction", "daemonize no"} <= set(lines)
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
     assert embedded.argv == ("/bin/valkey-server", str(config))
     password = next(line.split()[1] for line in lines if line.startswith("requirepass"))
