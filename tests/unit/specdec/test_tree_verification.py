@@ -69,12 +69,11 @@ def test_a_verdict_is_the_same_alone_and_in_a_batch(siblings: Siblings) -> None:
     assert {verdict.last for verdict in together} == {Origin.PLAIN, Origin.RECOVERED, Origin.BONUS}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("siblings", Siblings)
-def test_the_gpu_gives_the_same_verdicts(siblings: Siblings) -> None:
+def test_another_device_gives_the_same_verdicts(siblings: Siblings, device: torch.device) -> None:
     drafts = [fill(siblings, FORKED, seed=b) for b in range(40)]
     p, seeds, positions = distributions(40 * (len(FORKED) + 1), 4), list(range(40)), [10] * 40
-    assert verify_tree(siblings, p.cuda(), drafts, seeds, positions) == verify_tree(
+    assert verify_tree(siblings, p.to(device), drafts, seeds, positions) == verify_tree(
         siblings, p, drafts, seeds, positions
     )
 

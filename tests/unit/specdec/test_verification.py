@@ -137,13 +137,12 @@ def test_p_and_the_drafts_are_left_as_they_are(mode: Mode) -> None:
         assert torch.equal(probs.weights, weights)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("mode", DRAFTING)
-def test_the_gpu_gives_the_same_verdicts(mode: Mode) -> None:
+def test_another_device_gives_the_same_verdicts(mode: Mode, device: torch.device) -> None:
     drafts = [drafted(mode, b % 6, seed=b) for b in range(60)]
     p = distributions(sum(len(draft.tokens) + 1 for draft in drafts), seed=4, dtype=torch.float64)
     seeds, positions = list(range(60)), [10] * 60
-    assert verify(mode, p.cuda(), drafts, seeds, positions) == verify(mode, p, drafts, seeds, positions)
+    assert verify(mode, p.to(device), drafts, seeds, positions) == verify(mode, p, drafts, seeds, positions)
 
 
 def test_no_drafts_give_no_verdicts() -> None:
