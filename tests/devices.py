@@ -1,7 +1,7 @@
 """Devices that are not the host: CUDA where there is one, and everywhere a stand-in that keeps its numbers here.
 
-On the stand-in an operation on tensors of two devices is an error, as on a real one, unless the stranger is a number of no
-dimensions. It shows what code does with devices; what a real one rounds otherwise, only that one shows.
+On the stand-in an operation on tensors of two devices is an error, as on a real one, unless the stranger is a number of
+no dimensions. It shows what code does with devices; what a real one rounds otherwise, only that one shows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
