@@ -31,18 +31,18 @@ fetch() {
     mkdir -p "$scratch/packages" && cd "$scratch/packages"
     private_apt source --download-only kubernetes
     private_apt download golang-1.19-go golang-1.19-src etcd-server golang-github-modern-go-reflect2-dev
-    for package in *.deb; do dpkg -x "$package" "$scratch/root"; done
+    for package in *.deb; do dpkg -x "$package" "$scratch/debian"; done
 }
 
 unpack() {
-    cp -rL "$scratch/root/usr/lib/go-1.19" "$scratch/goroot"  # go follows no links
+    cp -rL "$scratch/debian/usr/lib/go-1.19" "$scratch/goroot"  # go follows no links
     mkdir -p "$sources"
     tar -xf "$scratch"/packages/kubernetes_*.orig.tar.* -C "$sources" --strip-components 1
     # The vendored reflect2 1.0.1 crashes on every custom resource when built with Go 1.18 or newer.
     local reflect2=github.com/modern-go/reflect2
     rm -r "$sources/vendor/$reflect2"
-    cp -r "$scratch/root/usr/share/gocode/src/$reflect2" "$sources/vendor/$reflect2"
-    cp "$scratch/root/usr/bin/etcd" "$out/etcd"
+    cp -r "$scratch/debian/usr/share/gocode/src/$reflect2" "$sources/vendor/$reflect2"
+    cp "$scratch/debian/usr/bin/etcd" "$out/etcd"
 }
 
 go_environment() {
