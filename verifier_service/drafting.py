@@ -161,7 +161,7 @@ class RemoteDrafts:
             tokens,
             job.prompt_len,
             job.params,
-            job.speculation.mode,
+            job.rule,
             gamma,
             self._max_len,
             job.cache_salt,

@@ -43,6 +43,17 @@ class Job:
         """Whether drafts are wanted at all."""
         return self.speculation.mode is not Mode.OFF and self.speculation.gamma != 0
 
+    @property
+    def rule(self) -> Mode:
+        """How drafts are drawn and judged.
+
+        At temperature 0 every exact mode commits the target's likeliest tokens, and coupled drafts need no q̂.
+        """
+        mode = self.speculation.mode
+        if self.params.temperature > 0.0 or self.speculation.lenience < 1.0 or mode is Mode.OFF:
+            return mode
+        return Mode.COUPLED
+
     def length_limit(self, context_length: int) -> int:
         """The sequence length at which the generation ends at the latest."""
         return min(self.prompt_len + self.max_tokens, context_length)

@@ -124,7 +124,7 @@ class Session:
         return Row(
             self._claim.session,
             self._tokens,
-            job.speculation.mode,
+            job.rule,
             job.params,
             draft,
             history,

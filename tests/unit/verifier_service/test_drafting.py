@@ -76,7 +76,7 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
     scene.drafts.begin(4)
     (opened,) = (await scene.sent()).opens
     job = make_job(tokens=PROMPT)
-    assert opened == Open("s", 1, PROMPT, 3, job.params, Mode.REJECTION, 4, 20)
+    assert opened == Open("s", 1, PROMPT, 3, job.params, Mode.COUPLED, 4, 20)
 
 
 async def test_a_round_waits_for_all_its_drafts() -> None:

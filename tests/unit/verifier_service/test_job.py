@@ -65,3 +65,19 @@ def test_a_job_speculates_unless_it_says_no(speculation: Speculation, expected: 
 def test_the_end_is_the_context_or_max_tokens_whichever_is_first() -> None:
     assert make_job(max_tokens=4).length_limit(100) == 7
     assert make_job(max_tokens=400).length_limit(100) == 100
+
+
+@pytest.mark.parametrize(
+    ("temperature", "mode", "lenience", "rule"),
+    [
+        (0.0, Mode.REJECTION, 1.0, Mode.COUPLED),
+        (0.0, Mode.BLOCK, 1.0, Mode.COUPLED),
+        (0.0, Mode.REJECTION, 0.9, Mode.REJECTION),
+        (0.0, Mode.OFF, 1.0, Mode.OFF),
+        (0.1, Mode.REJECTION, 1.0, Mode.REJECTION),
+        (1.0, Mode.BLOCK, 1.0, Mode.BLOCK),
+    ],
+)
+def test_greedy_drafts_need_no_distribution(temperature: float, mode: Mode, lenience: float, rule: Mode) -> None:
+    speculation = Speculation(mode=mode, gamma=None, lenience=lenience)
+    assert make_job(params=SamplingParams(temperature=temperature), speculation=speculation).rule is rule
