@@ -23,14 +23,14 @@ class Candidate:
     c_ops: float = 0.0
     """ĉ: operations of a draft step over those of a target step, taken from the weights' sizes."""
 
-    def load(self) -> Drafter:
+    def load(self, *, compiled: bool = False) -> Drafter:
         """As the service would."""
-        return load_drafter(self.kind, self.path)
+        return load_drafter(self.kind, self.path, compiled=compiled)
 
 
-def load_drafter(kind: str, path: Path) -> Drafter:
+def load_drafter(kind: str, path: Path, *, compiled: bool = False) -> Drafter:
     """A drafter as the service would load it."""
-    return load_served(DrafterSettings.load(None, {"model": {"path": path}, "kind": kind}))
+    return load_served(DrafterSettings.load(None, {"model": {"path": path, "compile": compiled}, "kind": kind}))
 
 
 def candidates(pair: Pair) -> list[Candidate]:

@@ -19,9 +19,9 @@ KV_BYTES = 2**28
 _NAME = "bench"
 
 
-def load(path: Path, dtype: str = "float32", threads: int = 1) -> Engine:
+def load(path: Path, dtype: str = "float32", threads: int = 1, *, compiled: bool = False) -> Engine:
     """An engine as the services load it."""
-    return Engine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads)
+    return Engine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads, compiled=compiled)
 
 
 class Local:

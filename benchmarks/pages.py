@@ -29,8 +29,9 @@ the pairs, and the middle half of them in brackets. A peer is a process of its o
 `transformers` on the same weights in float32, "assisted" its own speculative decoding with the same drafter: at its
 defaults, with the threshold that adapts itself, or at five constant tokens. A process has one thread unless the row
 says two: the stack keeps two cores busy, one with the target and one with the drafter, which is why HF is shown with
-two as well. The stack is `specdec up`: gateway, verifier, drafter and Redis as processes, called through gRPC; every
-request has a `cache_salt` of its own, so nothing is remembered from one to the next. Output is greedy unless said.
+two as well. The stack is `specdec up --compile`: gateway, verifier, drafter and Redis as processes, called through
+gRPC; every request has a `cache_salt` of its own, so nothing is remembered from one to the next. Our models are
+compiled in process too, unless a row says otherwise, and `generate()` is as it comes. Output is greedy unless said.
 """
 _QUICK = "**Made with `--quick`, which only shows that it runs: the figures mean nothing.**\n"
 _WIDE = 150

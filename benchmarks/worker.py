@@ -19,6 +19,7 @@ class Spec:
     target: str
     drafter: str
     threads: int = 1
+    compiled: bool = False
 
 
 def make(spec: Spec) -> Peer:
@@ -29,7 +30,8 @@ def make(spec: Spec) -> Peer:
         from benchmarks.drafters import load_drafter
         from benchmarks.local import Local, load
 
-        return Local(load(target, threads=spec.threads), load_drafter("model", drafter))
+        own = load(target, threads=spec.threads, compiled=spec.compiled)
+        return Local(own, load_drafter("model", drafter, compiled=spec.compiled))
     from benchmarks.hugging_face import HuggingFace
 
     return HuggingFace(target, drafter)

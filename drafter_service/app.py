@@ -108,6 +108,7 @@ def _load_engine(settings: DrafterSettings) -> Engine:
         device=settings.model.device,
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
+        compiled=settings.model.compile,
     )
 
 

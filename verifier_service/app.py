@@ -125,4 +125,5 @@ def load_engine(settings: VerifierSettings) -> Engine:
         device=settings.model.device,
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
+        compiled=settings.model.compile,
     )

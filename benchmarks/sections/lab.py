@@ -37,9 +37,10 @@ class Lab:
         """The usual ones, greedy."""
         return self.scale.pair.asks(self.scale.asks, self.scale.prompt, self.scale.tokens)
 
-    def engine(self) -> Process:
-        """Our engine in a process of its own, target and drafter on its one thread."""
-        return self._worker(Spec("engine", str(self.scale.pair.target), str(self.scale.pair.drafter)))
+    def engine(self, *, compiled: bool = True) -> Process:
+        """Our engine in a process of its own, target and drafter on its one thread; compiled where the scale is."""
+        pair, compiled = self.scale.pair, compiled and self.scale.compiled
+        return self._worker(Spec("engine", str(pair.target), str(pair.drafter), compiled=compiled))
 
     def hugging_face(self, threads: int = 1) -> dict[str, Peer]:
         """Plain, assisted at the defaults, and assisted at five constant tokens."""
@@ -47,10 +48,15 @@ class Lab:
         gammas = {HF: 0, HF_DEFAULT: None, HF_FIVE: _FIVE}
         return {named(name, threads): Fixed(worker, gamma) for name, gamma in gammas.items()}
 
+    @property
+    def arguments(self) -> Sequence[str]:
+        """Of every `specdec up`."""
+        return ["--compile"] if self.scale.compiled else []
+
     def system(self) -> Stack:
         """The whole system."""
         if self._system is None:
-            self._system = self._started.enter_context(running(self.scale.pair))
+            self._system = self._started.enter_context(running(self.scale.pair, *self.arguments))
         return self._system
 
     def resident_bytes(self) -> Sequence[tuple[str, int]]:

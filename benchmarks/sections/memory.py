@@ -24,7 +24,7 @@ def measure(lab: Lab) -> Report:
     scale = lab.scale
     asks = scale.pair.asks(max(scale.sessions), scale.prompt, scale.tokens)
     roomy, needed = _watched(lab.system(), asks)
-    with running(scale.pair, SPECDEC_VERIFIER_KV_BYTES=str(scale.kv_bytes)) as small:
+    with running(scale.pair, *lab.arguments, SPECDEC_VERIFIER_KV_BYTES=str(scale.kv_bytes)) as small:
         before = small.resident_bytes()
         tight, fullest = _watched(small, asks)
         counted, after = small.metrics("verifier"), small.resident_bytes()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.local import load
 from benchmarks.results import Chart, Report, figure
+from benchmarks.sections import anatomy
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
 from benchmarks.statistics import Ratio, paired
@@ -15,18 +16,23 @@ _PASSES = 12
 
 _TEXT = """\
 The target's pass alone, in process, on one thread: what one more token to verify, one more session and a longer
-context cost, in passes over one token of one session at the shortest context."""
+context cost, in passes over one token of one session at the shortest context. The table parts a pass into the
+products with the model's weights, made by themselves, and all else: attention, norms, rotary embeddings and the
+interpreter between them. The ceiling is what many sessions at once could reach if each pass were full, every draft
+kept, no prompt to read, and no time spent outside passes."""
 
 
 def measure(lab: Lab) -> Report:
     """Ratios to the cheapest pass."""
     scale = lab.scale
-    engine = load(scale.pair.target)
+    engine = load(scale.pair.target, compiled=scale.compiled)
     short = scale.contexts[0]
     verify = _table(engine, [(1, count, short) for count in range(1, 9)], scale)
     sessions = _table(engine, [(count, 1, short) for count in scale.sessions], scale)
     contexts = _table(engine, [(1, 1, length) for length in scale.contexts], scale)
+    ceiling, parts = anatomy.measure(lab, engine)
     figures = [
+        ceiling,
         *(figure(f"verify {count} tokens / 1", ratio) for (_, count, _), ratio in verify[1:]),
         *(figure(f"step of {count} sessions / 1", ratio) for (count, _, _), ratio in sessions[1:]),
         *(figure(f"step at context {at} / {short}", ratio) for (_, _, at), ratio in contexts[1:]),
@@ -35,6 +41,7 @@ def measure(lab: Lab) -> Report:
         "passes",
         _TEXT,
         figures,
+        [parts],
         charts=[
             _chart("verify", "tokens of one session", [(case[1], ratio) for case, ratio in verify]),
             _chart("batch", "sessions of one token", [(case[0], ratio) for case, ratio in sessions]),

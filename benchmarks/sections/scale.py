@@ -28,6 +28,8 @@ class Scale:
     theory_gammas: tuple[int, ...] = (1, 3, 5, 8)
     served: tuple[str, ...] = ("model", "bigram")
     """Drafters whose prediction is tried through the stack too."""
+    compiled: bool = True
+    """Whether our models are compiled, as `specdec up --compile` does it."""
 
 
 def quick(pair: Pair) -> Scale:
@@ -44,4 +46,5 @@ def quick(pair: Pair) -> Scale:
         theory=(10, 1, 1),
         theory_gammas=(1, 2),
         served=("model",),
+        compiled=False,
     )

@@ -102,9 +102,9 @@ class Trial:
 def measure(lab: Lab) -> Report:
     """First all in process, then some through the stack with what was learnt there."""
     scale = lab.scale
-    target, guessers = load(scale.pair.target), candidates(scale.pair)
+    target, guessers = load(scale.pair.target, compiled=scale.compiled), candidates(scale.pair)
     rows, trials = list[Prediction](), list[Trial]()
-    drafters = {each.name: each.load() for each in guessers}
+    drafters = {each.name: each.load(compiled=scale.compiled) for each in guessers}
     for temperature in _TEMPERATURES:
         ask = scale.pair.asks(1, scale.prompt, 2 * _STEPS, temperature)[0]
         found = costs.measure(target, drafters, ask, _STEPS)
@@ -126,7 +126,7 @@ def _served(lab: Lab, trials: Sequence[Trial]) -> list[Prediction]:
     scale, candidate = lab.scale, trials[0].candidate
     rows = list[Prediction]()
     with ExitStack() as started:
-        own = ("--drafter-kind", candidate.kind, "--drafter", str(candidate.path))
+        own = (*lab.arguments, "--drafter-kind", candidate.kind, "--drafter", str(candidate.path))
         system = lab.system() if candidate.kind == "model" else started.enter_context(running(scale.pair, *own))
         for trial in trials:
             runs = _runs(scale, system, trial.temperature)

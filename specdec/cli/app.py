@@ -61,6 +61,7 @@ def up(
     gamma: options.Gamma = None,
     mode: options.ModeOption = None,
     dtype: options.Dtype = None,
+    compile: options.Compile = None,
     log_dir: options.LogDir = None,
 ) -> None:
     """Start everything on this machine and serve until Ctrl-C.

@@ -49,6 +49,9 @@ RedisUrl = Annotated[
 State = Annotated[Path | None, _option("Write what runs into this file, as JSON.", metavar="FILE")]
 Sample = Annotated[bool | None, _option("Stream one completion first.", "--sample/--no-sample", otherwise="sample")]
 Dtype = Annotated[Literal["float32", "bfloat16"] | None, _option("Of both models.", otherwise="float32")]
+Compile = Annotated[
+    bool | None, _option("Compile both models: faster, after a longer start.", "--compile/--no-compile", otherwise="no")
+]
 LogDir = Annotated[Path | None, _option("Where logs go and stay.", otherwise="a folder that goes at the end")]
 
 ConfigDir = Annotated[Path | None, _option("Folder with drafter*.yaml, verifier*.yaml, gateway*.yaml.")]

@@ -108,12 +108,17 @@ def _drafters(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
 def _drafter(settings: UpSettings, number: int, http: str, grpc: str) -> Service:
     kind = settings.drafter_kind
     folder = settings.target if kind == "prompt_lookup" else settings.drafter  # that one needs but the tokenizer
-    model = {"path": _absolute(folder), "dtype": settings.dtype}
+    model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
     return _service("drafter", number, http, grpc, {"kind": kind, "model": model, "log": _log(settings)})
 
 
 def _verifiers(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
-    model = {"path": _absolute(settings.target), "name": settings.served_name, "dtype": settings.dtype}
+    model = {
+        "path": _absolute(settings.target),
+        "name": settings.served_name,
+        "dtype": settings.dtype,
+        "compile": settings.compile,
+    }
     chosen = {"gamma": settings.gamma, "mode": settings.mode and settings.mode.value}
     drafters = addresses.drafter or [settings.drafter_address]  # with none, one may join there later
     config = {"model": model, "drafters": drafters, "log": _log(settings), **_given(chosen)}

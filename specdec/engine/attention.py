@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
@@ -63,7 +64,29 @@ def _attend(
     if attention_mask is not None or options.get("position_bias") is not None:
         raise ModelRefused("the model brings an attention mask or bias of its own")
     rule = Rule(options.get("scaling"), options.get("sliding_window"), options.get("softcap"), options.get("s_aux"))
+    if torch.compiler.is_compiling():
+        return torch.ops.specdec.attend(query, key, value, module.layer_idx, *rule), None
     return _STEP.get().attend(module.layer_idx, query, key, value, rule), None  # type: ignore[arg-type]
+
+
+@torch.library.custom_op("specdec::attend", mutates_args=())
+def _opaque(  # noqa: PLR0913 - an operator takes its values one by one
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layer: int,
+    scale: float | None,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """The door in a compiled model, which knows no more of what is behind it than the shape that comes back."""
+    return _STEP.get().attend(layer, query, key, value, Rule(scale, window, softcap, sinks)).contiguous()
+
+
+@_opaque.register_fake
+def _shape(query: Tensor, _key: Tensor, value: Tensor, *_rule: object) -> Tensor:
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 
 # The name has no mask function, so transformers builds no mask either: sessions are kept apart by the step alone.

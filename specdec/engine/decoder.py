@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec.engine.attention import NAME
 
@@ -13,6 +13,8 @@ class CausalModel(Protocol):
     """What is used of a `transformers` model."""
 
     config: Any
+    base_model: nn.Module
+    """All but the last product, which makes the logits."""
 
     def __call__(self, **inputs: Any) -> Any: ...
 
@@ -27,6 +29,11 @@ class Decoder:
         self.vocab_size = vocab_size
         self.device = device
         model.set_attn_implementation(NAME)
+
+    def compile(self) -> None:
+        """Have PyTorch compile the model when it next runs, once for one token and once for any other number."""
+        # By itself the code would ask for the number of threads again and again, and for a team of one.
+        self._model.base_model.compile(dynamic=True, options={"cpp.threads": torch.get_num_threads()})
 
     @property
     def config(self) -> Any:
@@ -55,6 +62,7 @@ class Decoder:
         """Logits of a whole sequence by transformers' own eager attention, the reference: [len(tokens), vocab_size]."""
         self._model.set_attn_implementation("eager")
         try:
-            return self.logits(tokens, range(len(tokens)), range(len(tokens)))
+            with torch.compiler.set_stance("force_eager"):
+                return self.logits(tokens, range(len(tokens)), range(len(tokens)))
         finally:
             self._model.set_attn_implementation(NAME)

@@ -41,7 +41,9 @@ class Engine:
         self.device = decoder.device
 
     @classmethod
-    def load(cls, path: Path, *, dtype: str, device: str, kv_bytes: int, threads: int | None) -> Self:
+    def load(
+        cls, path: Path, *, dtype: str, device: str, kv_bytes: int, threads: int | None, compiled: bool = False
+    ) -> Self:
         """Load a local model folder and prove that packed passes over it equal plain ones.
 
         Args:
@@ -50,6 +52,7 @@ class Engine:
             device: a PyTorch device, or "auto" for the accelerator when there is one.
             kv_bytes: budget of all sessions' keys and values together.
             threads: PyTorch's threads in this process; None leaves them.
+            compiled: whether to compile the model, which takes from seconds to minutes and makes its passes faster.
 
         Raises:
             ModelRefused: the folder cannot be served; the message says which and why.
@@ -57,6 +60,8 @@ class Engine:
         if threads is not None:
             torch.set_num_threads(threads)
         decoder, facts = load_decoder(path, dtype, device)
+        if compiled:
+            decoder.compile()
         return cls(decoder, facts, prove(path, decoder), kv_bytes)
 
     @property

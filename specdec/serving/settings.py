@@ -57,6 +57,8 @@ class ModelSettings(Section):
     """float32 gives exact token identity with plain decoding."""
     device: str = "auto"
     """`auto` is cuda when there is one, else cpu."""
+    compile: bool = False
+    """Compile the model while it is loaded: faster passes for a longer start. A CPU needs a C++ compiler for it."""
 
     @property
     def served_name(self) -> str:

@@ -1,0 +1,78 @@
+"""What a pass is made of, and the most that passes alone would allow."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from benchmarks.results import Figure, Table, figure
+from benchmarks.sections.lab import HF_DEFAULT, Lab
+from benchmarks.statistics import paired, spread
+from specdec.engine import Chunk, Engine
+
+_CONTEXT = 150
+"""Tokens of each session: about the middle of a generation of the concurrency section."""
+_SESSIONS, _DRAFTS = 16, 4
+_CASES = ((1, 1), (1, 5), (4, 5), (16, 1), (_SESSIONS, _DRAFTS + 1))
+_TURNS = 15
+
+
+def measure(lab: Lab, engine: Engine) -> tuple[Figure, Table]:
+    """The ceiling of many sessions at once against `generate()` in sequence, and where a pass goes."""
+    weights = _products(lab)
+    weights, rows = _products(lab), list[list[str]]()
+    for sessions, tokens in _CASES:
+        whole = _pass(engine, sessions, tokens)
+        product = spread([_timed(lambda n=sessions * tokens: _multiply(weights, n)) for _ in range(_TURNS)]).value  # type: ignore[misc]
+        times = (whole, product, whole - product)
+        rows.append([str(sessions), str(tokens), *(f"{1000 * each:.2f}" for each in times), f"{product / whole:.2f}"])
+    head = ("sessions", "tokens of each", "pass, ms", "products with weights alone", "the rest", "share of products")
+    return _ceiling(lab, engine), Table(head, rows)
+
+
+def _ceiling(lab: Lab, engine: Engine) -> Figure:
+    peer, tokens = lab.hugging_face()[HF_DEFAULT], _DRAFTS + 1
+    serial, most = list[float](), list[float]()
+    for ask in lab.asks():
+        serial.append(peer.generate(ask).speed)
+        most.append(_SESSIONS * tokens / _pass(engine, _SESSIONS, tokens))
+    name = f"{_SESSIONS} sessions, {_DRAFTS} of {_DRAFTS} drafts kept, nothing but passes / HF assisted"
+    return figure(name, paired(most, serial))
+
+
+def _pass(engine: Engine, sessions: int, tokens: int) -> float:
+    """Median seconds."""
+    names = [f"anatomy/{number}" for number in range(sessions)]
+    for name in names:
+        engine.admit(name, _CONTEXT + tokens)
+        engine.reserve(name, _CONTEXT + tokens)
+        engine.forward([Chunk(name, [5] * _CONTEXT, 0)])
+    times = list[float]()
+    for _ in range(_TURNS):
+        times.append(_timed(lambda: engine.forward([Chunk(name, [7] * tokens, tokens) for name in names])))
+        for name in names:
+            engine.truncate(name, _CONTEXT)
+    for name in names:
+        engine.release(name)
+    return spread(times).value
+
+
+def _products(lab: Lab) -> Sequence[nn.Linear]:
+    """The matrices of the target, in the order a pass goes through them."""
+    model = AutoModelForCausalLM.from_pretrained(lab.scale.pair.target, dtype=torch.float32, local_files_only=True)
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+@torch.inference_mode()
+def _multiply(weights: Sequence[nn.Linear], rows: int) -> None:
+    inputs: dict[int, Tensor] = {each.in_features: torch.ones(1, rows, each.in_features) for each in weights}
+    for each in weights:
+        each(inputs[each.in_features])
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

@@ -1,0 +1,39 @@
+"""A compiled model computes what it computed before, whoever shares the pass."""
+
+import shutil
+
+import pytest
+import torch
+
+from specdec.engine import Chunk, Engine
+from specdec.errors import ModelRefused
+from tests.integration.engine.conftest import Load
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses what PyTorch deprecates
+]
+
+PASSES = [
+    [Chunk("a", [1, 2, 3, 4, 5, 6, 7], 1), Chunk("b", [9, 8], 2)],
+    [Chunk("b", [7], 1)],
+    [Chunk("a", [10, 11, 12, 13], 4, [-1, 0, 0, 1]), Chunk("b", [6, 5, 4], 3)],
+]
+
+
+def logits(engine: Engine) -> torch.Tensor:
+    for session in "ab":
+        engine.admit(session, 40)
+    return torch.cat([engine.forward(chunks) for chunks in PASSES])
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss"])
+def test_compiled_passes_are_those_of_transformers(load: Load, architecture: str) -> None:
+    torch.testing.assert_close(logits(load(architecture, compiled=True)), logits(load(architecture)))
+
+
+def test_a_model_that_cannot_be_compiled_is_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    with pytest.raises(ModelRefused, match="no-such-compiler|C\\+\\+ compiler"):
+        load("mistral", compiled=True)
