@@ -71,8 +71,7 @@ def verify_each(
         order += members
     if p.is_cpu:
         verdicts = [
-            verify(each.mode, _own(p, each), each.drafts, each.seeds, each.positions, each.lenience)
-            for each in batches
+            verify(each.mode, _own(p, each), each.drafts, each.seeds, each.positions, each.lenience) for each in batches
         ]
     else:
         verdicts = _there(p, batches)
@@ -196,13 +195,15 @@ def _there(p: Tensor, batches: Sequence[Batch]) -> list[list[Verdict]]:
     mass, *numbers = fetched(mass, *results)
     check_masses(mass)
     ends = zip(numbers[::2], numbers[1::2], strict=True)
-    return [_verdicts(batch.drafts, _ended(batch.drafts, kept.tolist(), last.tolist())) for batch, (kept, last) in zip(batches, ends, strict=True)]
+    return [
+        _verdicts(batch.drafts, _ended(batch.drafts, kept.tolist(), last.tolist()))
+        for batch, (kept, last) in zip(batches, ends, strict=True)
+    ]
 
 
 def _sent(device: torch.device, batches: Sequence[Batch]) -> list[Window | Races]:
     laid = [
-        races(each) if each.mode in _RACED else window(each, _accept_noise(each), _last_noise(each))
-        for each in batches
+        races(each) if each.mode in _RACED else window(each, _accept_noise(each), _last_noise(each)) for each in batches
     ]
     parts = iter(moved(device, *chain(*laid)))
     return [each._make(islice(parts, len(each))) for each in laid]
