@@ -61,20 +61,15 @@ def propose_each(
         Of each row its token and, in a mode that sends one, its q̂.
     """
     groups = {mode: [row for row, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
-    calls = [
-        (
-            mode,
-            _rows(q, rows),
-            *([of[row] for row in rows] for of in (seeds, positions)),
-            k,
-            [starts[row] for row in rows],
-        )
-        for mode, rows in groups.items()
-    ]
+    calls = []
+    for mode, rows in groups.items():
+        some, at, began = ([of[row] for row in rows] for of in (seeds, positions, starts))
+        calls.append((mode, _rows(q, rows), some, at, k, began))
     made = [propose(*call) for call in calls] if q.is_cpu else _read([_drawn(*call) for call in calls], k)
     drafts: dict[int, tuple[int, SparseProbs | None]] = {}
     for rows, (tokens, probs) in zip(groups.values(), made, strict=True):
-        drafts |= zip(rows, zip(tokens, probs or [None] * len(tokens), strict=True), strict=True)
+        sent: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
+        drafts |= zip(rows, zip(tokens, sent, strict=True), strict=True)
     return [drafts[row] for row in range(len(modes))]
 
 
@@ -113,7 +108,7 @@ def _read(drawn: Sequence[tuple[Tensor, ...]], k: Support) -> list[Proposal]:
     for each in drawn:
         best, tokens, *law = islice(numbers, len(each))
         _check_best(best)
-        proposals.append((tokens.tolist(), _packed(*law, k) if law else []))
+        proposals.append((tokens.tolist(), _packed(law[0], law[1], k) if law else []))
     return proposals
 
 
@@ -202,7 +197,7 @@ def _weights(mass: Tensor, k: Support) -> Tensor:
 
 def _head(q: Tensor, k: Support) -> tuple[Tensor, Tensor, Tensor]:
     """Of each row the best probability, float64 [N], and the k most likely ids and theirs in id order, [N, k]."""
-    if q.dim() != 2 or not isinstance(k, Dense) and k < 1:
+    if q.dim() != 2 or (not isinstance(k, Dense) and k < 1):
         raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
     mass, ids = q.topk(q.shape[-1] if isinstance(k, Dense) else min(k, q.shape[-1]))
     ids, order = ids.sort(-1)

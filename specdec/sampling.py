@@ -56,8 +56,8 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
         return _softmax(scores - top, params)
     p = torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0 + (top - top))
     if sampled:
-        (rows,) = moved(scores.device, torch.tensor(sampled))
-        p[rows] = _softmax(scores[rows] - top[rows], [params[row] for row in sampled])
+        (drawn,) = moved(scores.device, torch.tensor(sampled))
+        p[drawn] = _softmax(scores[drawn] - top[drawn], [params[row] for row in sampled])
     return p
 
 

@@ -34,5 +34,5 @@ def _words(tensors: tuple[Tensor, ...]) -> Tensor:
 
 
 def _parts(words: Tensor, like: tuple[Tensor, ...]) -> list[Tensor]:
-    parts = words.split([tensor.numel() for tensor in like])
+    parts = torch.split(words, [tensor.numel() for tensor in like])
     return [part.view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

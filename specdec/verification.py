@@ -62,20 +62,16 @@ def verify_each(
     lenience: Sequence[float] | None = None,
 ) -> list[Verdict]:
     """`verify` where each draft has a mode of its own [B]; on another device than the host in one copy for all."""
-    starts, batches, order = _starts(drafts), [], []
-    for mode in dict.fromkeys(modes):
-        members = [b for b, each in enumerate(modes) if each is mode]
-        drafts_, seeds_, positions_, starts_ = ([of[b] for b in members] for of in (drafts, seeds, positions, starts))
-        ell = None if lenience is None else [lenience[b] for b in members]
-        batches.append(Batch(mode, drafts_, seeds_, positions_, ell, starts_))
-        order += members
+    whole = Batch(Mode.OFF, drafts, seeds, positions, lenience, _starts(drafts))
+    groups = {mode: [b for b, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
+    batches = [whole.part(mode, members) for mode, members in groups.items()]
     if p.is_cpu:
         verdicts = [
             verify(each.mode, _own(p, each), each.drafts, each.seeds, each.positions, each.lenience) for each in batches
         ]
     else:
         verdicts = _there(p, batches)
-    of = dict(zip(order, chain(*verdicts), strict=True))
+    of = dict(zip(chain(*groups.values()), chain(*verdicts), strict=True))
     return [of[b] for b in range(len(drafts))]
 
 
@@ -194,19 +190,17 @@ def _there(p: Tensor, batches: Sequence[Batch]) -> list[list[Verdict]]:
         results += agreed(p, laid) if isinstance(laid, Races) else _drawn(batch.mode, p, mass, laid)
     mass, *numbers = fetched(mass, *results)
     check_masses(mass)
-    ends = zip(numbers[::2], numbers[1::2], strict=True)
-    return [
-        _verdicts(batch.drafts, _ended(batch.drafts, kept.tolist(), last.tolist()))
-        for batch, (kept, last) in zip(batches, ends, strict=True)
-    ]
+    ends = zip(batches, numbers[::2], numbers[1::2], strict=True)
+    return [_verdicts(batch.drafts, _ended(batch.drafts, tau.tolist(), last.tolist())) for batch, tau, last in ends]
 
 
 def _sent(device: torch.device, batches: Sequence[Batch]) -> list[Window | Races]:
+    """Each batch as its rule reads it, all by one copy."""
     laid = [
         races(each) if each.mode in _RACED else window(each, _accept_noise(each), _last_noise(each)) for each in batches
     ]
     parts = iter(moved(device, *chain(*laid)))
-    return [each._make(islice(parts, len(each))) for each in laid]
+    return [type(each)(*islice(parts, len(each))) for each in laid]
 
 
 def _drawn(mode: Mode, p: Tensor, mass: Tensor, window: Window) -> tuple[Tensor, Tensor]:

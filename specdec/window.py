@@ -29,6 +29,13 @@ class Batch:
     first: Sequence[int]
     """Row of p of each draft's first position."""
 
+    def part(self, mode: Mode, members: Sequence[int]) -> "Batch":
+        """Some of the drafts, for another rule."""
+        drafts = [self.drafts[b] for b in members]
+        seeds, positions, first = ([each[b] for b in members] for each in (self.seeds, self.positions, self.first))
+        lenience = None if self.lenience is None else [self.lenience[b] for b in members]
+        return Batch(mode, drafts, seeds, positions, lenience, first)
+
     def places(self, extra: int = 0) -> list[tuple[int, int]]:
         """(draft, step) of every drafted position and of `extra` behind each draft's last, in order."""
         return [(b, step) for b, draft in enumerate(self.drafts) for step in range(len(draft.tokens) + extra)]
