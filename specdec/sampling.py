@@ -54,7 +54,9 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
     if len(sampled) == len(params):
         return _softmax(scores - top, params)
-    p = torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0 + (top - top))
+    p = torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
+    if not scores.is_cpu:
+        p[:, :1] += top - top  # nothing, or NaN in a row that has no distribution
     if sampled:
         (drawn,) = moved(scores.device, torch.tensor(sampled))
         p[drawn] = _softmax(scores[drawn] - top[drawn], [params[row] for row in sampled])

@@ -62,12 +62,15 @@ def verify_each(
     lenience: Sequence[float] | None = None,
 ) -> list[Verdict]:
     """`verify` where each draft has a mode of its own [B]; on another device than the host in one copy for all."""
+    if len(set(modes)) == 1:
+        return verify(modes[0], p, drafts, seeds, positions, lenience)
     whole = Batch(Mode.OFF, drafts, seeds, positions, lenience, _starts(drafts))
     groups = {mode: [b for b, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
     batches = [whole.part(mode, members) for mode, members in groups.items()]
     if p.is_cpu:
         verdicts = [
-            verify(each.mode, _own(p, each), each.drafts, each.seeds, each.positions, each.lenience) for each in batches
+            verify(each.mode, p[each.rows()], each.drafts, each.seeds, each.positions, each.lenience)
+            for each in batches
         ]
     else:
         verdicts = _there(p, batches)
@@ -112,12 +115,6 @@ def _checked(batch: Batch, vocab_size: int) -> None:
 def _starts(drafts: Sequence[Draft]) -> list[int]:
     """Row of p of each draft's first position."""
     return list(accumulate((len(draft.tokens) + 1 for draft in drafts[:-1]), initial=0))
-
-
-def _own(p: Tensor, batch: Batch) -> Tensor:
-    """The rows of p that are a batch's."""
-    rows = [batch.first[b] + step for b, step in batch.places(extra=1)]
-    return p if len(rows) == len(p) else p[rows]
 
 
 def _here(p: Tensor, batch: Batch) -> list[Verdict]:

@@ -40,6 +40,10 @@ class Batch:
         """(draft, step) of every drafted position and of `extra` behind each draft's last, in order."""
         return [(b, step) for b, draft in enumerate(self.drafts) for step in range(len(draft.tokens) + extra)]
 
+    def rows(self) -> list[int]:
+        """Rows of p that are the drafts', γ + 1 each."""
+        return [self.first[b] + step for b, step in self.places(extra=1)]
+
     def keys(self, places: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
         """The seed and the absolute position of each."""
         return [self.seeds[b] for b, _ in places], [self.positions[b] + step for b, step in places]
@@ -108,7 +112,7 @@ def races(batch: Batch) -> Races:
     places = batch.places(extra=1)
     lengths = torch.tensor([len(draft.tokens) for draft in batch.drafts])
     return Races(
-        rows=torch.tensor([batch.first[b] + step for b, step in places]),
+        rows=torch.tensor(batch.rows()),
         first=(lengths + 1).cumsum(0) - lengths - 1,
         lengths=lengths,
         tokens=_tokens(batch.drafts, int(lengths.max())),
