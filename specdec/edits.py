@@ -84,10 +84,10 @@ class Edits:
             flat[biased] += bias.to(flat.dtype)
         if self.restricted:
             kept = flat[allowed]
-            scores[restricted] = -math.inf
+            scores.index_fill_(0, restricted, -math.inf)
             flat[allowed] = kept
         if self.banned:
-            flat[banned] = -math.inf
+            flat.index_fill_(0, banned, -math.inf)
         if self.seen:
             old, penalty = flat[seen], repetition.to(flat.dtype)
             flat[seen] = torch.where(old > 0, old / penalty, old * penalty) - less.to(flat.dtype)

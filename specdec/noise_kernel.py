@@ -24,7 +24,8 @@ def race(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
     columns = torch.empty(rows, blocks, dtype=torch.int64, device=p.device)
     launch = _heats[(rows, blocks)]
     options = {"LANE": int(Lane.COUPLING), "BLOCK": _BLOCK, "enable_fp_fusion": False}  # rounds as the host does
-    launch(p, ids, words, arrivals, columns, rows, width, *ids.stride(), **options)
+    with torch.cuda.device_of(p):
+        launch(p, ids, words, arrivals, columns, rows, width, *ids.stride(), **options)
     winner = columns.gather(1, arrivals.argmin(1, keepdim=True))
     return ids.gather(1, winner)[:, 0]
 

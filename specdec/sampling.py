@@ -148,7 +148,7 @@ def _top_p_floor(scores: Tensor, top_p: Tensor, head: int = _NUCLEUS_HEAD) -> Te
     because to ask costs more.
     """
     head = min(head, scores.shape[-1]) if scores.is_cpu else scores.shape[-1]
-    best = scores.topk(head).values
+    best = scores.topk(head).values if head < scores.shape[-1] else scores.sort(descending=True).values
     mass = (best - scores.logsumexp(-1, keepdim=True)).exp().double()
     before = mass.cumsum(-1) - mass
     kept = (before < top_p).sum(-1, keepdim=True)

@@ -75,7 +75,9 @@ def _waits(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return False
     if op in _INDEXING:
         indices = [index for index in args[1] if index is not None]
-        return any(index.dtype in (torch.bool, torch.uint8) or not _is_there(index) for index in indices)
+        masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+        numbers = any(value.dim() == 0 for value in args[2:3])  # on CUDA a number that is set comes from the host
+        return masks or numbers or not all(map(_is_there, [*indices, *args[2:3]]))
     return op in _ASKING or (op is _aten.where and not all(there))
 
 
