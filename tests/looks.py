@@ -76,8 +76,7 @@ def _waits(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if op in _INDEXING:
         indices = [index for index in args[1] if index is not None]
         masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
-        numbers = any(value.dim() == 0 for value in args[2:3])  # on CUDA a number that is set comes from the host
-        return masks or numbers or not all(map(_is_there, [*indices, *args[2:3]]))
+        return masks or not all(map(_is_there, [*indices, *args[2:3]]))
     return op in _ASKING or (op is _aten.where and not all(there))
 
 

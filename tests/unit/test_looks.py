@@ -22,7 +22,6 @@ LOOKS: dict[str, Callable[[Tensor], object]] = {
     "unique": lambda t: t.unique(),
     "mask": lambda t: t[t > 0],
     "mask set": lambda t: torch.zeros_like(t).index_put_((t > 0,), t[0, 0]),
-    "number set": lambda t: t.clone().__setitem__(torch.zeros_like(t[0]).long(), 1.0),
     "list of rows": lambda t: t[[0, 1]],
     "rows on the host": lambda t: t[torch.tensor([0, 1])],
     "tensor made there": lambda t: torch.tensor([1.0, 2.0], device=t.device),
