@@ -5,12 +5,12 @@ exact draw, they agree often, and what is emitted is a function of (seed, target
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from specdec.kernels import usable
 from specdec.rng import coordinates, exponential, exponential_there
 from specdec.transfer import moved
 from specdec.window import Races
@@ -61,23 +61,12 @@ def race(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
         ids: int64 [N, K]
         words: `specdec.rng.coordinates` of the rows, int64 [4, N].
     """
-    if p.is_cuda and (kernel := _kernel(p.device)) is not None:
-        return kernel(p, ids, words)
+    if usable(p.device):
+        from specdec.noise_kernel import race as in_one_kernel
+
+        return in_one_kernel(p, ids, words)
     arrival = exponential_there(words, ids) / p
     return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
-
-
-@cache
-def _kernel(device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """`race` in one kernel, where Triton is there and finds the compilers it needs."""
-    one = torch.ones(1, 1, device=device)
-    try:
-        from specdec.noise_kernel import race as kernel
-
-        kernel(one, one.long(), torch.zeros(4, 1, dtype=torch.int64, device=device))
-    except Exception:  # noqa: BLE001 - whatever Triton lacks, the operations of PyTorch do the same
-        return None
-    return kernel
 
 
 def coupled(
