@@ -29,10 +29,10 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
         (words,) = moved(p.device, torch.from_numpy(coordinates(seeds, positions)))
         return race(p, ids, words)
     rows, columns = (p > 0).nonzero(as_tuple=True)
-    if torch.equal(rows, torch.arange(len(p), device=p.device)):
+    if torch.equal(rows, torch.arange(len(p))):
         return ids[rows, columns]  # everyone runs alone, as at temperature 0
     noise = exponential(seeds, positions, rows, ids[rows, columns])
-    arrival = torch.full(p.shape, math.inf, dtype=torch.float64, device=p.device)
+    arrival = torch.full(p.shape, math.inf, dtype=torch.float64)
     arrival[rows, columns] = noise / p[rows, columns]
     return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
 
