@@ -8,6 +8,51 @@ p_x = 0 and q_x = 1, past a support q_s = 0: a draft that is not there is never 
 import torch
 from torch import Tensor
 
+from specdec.params import Mode
+from specdec.window import Window
+
+
+def judged(mode: Mode, p: Tensor, mass: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """τ of each draft of a batch, int64 [B], and what its last token is drawn from [B, V], not normalised.
+
+    Nothing in here looks at a number, so it runs on any device without a wait.
+
+    Args:
+        mode: rejection or block.
+        p: target distributions [R, V].
+        mass: their sums, float64 [R].
+        window: on the same device.
+    """
+    rows, q_s = _places(window, len(p)), window.weights.double()
+    q_s = q_s / q_s.sum(-1, keepdim=True).clamp_min_(1.0)
+    p_x, q_x = _drafted(p, mass, window, rows, q_s)
+    scale = torch.ones_like(mass[window.first])
+    if mode is Mode.BLOCK:
+        pi = block_pi(p_x, q_x)
+        p_s = p[rows[:, :, None], window.ids].double() / mass[rows][:, :, None]
+        tau = block(block_h(pi, p_s, q_s), window.u)
+        scale = pi.gather(1, tau[:, None])[:, 0]
+    else:
+        tau = rejection(p_x, q_x, window.u, window.lenience)
+    batch, last = torch.arange(len(tau), device=p.device), window.first + tau
+    law = residual(p[last].double() / mass[last, None], scale, window.ids[batch, tau], q_s[batch, tau])
+    return tau, law
+
+
+def _places(window: Window, rows: int) -> Tensor:
+    """Row of p of each position of the drafts, int64 [B, Γ+1]; any row past a draft's own."""
+    steps = torch.arange(window.ids.shape[1], device=window.ids.device)
+    return (window.first[:, None] + steps).clamp_max_(rows - 1)
+
+
+def _drafted(p: Tensor, mass: Tensor, window: Window, rows: Tensor, q_s: Tensor) -> tuple[Tensor, Tensor]:
+    """p_x and q_x [B, Γ]: 0 and 1 past a draft's own length."""
+    rows = rows[:, :-1]
+    beyond = torch.arange(rows.shape[1], device=p.device) >= window.lengths[:, None]
+    p_x = p[rows, window.tokens].double() / mass[rows]
+    q_x = ((window.ids[:, :-1] == window.tokens[:, :, None]) * q_s[:, :-1]).sum(-1)
+    return p_x.masked_fill_(beyond, 0.0), q_x.masked_fill_(beyond, 1.0)
+
 
 def rejection(p_x: Tensor, q_x: Tensor, u: Tensor, lenience: Tensor | None = None) -> Tensor:
     """τ, int64 [B]: drafts kept by token rejection (Leviathan et al., arXiv 2211.17192, Algorithm 1).
@@ -61,7 +106,7 @@ def block_h(pi: Tensor, p_s: Tensor, q_s: Tensor) -> Tensor:
     pi = pi[:, 1:]
     m = torch.minimum(pi[:, :, None] * p_s[:, 1:], q_s[:, 1:]).sum(-1)
     # m = 1 only when π = 1 and p = q: nothing can be lost by going on, and no later i fails.
-    return torch.where(m < 1.0, (pi - m) / (1.0 - m), 1.0)
+    return ((pi - m) / (1.0 - m)).masked_fill(m >= 1.0, 1.0)
 
 
 def residual(p: Tensor, scale: Tensor, ids: Tensor, q: Tensor) -> Tensor:

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.rng import exponential
+from specdec.kernels import usable
+from specdec.rng import coordinates, exponential, exponential_there
+from specdec.transfer import moved
+from specdec.window import Races
 
 
 def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
@@ -22,12 +25,47 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
         seeds: [N].
         positions: absolute position of the token to draw [N].
     """
+    if not p.is_cpu:
+        (words,) = moved(p.device, torch.from_numpy(coordinates(seeds, positions)))
+        return race(p, ids, words)
     rows, columns = (p > 0).nonzero(as_tuple=True)
-    if torch.equal(rows, torch.arange(len(p), device=p.device)):
+    if torch.equal(rows, torch.arange(len(p))):
         return ids[rows, columns]  # everyone runs alone, as at temperature 0
     noise = exponential(seeds, positions, rows, ids[rows, columns])
-    arrival = torch.full(p.shape, math.inf, dtype=torch.float64, device=p.device)
+    arrival = torch.full(p.shape, math.inf, dtype=torch.float64)
     arrival[rows, columns] = noise / p[rows, columns]
+    return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
+
+
+def agreed(p: Tensor, races: Races) -> tuple[Tensor, Tensor]:
+    """`coupled` without a look at any number: drafts kept and the last token of each draft, both int64 [B].
+
+    Args:
+        p: target distributions [R, V], those of other modes among them.
+        races: on the same device.
+    """
+    p = p if len(races.rows) == len(p) else p[races.rows]
+    drawn = race(p, torch.arange(p.shape[1], device=p.device).expand_as(p), races.words)
+    steps = torch.arange(races.tokens.shape[1] + 1, device=p.device)
+    drawn = drawn[(races.first[:, None] + steps).clamp_max_(len(p) - 1)]
+    same = (drawn[:, :-1] == races.tokens) & (steps[:-1] < races.lengths[:, None])
+    tau = same.cumprod(1).sum(1)
+    return tau, drawn.gather(1, tau[:, None])[:, 0]
+
+
+def race(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
+    """`choose` for what lies on another device: everyone is given noise, and nobody asks who needs it.
+
+    Args:
+        p: [N, K]
+        ids: int64 [N, K]
+        words: `specdec.rng.coordinates` of the rows, int64 [4, N].
+    """
+    if usable(p.device):
+        from specdec.noise_kernel import race as in_one_kernel
+
+        return in_one_kernel(p, ids, words)
+    arrival = exponential_there(words, ids) / p
     return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
 
 
@@ -35,6 +73,8 @@ def coupled(
     p: Tensor, drafts: Sequence[Sequence[int]], seeds: Sequence[int], positions: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """The target's own draws for each draft, up to and with the first that differs from it, or one past its end.
+
+    For the host: it looks at the draws of one step before it makes those of the next.
 
     Args:
         p: target distributions [R, V], len(draft) + 1 rows per draft, one draft after the other.

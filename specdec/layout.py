@@ -1,12 +1,14 @@
 """Ragged batches as padded tensors: what the verification rules read of p and q̂."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from specdec.draft import SparseProbs
-from specdec.errors import FieldInvalid, InternalError
+from specdec.errors import FieldInvalid, InternalError, NoDistribution
+from specdec.transfer import moved
 
 
 def supports(probs: Sequence[SparseProbs], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -14,33 +16,42 @@ def supports(probs: Sequence[SparseProbs], device: torch.device) -> tuple[Tensor
     if not probs:
         none = torch.zeros(0, 0, dtype=torch.int64, device=device)
         return none, none.double()
-    sizes = torch.tensor([len(row.ids) for row in probs], device=device)
-    widest = int(sizes.max())
-    ids, weights = (torch.cat(list(part)).to(device, torch.int64) for part in _columns(probs))
-    q = laid_out(weights, sizes, widest, fill=0).double()
-    return laid_out(ids, sizes, widest, fill=0), q / q.sum(-1, keepdim=True).clamp_min_(1.0)
+    sizes = torch.tensor([len(row.ids) for row in probs])
+    ids, weights = (laid_out(torch.cat(part), sizes, int(sizes.max()), fill=0) for part in _columns(probs))
+    ids, weights = moved(device, ids, weights)
+    q = weights.double()
+    return ids, q / q.sum(-1, keepdim=True).clamp_min_(1.0)
 
 
 def laid_out(flat: Tensor, lengths: Tensor, width: int, fill: float) -> Tensor:
-    """Values one after the other [D, ...] as rows of `width` [B, width, ...], the rest filled."""
-    rows = torch.full((len(lengths), width, *flat.shape[1:]), fill, dtype=flat.dtype, device=flat.device)
-    rows[torch.arange(width, device=flat.device) < lengths[:, None]] = flat
+    """Values one after the other [D, ...] as rows of `width` [B, width, ...], the rest filled; on the host."""
+    rows = torch.full((len(lengths), width, *flat.shape[1:]), fill, dtype=flat.dtype)
+    rows[torch.arange(width) < lengths[:, None]] = flat
     return rows
 
 
 def masses(p: Tensor, rows: int) -> Tensor:
-    """Σp of each row, float64 [R]: float32 rows sum to 1 only to seven digits.
+    """Σp of each row, float64 [R]: float32 rows sum to 1 only to seven digits; for `check_masses` to judge.
 
     Raises:
-        InternalError: p is not `rows` distributions.
+        InternalError: p has another shape or type than `rows` distributions have.
     """
     if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
         raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
-    mass = p.sum(-1, dtype=torch.float64)
-    proper = (mass > 0) & mass.isfinite() & (p.amin(-1) >= 0)
+    return p.sum(-1, dtype=torch.float64).masked_fill_(p.amin(-1) < 0, -math.inf)
+
+
+def check_masses(mass: Tensor) -> None:
+    """Judge the sums [R] of a p, on the host.
+
+    Raises:
+        NoDistribution: a row is NaN, which is what `probabilities` makes of such logits on another device.
+        InternalError: a row is negative, infinite or 0 throughout.
+    """
+    proper = (mass > 0) & (mass < math.inf)
     if not bool(proper.all()):
-        raise InternalError(f"not a distribution in rows {(~proper).nonzero()[:, 0].tolist()} of p")
-    return mass
+        error = NoDistribution if bool(mass.isnan().any()) else InternalError
+        raise error(f"not a distribution in rows {(~proper).nonzero()[:, 0].tolist()} of p")
 
 
 def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequence[int], vocab_size: int) -> None:

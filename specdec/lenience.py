@@ -10,6 +10,7 @@ from specdec.draft import Draft
 from specdec.errors import InternalError
 from specdec.params import SamplingParams
 from specdec.sampling import History, probabilities
+from specdec.transfer import moved
 
 
 def lenient_greedy(
@@ -44,12 +45,13 @@ def lenient_greedy(
         return p
     rows, tokens, ells = (list(column) for column in zip(*asked, strict=True))
     warm = [replace(params[row], temperature=1.0) for row in rows]
-    law = probabilities(logits[rows], warm, [histories[row] for row in rows])
-    x = torch.tensor(tokens, device=p.device)[:, None]
-    near = law.gather(1, x) >= torch.tensor(ells, dtype=law.dtype, device=p.device)[:, None] * law.amax(1, keepdim=True)
-    moved = p.clone()
-    moved[rows] = torch.where(near, torch.zeros_like(law).scatter_(1, x, 1.0), p[rows])
-    return moved
+    ids, least = torch.tensor(tokens)[:, None], torch.tensor(ells, dtype=torch.float64)[:, None]
+    own, x, ell = moved(p.device, torch.tensor(rows), ids, least)
+    law = probabilities(logits[own], warm, [histories[row] for row in rows])
+    near = law.gather(1, x) >= ell.to(law.dtype) * law.amax(1, keepdim=True)
+    lenient = p.clone()
+    lenient[own] = torch.where(near, torch.zeros_like(law).scatter_(1, x, 1.0), p[own])
+    return lenient
 
 
 def _rows(drafts: Sequence[Draft], lenience: Sequence[float]) -> list[tuple[int, int | None, float]]:

@@ -4,6 +4,7 @@ The q̂ on the wire is the q̂ that was sampled, to the bit, because it is integ
 """
 
 from collections.abc import Sequence
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
@@ -11,10 +12,11 @@ from torch import Tensor
 from specdec.coupling import choose
 from specdec.dense import Dense
 from specdec.draft import MAX_WEIGHT, SparseProbs
-from specdec.errors import FieldInvalid, InternalError
+from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.multidraft import Siblings
 from specdec.params import Mode
 from specdec.rng import Lane, uniform
+from specdec.transfer import fetched, moved
 
 Proposal = tuple[list[int], list[SparseProbs]]
 Support = int | Dense
@@ -44,24 +46,77 @@ def propose(
         FieldInvalid: the mode drafts nothing, or block mode got no `starts`.
         InternalError: q is not a batch of distributions.
     """
+    if q.is_cpu and q.dim() == 2 and not isinstance(k, Dense) and bool((q.amax(-1) == 1.0).all()):
+        _check(mode, starts)
+        return _certain(mode, q.argmax(-1))
+    return _read([_drawn(mode, q, seeds, positions, k, starts)], k)[0]
+
+
+def propose_each(
+    modes: Sequence[Mode], q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: Support, starts: Sequence[int]
+) -> list[tuple[int, SparseProbs | None]]:
+    """`propose` where each row has a mode of its own; on another device than the host in one copy for all.
+
+    Returns:
+        Of each row its token and, in a mode that sends one, its q̂.
+    """
+    groups = {mode: [row for row, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
+    calls = []
+    for mode, rows in groups.items():
+        some, at, began = ([of[row] for row in rows] for of in (seeds, positions, starts))
+        calls.append((mode, _rows(q, rows), some, at, k, began))
+    made = [propose(*call) for call in calls] if q.is_cpu else _read([_drawn(*call) for call in calls], k)
+    drafts: dict[int, tuple[int, SparseProbs | None]] = {}
+    for rows, (tokens, probs) in zip(groups.values(), made, strict=True):
+        sent: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
+        drafts |= zip(rows, zip(tokens, sent, strict=True), strict=True)
+    return [drafts[row] for row in range(len(modes))]
+
+
+def _check(mode: Mode, starts: Sequence[int] | None) -> None:
     if mode is Mode.OFF:
         raise FieldInvalid("mode off drafts nothing", "mode")
     if mode is Mode.BLOCK and starts is None:
         raise FieldInvalid("block mode needs the start of each chain", "starts")
-    if q.dim() == 2 and not isinstance(k, Dense) and bool((q.amax(-1) == 1.0).all()):
-        return _certain(mode, q.argmax(-1))
-    if mode is Mode.COUPLED:
-        mass, ids = _head(q, q.shape[-1] if isinstance(k, Dense) else k)
-        return choose(mass, ids, seeds, positions).tolist(), []
-    ids, weights = _quantised(q, k)
-    u = uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None)
-    return draw(ids, weights, u).tolist(), _packed(ids, weights, k)
 
 
 def _certain(mode: Mode, only: Tensor) -> Proposal:
     """The proposal of one-hot rows, as at temperature 0: no number is needed to know it."""
     sure = torch.tensor([MAX_WEIGHT])
-    return only.tolist(), [] if mode is Mode.COUPLED else [SparseProbs(each[None], sure) for each in only.cpu()]
+    return only.tolist(), [] if mode is Mode.COUPLED else [SparseProbs(each[None], sure) for each in only]
+
+
+def _drawn(
+    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: Support, starts: Sequence[int] | None
+) -> tuple[Tensor, ...]:
+    """The best probability of each row [N] and its token, int64 [N]; where q̂ is sent, its ids and weights [N, K].
+
+    It all lies where q does, and nothing has been looked at.
+    """
+    _check(mode, starts)
+    best, mass, ids = _head(q, k)
+    if mode is Mode.COUPLED:
+        return best, choose(mass, ids, seeds, positions)
+    weights = _weights(mass, k)
+    (u,) = moved(q.device, uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None))
+    return best, draw(ids, weights, u), ids, weights
+
+
+def _read(drawn: Sequence[tuple[Tensor, ...]], k: Support) -> list[Proposal]:
+    """What `_drawn` left on the device, by one copy."""
+    numbers, proposals = iter(fetched(*chain(*drawn))), []
+    for each in drawn:
+        best, tokens, *law = islice(numbers, len(each))
+        _check_best(best)
+        proposals.append((tokens.tolist(), _packed(law[0], law[1], k) if law else []))
+    return proposals
+
+
+def _rows(q: Tensor, rows: Sequence[int]) -> Tensor:
+    if len(rows) == len(q):
+        return q
+    (index,) = moved(q.device, torch.tensor(rows))
+    return q[index]
 
 
 def propose_siblings(
@@ -125,21 +180,30 @@ def _packed(ids: Tensor, weights: Tensor, k: Support) -> list[SparseProbs]:
 
 
 def _quantised(q: Tensor, k: Support) -> tuple[Tensor, Tensor]:
-    """The k most likely ids of each row, in id order, and their integer weights, both int64 [N, k]."""
+    """The k most likely ids of each row, in id order, and their integer weights, both int64 [N, k], on the host."""
+    best, mass, ids = _head(q, k)
+    best, ids, weights = fetched(best, ids, _weights(mass, k))
+    _check_best(best)
+    return ids, weights
+
+
+def _weights(mass: Tensor, k: Support) -> Tensor:
+    """Integer weights, int64 [N, k], of probabilities [N, k]."""
     if isinstance(k, Dense):
-        mass, ids = _head(q, q.shape[-1])
         rounded = mass.to(torch.float16 if k is Dense.FP16 else torch.float32)
-        return ids, (rounded.double() * 2.0**k.bits).round().long()
-    mass, ids = _head(q, k)
-    return ids, (mass.double() / mass.amax(-1, keepdim=True) * MAX_WEIGHT).round().long()
+        return (rounded.double() * 2.0**k.bits).round().long()
+    return (mass.double() / mass.amax(-1, keepdim=True) * MAX_WEIGHT).round().long()
 
 
-def _head(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most likely ids of each row and their probabilities, in id order, on the CPU."""
-    if q.dim() != 2 or k < 1:
+def _head(q: Tensor, k: Support) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row the best probability, float64 [N], and the k most likely ids and theirs in id order, [N, k]."""
+    if q.dim() != 2 or (not isinstance(k, Dense) and k < 1):
         raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
-    mass, ids = q.topk(min(k, q.shape[-1]))
-    if not bool((mass[:, 0] > 0).all()) or bool(mass.isnan().any()):
-        raise InternalError("a row of q is not a distribution")
+    mass, ids = q.topk(q.shape[-1] if isinstance(k, Dense) else min(k, q.shape[-1]))
     ids, order = ids.sort(-1)
-    return mass.gather(-1, order).cpu(), ids.cpu()
+    return mass.amax(-1).double(), mass.gather(-1, order), ids
+
+
+def _check_best(best: Tensor) -> None:
+    if not bool((best > 0).all()):
+        raise (NoDistribution if bool(best.isnan().any()) else InternalError)("a row of q is not a distribution")

@@ -75,7 +75,7 @@ def uniform(
         starts: where the draft or round began, for rules that look at a position more than once; 0 when not given.
         indices: which of several numbers of one position, below 2^32; 0 when not given.
     """
-    low, high, position, start = _coordinates(seeds, positions, starts)
+    low, high, position, start = coordinates(seeds, positions, starts)
     index, purpose = (np.array(word, dtype=np.int64) for word in (indices or [0], [lane]))
     first, second, _, _ = philox((index, position, start, purpose), (low, high))
     return torch.from_numpy(((first << 21) | (second >> 11)) * 2.0**-53).to(device)
@@ -92,7 +92,7 @@ def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Seq
 
 
 def exponential(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
-    """float64 [M], e = -ln u(seed, position, id) with u in (0, 1): the shared noise of coupled mode.
+    """float64 [M], e = -ln u(seed, position, id) with u in (0, 1): the shared noise of coupled mode, on the host.
 
     Args:
         seeds: 64-bit seeds [N].
@@ -100,24 +100,35 @@ def exponential(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, id
         rows: int64 [M], which seed and position each element uses.
         ids: int64 [M], token ids.
     """
-    words = _coordinates(seeds, positions, None)
-    if ids.is_cpu:
-        bits = torch.from_numpy(_race(words, rows.numpy(), ids.numpy()))
-    else:
-        bits = _race(torch.from_numpy(words).to(ids.device), rows, ids)
+    words = coordinates(seeds, positions)[:, rows.numpy()]
+    # NumPy's arithmetic is faster than PyTorch's on the host, at any size.
+    return _waiting(torch.from_numpy(_race(words, ids.numpy())))
+
+
+def exponential_there(words: Tensor, ids: Tensor) -> Tensor:
+    """The same on any device, float64 [N, K]; `specdec.noise_kernel` does without so many operations.
+
+    Args:
+        words: `coordinates` of each row, int64 [4, N].
+        ids: int64 [N, K].
+    """
+    return _waiting(_race(words[:, :, None], ids))
+
+
+def _waiting(bits: Tensor) -> Tensor:
     # 52 bits and a half: u is exact and can be neither 0 nor 1.
     return -torch.log((bits.double() + 0.5) * 2.0**-52)
 
 
-def _race(words: Word, rows: Word, ids: Word) -> Word:
-    """The 52 bits of each runner, [M]; NumPy's arithmetic is faster than PyTorch's on the host, at any size."""
-    low, high, position, start = words[:, rows]
+def _race(words: Word, ids: Word) -> Word:
+    """The 52 bits of each runner, in the shape of `ids`."""
+    low, high, position, start = words
     first, second, _, _ = philox((ids, position, start, start + Lane.COUPLING), (low, high))
     bits: Word = (first << 20) | (second >> 12)
     return bits
 
 
-def _coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None) -> Integers:
+def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Integers:
     """Seeds as two key words, positions and starts as counter words: int64 [4, N]."""
     words = (
         [seed & _WORD for seed in seeds],

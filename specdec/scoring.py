@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdec.errors import InternalError, NoDistribution
 from specdec.logprobs import TokenLogprobs
+from specdec.transfer import fetched, moved
 
 LEAST = -9999.0
 """Stands for the logarithm of 0, which neither JSON nor OpenAI's clients can read."""
@@ -28,13 +29,17 @@ def score(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs
         raise InternalError(f"{len(logits)} rows of logits for {len(tokens)} tokens")
     scores = logits.float()
     mass = scores.logsumexp(-1, keepdim=True)
+    (chosen,) = moved(logits.device, torch.tensor(tokens, dtype=torch.int64)[:, None])
+    best, ids = _likeliest(scores, min(top, scores.shape[-1]))
+    # The logarithm of the mass goes along: where it is not finite, nothing is.
+    found = torch.cat([scores.gather(-1, chosen) - mass, best - mass], dim=1).clamp_min_(LEAST)
+    mass, found, ids = fetched(mass.double(), found.double(), ids)
     if not bool(mass.isfinite().all()):
         raise NoDistribution("logits are NaN or infinite")
-    chosen = torch.tensor(tokens, dtype=torch.int64, device=logits.device)[:, None]
-    own = (scores.gather(-1, chosen) - mass).clamp_min_(LEAST)[:, 0].tolist()
-    best, ids = _likeliest(scores, min(top, scores.shape[-1]))
-    rows = zip(ids.tolist(), (best - mass).clamp_min_(LEAST).tolist(), strict=True)
-    return [TokenLogprobs(logprob, tuple(zip(*row, strict=True))) for logprob, row in zip(own, rows, strict=True)]
+    return [
+        TokenLogprobs(own, tuple(zip(row, likely, strict=True)))
+        for row, (own, *likely) in zip(ids.tolist(), found.tolist(), strict=True)
+    ]
 
 
 def _likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from specdec.coupling import choose
 from specdec.draft import SparseProbs
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
-from specdec.layout import check_probs, masses, supports
+from specdec.layout import check_masses, check_probs, masses, supports
 from specdec.multidraft import NONE, Choice, Siblings, agreement, with_replacement, without_replacement
 from specdec.params import Origin
 from specdec.rng import Lane, final_uniform, uniform
@@ -42,6 +42,7 @@ def verify_tree(
     if not len(drafts) == len(seeds) == len(positions):
         raise InternalError(f"{len(drafts)} drafts, {len(seeds)} seeds, {len(positions)} positions")
     mass = masses(p, rows=sum(len(draft.tree) + 1 for draft in drafts))
+    check_masses(mass.cpu())
     check_trees(siblings, drafts, p.shape[1])
     if not drafts:
         return []

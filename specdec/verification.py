@@ -4,19 +4,26 @@ Every draw at absolute position t uses (seed, t, purpose), so a verdict depends 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import accumulate, chain, islice
 
 import torch
 from torch import Tensor
 
-from specdec.acceptance import block, block_h, block_pi, rejection, residual
-from specdec.coupling import coupled
+from specdec.acceptance import judged
+from specdec.coupling import agreed, coupled
 from specdec.draft import Draft, Verdict
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
-from specdec.layout import check_probs, laid_out, masses, supports
+from specdec.layout import check_masses, check_probs, masses
 from specdec.params import Mode
 from specdec.rng import Lane, final_uniform, uniform
 from specdec.sampling import sample
+from specdec.transfer import fetched, moved
+from specdec.window import Batch, Races, Window, races, window
+
+_RACED = (Mode.COUPLED, Mode.OFF)
+
+Committed = list[tuple[int, ...]]
+"""The tokens of each verdict."""
 
 
 def verify(
@@ -42,24 +49,33 @@ def verify(
         FieldInvalid, TokenOutOfRange: as `check_drafts`; FieldInvalid also for a lenience that cannot be.
         InternalError: shapes disagree, or a row of p is not a distribution.
     """
-    if not len(drafts) == len(seeds) == len(positions):
-        raise InternalError(f"{len(drafts)} drafts, {len(seeds)} seeds, {len(positions)} positions")
-    _check_lenience(mode, lenience, len(drafts))
-    mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
-    check_drafts(mode, drafts, p.shape[1])
-    if not drafts:
-        return []
-    best = p.max(-1)
-    if torch.equal(best.values.double(), mass):
-        committed = _certain(best.indices.tolist(), drafts)
-    elif mode in (Mode.COUPLED, Mode.OFF):
-        committed = coupled(p, [draft.tokens for draft in drafts], seeds, positions)
+    batch = Batch(mode, drafts, seeds, positions, lenience, _starts(drafts))
+    return _here(p, batch) if p.is_cpu or not drafts else _there(p, [batch])[0]
+
+
+def verify_each(
+    modes: Sequence[Mode],
+    p: Tensor,
+    drafts: Sequence[Draft],
+    seeds: Sequence[int],
+    positions: Sequence[int],
+    lenience: Sequence[float] | None = None,
+) -> list[Verdict]:
+    """`verify` where each draft has a mode of its own [B]; on another device than the host in one copy for all."""
+    if len(set(modes)) == 1:
+        return verify(modes[0], p, drafts, seeds, positions, lenience)
+    whole = Batch(Mode.OFF, drafts, seeds, positions, lenience, _starts(drafts))
+    groups = {mode: [b for b, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
+    batches = [whole.part(mode, members) for mode, members in groups.items()]
+    if p.is_cpu:
+        verdicts = [
+            verify(each.mode, p[each.rows()], each.drafts, each.seeds, each.positions, each.lenience)
+            for each in batches
+        ]
     else:
-        committed = _by_ratio(mode, p, mass, drafts, (seeds, positions), lenience)
-    return [
-        Verdict(tokens, accepted=len(tokens) - 1, drafted=len(draft.tokens))
-        for tokens, draft in zip(committed, drafts, strict=True)
-    ]
+        verdicts = _there(p, batches)
+    of = dict(zip(chain(*groups.values()), chain(*verdicts), strict=True))
+    return [of[b] for b in range(len(drafts))]
 
 
 def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:
@@ -81,15 +97,40 @@ def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:
         check_probs([probs for draft in drafts for probs in draft.probs], range(len(tokens)), tokens, vocab_size)
 
 
-def _check_lenience(mode: Mode, lenience: Sequence[float] | None, drafts: int) -> None:
-    if lenience is None:
-        return
-    if len(lenience) != drafts:
-        raise InternalError(f"{drafts} drafts, {len(lenience)} leniences")
-    if not all(0.0 < ell <= 1.0 for ell in lenience):
-        raise FieldInvalid("lenience must be in (0, 1]", "speculation.lenience")
-    if mode is not Mode.REJECTION and any(ell != 1.0 for ell in lenience):
-        raise FieldInvalid(f"mode {mode} allows no lenience", "speculation.lenience")
+def _checked(batch: Batch, vocab_size: int) -> None:
+    """Refuse what `verify` refuses, p aside."""
+    lenience, drafts = batch.lenience, len(batch.drafts)
+    if not drafts == len(batch.seeds) == len(batch.positions):
+        raise InternalError(f"{drafts} drafts, {len(batch.seeds)} seeds, {len(batch.positions)} positions")
+    if lenience is not None:
+        if len(lenience) != drafts:
+            raise InternalError(f"{drafts} drafts, {len(lenience)} leniences")
+        if not all(0.0 < ell <= 1.0 for ell in lenience):
+            raise FieldInvalid("lenience must be in (0, 1]", "speculation.lenience")
+        if batch.mode is not Mode.REJECTION and any(ell != 1.0 for ell in lenience):
+            raise FieldInvalid(f"mode {batch.mode} allows no lenience", "speculation.lenience")
+    check_drafts(batch.mode, batch.drafts, vocab_size)
+
+
+def _starts(drafts: Sequence[Draft]) -> list[int]:
+    """Row of p of each draft's first position."""
+    return list(accumulate((len(draft.tokens) + 1 for draft in drafts[:-1]), initial=0))
+
+
+def _here(p: Tensor, batch: Batch) -> list[Verdict]:
+    """On the host a look at a number is free, so what a number shows to be needless is left out."""
+    drafts = batch.drafts
+    mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
+    _checked(batch, p.shape[1])
+    check_masses(mass)
+    if not drafts:
+        return []
+    best = p.max(-1)
+    if torch.equal(best.values.double(), mass):
+        return _verdicts(drafts, _certain(best.indices.tolist(), drafts))
+    if batch.mode in _RACED:
+        return _verdicts(drafts, coupled(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions))
+    return _verdicts(drafts, _by_ratio(p, mass, batch))
 
 
 def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> list[tuple[int, ...]]:
@@ -108,101 +149,76 @@ def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> list[tuple[int, ..
     return committed
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """The drafts of a batch laid out for the ratio rules; see `specdec.acceptance` for shapes and padding."""
-
-    first: Tensor
-    """Row of p of each draft's first position, int64 [B]."""
-    p_x: Tensor
-    q_x: Tensor
-    ids: Tensor
-    """Supports [B, Γ+1, K]."""
-    p_s: Tensor
-    q_s: Tensor
-
-
-def _by_ratio(
-    mode: Mode,
-    p: Tensor,
-    mass: Tensor,
-    drafts: Sequence[Draft],
-    keys: tuple[Sequence[int], Sequence[int]],
-    lenience: Sequence[float] | None,
-) -> list[tuple[int, ...]]:
+def _by_ratio(p: Tensor, mass: Tensor, batch: Batch) -> Committed:
     """What rejection or block verification commits: kept drafts, then a token from the residual or from p."""
-    seeds, positions = keys
-    kept, law = _judged(mode, p, mass, drafts, keys, lenience)
-    at = [position + count for position, count in zip(positions, kept, strict=True)]
+    drafts, kept, law = batch.drafts, [0] * len(batch.drafts), None
+    if any(draft.tokens for draft in drafts):
+        tau, law = judged(batch.mode, p, mass, window(batch, _accept_noise(batch)))
+        kept = tau.tolist()
+    at = [position + count for position, count in zip(batch.positions, kept, strict=True)]
     recovered = [count < len(draft.tokens) for count, draft in zip(kept, drafts, strict=True)]
-    final = sample(law, final_uniform(seeds, at, recovered).to(p.device)).tolist()
-    return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, final, strict=True)]
+    u = final_uniform(batch.seeds, at, recovered)
+    final = sample(p.double() / mass[:, None] if law is None else law, u).tolist()
+    return _ended(drafts, kept, final)
 
 
-def _judged(
-    mode: Mode,
-    p: Tensor,
-    mass: Tensor,
-    drafts: Sequence[Draft],
-    keys: tuple[Sequence[int], Sequence[int]],
-    lenience: Sequence[float] | None,
-) -> tuple[list[int], Tensor]:
-    """τ of each draft, and what its last token is drawn from [B, V]."""
-    if not any(draft.tokens for draft in drafts):
-        return [0] * len(drafts), p.double() / mass[:, None]
-    window = _window(p, mass, drafts)
-    tau, scale = _kept(mode, window, _accept_noise(mode, window.p_x, drafts, *keys), lenience)
-    batch, last = torch.arange(len(drafts), device=p.device), window.first + tau
-    law = residual(p[last].double() / mass[last, None], scale, window.ids[batch, tau], window.q_s[batch, tau])
-    return tau.tolist(), law
-
-
-def _kept(mode: Mode, window: _Window, u: Tensor, lenience: Sequence[float] | None) -> tuple[Tensor, Tensor]:
-    """τ, int64 [B], and the scale of p in the residual [B]."""
-    if mode is not Mode.BLOCK:
-        ell = None if lenience is None else torch.tensor(lenience, dtype=torch.float64, device=u.device)
-        return rejection(window.p_x, window.q_x, u, ell), torch.ones_like(window.first, dtype=torch.float64)
-    pi = block_pi(window.p_x, window.q_x)
-    tau = block(block_h(pi, window.p_s, window.q_s), u)
-    return tau, pi.gather(1, tau[:, None])[:, 0]
-
-
-def _accept_noise(
-    mode: Mode, like: Tensor, drafts: Sequence[Draft], seeds: Sequence[int], positions: Sequence[int]
-) -> Tensor:
-    """Uniforms in [0, 1) for the drafted positions, shaped as `like` [B, Γ], 0 in the padding.
+def _accept_noise(batch: Batch) -> Tensor:
+    """Uniforms in [0, 1) for the drafted positions, one draft's after the other's.
 
     A block verdict looks at every position of the draft, also those it does not commit; the next round looks at them
     again, so the round's start is part of the key. Token rejection looks at none past the first it rejects.
     """
-    owners = [b for b, draft in enumerate(drafts) for _ in draft.tokens]
-    at = [positions[b] + step for b, draft in enumerate(drafts) for step in range(len(draft.tokens))]
-    starts = [positions[b] for b in owners] if mode is Mode.BLOCK else None
-    u = uniform([seeds[b] for b in owners], at, Lane.ACCEPT, like.device, starts)
-    return laid_out(u, _lengths(drafts, like.device), like.shape[1], fill=0.0)
+    places = batch.places()
+    starts = [batch.positions[b] for b, _ in places] if batch.mode is Mode.BLOCK else None
+    return uniform(*batch.keys(places), Lane.ACCEPT, starts=starts)
 
 
-def _window(p: Tensor, mass: Tensor, drafts: Sequence[Draft]) -> _Window:
-    """Gather what the rules read of p and q̂, O(K) per drafted position."""
-    lengths = _lengths(drafts, p.device)
-    gamma = int(lengths.max())
-    first = (lengths + 1).cumsum(0) - lengths - 1
-    steps = torch.arange(gamma, device=p.device)
-    rows = (first[:, None] + steps)[steps < lengths[:, None]]
-    tokens = torch.tensor([token for draft in drafts for token in draft.tokens], dtype=torch.int64, device=p.device)
-    ids, q = supports([probs for draft in drafts for probs in draft.probs], p.device)
-    q_x = ((ids == tokens[:, None]) * q).sum(-1)
-    p_x = p[rows, tokens].double() / mass[rows]
-    p_s = p[rows[:, None], ids].double() / mass[rows, None]
-    return _Window(
-        first=first,
-        p_x=laid_out(p_x, lengths, gamma, fill=0.0),
-        q_x=laid_out(q_x, lengths, gamma, fill=1.0),
-        ids=laid_out(ids, lengths, gamma + 1, fill=0),
-        p_s=laid_out(p_s, lengths, gamma + 1, fill=0.0),
-        q_s=laid_out(q, lengths, gamma + 1, fill=0.0),
-    )
+def _there(p: Tensor, batches: Sequence[Batch]) -> list[list[Verdict]]:
+    """On another device a look waits for everything before it, so there is one, at the end.
+
+    What the drafts are goes there in one piece, with a number for every last token that there could be; τ and the last
+    token of each draft come back in one, with the sums that show whether p was one.
+    """
+    mass = masses(p, rows=sum(len(draft.tokens) + 1 for batch in batches for draft in batch.drafts))
+    for batch in batches:
+        _checked(batch, p.shape[1])
+    results: list[Tensor] = []
+    for batch, laid in zip(batches, _sent(p.device, batches), strict=True):
+        results += agreed(p, laid) if isinstance(laid, Races) else _drawn(batch.mode, p, mass, laid)
+    mass, *numbers = fetched(mass, *results)
+    check_masses(mass)
+    ends = zip(batches, numbers[::2], numbers[1::2], strict=True)
+    return [_verdicts(batch.drafts, _ended(batch.drafts, tau.tolist(), last.tolist())) for batch, tau, last in ends]
 
 
-def _lengths(drafts: Sequence[Draft], device: torch.device) -> Tensor:
-    return torch.tensor([len(draft.tokens) for draft in drafts], device=device)
+def _sent(device: torch.device, batches: Sequence[Batch]) -> list[Window | Races]:
+    """Each batch as its rule reads it, all by one copy."""
+    laid = [
+        races(each) if each.mode in _RACED else window(each, _accept_noise(each), _last_noise(each)) for each in batches
+    ]
+    parts = iter(moved(device, *chain(*laid)))
+    return [type(each)(*islice(parts, len(each))) for each in laid]
+
+
+def _drawn(mode: Mode, p: Tensor, mass: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """τ of each draft and its last token, both int64 [B]."""
+    tau, law = judged(mode, p, mass, window)
+    return tau, sample(law, window.last.gather(1, tau[:, None])[:, 0])
+
+
+def _last_noise(batch: Batch) -> Tensor:
+    """The uniform of the last token behind each step of each draft; behind all of it is a bonus or plain token."""
+    places = batch.places(extra=1)
+    return final_uniform(*batch.keys(places), [step < len(batch.drafts[b].tokens) for b, step in places])
+
+
+def _ended(drafts: Sequence[Draft], kept: Sequence[int], last: Sequence[int]) -> Committed:
+    """The first `kept` tokens of each draft and its last token."""
+    return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, last, strict=True)]
+
+
+def _verdicts(drafts: Sequence[Draft], committed: Committed) -> list[Verdict]:
+    return [
+        Verdict(tokens, accepted=len(tokens) - 1, drafted=len(draft.tokens))
+        for tokens, draft in zip(committed, drafts, strict=True)
+    ]

@@ -48,7 +48,7 @@ class _Remote(Tensor):
 
     def tolist(self) -> Any:
         """PyTorch does not offer this for wrappers."""
-        return self.here.tolist()
+        return self.cpu().tolist()
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:

@@ -16,10 +16,10 @@ from specdec.draft import NO_DRAFT, Verdict
 from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution
 from specdec.lenience import lenient_greedy
-from specdec.params import Mode
 from specdec.sampling import History, probabilities
 from specdec.scoring import score
-from specdec.verification import verify
+from specdec.transfer import moved
+from specdec.verification import verify_each
 from verifier_service.plan import Row, Share
 from verifier_service.seats import KvEngine
 
@@ -98,24 +98,11 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     params = [row.params for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
     histories = [history for row in rows for history in _histories(row)]
     p = probabilities(logits, params, histories)
-    if (lenience := _lenience(rows)) is not None:
-        p = lenient_greedy(p, logits, params, histories, [row.draft for row in rows], lenience)
-    starts = [0, *accumulate(sizes)]
-    verdicts: dict[int, Verdict] = {}
-    for mode, members in _by_mode(rows).items():
-        index = [position for b in members for position in range(starts[b], starts[b + 1])]
-        of_mode = p if len(members) == len(rows) else p[torch.tensor(index, device=p.device)]
-        chosen = [rows[b] for b in members]
-        judged = verify(
-            mode,
-            of_mode,
-            [row.draft for row in chosen],
-            [row.params.seed for row in chosen],
-            [row.goal for row in chosen],
-            _lenience(chosen),
-        )
-        verdicts.update(zip(members, judged, strict=True))
-    return _scored(rows, starts, logits, [verdicts[b] for b in range(len(rows))])
+    modes, drafts, lenience = [row.mode for row in rows], [row.draft for row in rows], _lenience(rows)
+    if lenience is not None:
+        p = lenient_greedy(p, logits, params, histories, drafts, lenience)
+    verdicts = verify_each(modes, p, drafts, [row.params.seed for row in rows], [row.goal for row in rows], lenience)
+    return _scored(rows, [0, *accumulate(sizes)], logits, verdicts)
 
 
 def _lenience(rows: Sequence[Row]) -> list[float] | None:
@@ -131,19 +118,13 @@ def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts
     index = [starts[b] + step for b in asked for step in range(len(verdicts[b].tokens))]
     tokens = [token for b in asked for token in verdicts[b].tokens]
     most = max(rows[b].logprobs or 0 for b in asked)
-    scores = iter(score(logits[torch.tensor(index, device=logits.device)], tokens, most))
+    (of_tokens,) = moved(logits.device, torch.tensor(index))
+    scores = iter(score(logits[of_tokens], tokens, most))
     scored = list(verdicts)
     for b in asked:
         own = tuple(next(scores).cut(rows[b].logprobs or 0) for _ in verdicts[b].tokens)
         scored[b] = replace(verdicts[b], logprobs=own)
     return scored
-
-
-def _by_mode(rows: Sequence[Row]) -> dict[Mode, list[int]]:
-    members: dict[Mode, list[int]] = {}
-    for b, row in enumerate(rows):
-        members.setdefault(row.mode, []).append(b)
-    return members
 
 
 def _histories(row: Row) -> Iterator[History]:

@@ -1,7 +1,6 @@
 """Drafts from a small language model: one packed pass a step for every session, one token each."""
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 from typing import Protocol
@@ -9,11 +8,10 @@ from typing import Protocol
 from torch import Tensor
 
 from drafter_service.drafters.base import DrafterInfo, Failed, Proposed, Work
-from specdec.draft import SparseProbs
 from specdec.engine import Chunk
 from specdec.engine.kv_pool import KvMemory
 from specdec.params import Mode, SamplingParams
-from specdec.proposal import Support, propose
+from specdec.proposal import Support, propose, propose_each
 from specdec.sampling import History, probabilities
 
 _TRIAL = "trial"
@@ -129,21 +127,15 @@ class ModelDrafter:
         if not sessions:
             return []
         q = probabilities(logits, [session.params for session in sessions], [session.history for session in sessions])
-        drawn: dict[int, Proposed | Failed] = {}
-        for mode, rows in _by_mode(batch).items():
-            some = [sessions[row] for row in rows]
-            tokens, probs = propose(
-                mode,
-                q if len(rows) == len(sessions) else q[rows],
-                seeds=[session.params.seed for session in some],
-                positions=[len(session) for session in some],
-                k=self._support,
-                starts=[session.start for session in some],
-            )
-            supports: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
-            for row, token, support in zip(rows, tokens, supports, strict=True):
-                drawn[row] = Proposed(sessions[row], token, support)
-        return [drawn[row] for row in range(len(sessions))]
+        drawn = propose_each(
+            [session.mode for session in sessions],
+            q,
+            seeds=[session.params.seed for session in sessions],
+            positions=[len(session) for session in sessions],
+            k=self._support,
+            starts=[session.start for session in sessions],
+        )
+        return [Proposed(session, *each) for session, each in zip(sessions, drawn, strict=True)]
 
     def _measure(self) -> float:
         """Median seconds of a step for one session; 0 when there is no room to try."""
@@ -160,11 +152,3 @@ class ModelDrafter:
         q = probabilities(self._model.forward([Chunk(_TRIAL, [0], logits=1)]), [SamplingParams()], [History()])
         propose(Mode.REJECTION, q, [0], [0], self._support)
         return time.perf_counter() - started
-
-
-def _by_mode(batch: Sequence[Work]) -> dict[Mode, list[int]]:
-    """The rows of each mode."""
-    rows: dict[Mode, list[int]] = defaultdict(list)
-    for row, work in enumerate(batch):
-        rows[work.session.mode].append(row)
-    return rows

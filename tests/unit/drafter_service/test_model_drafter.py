@@ -4,15 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor
 
 from drafter_service.drafters.base import Failed, Proposed, Work
 from drafter_service.drafters.model import ModelDrafter
 from drafter_service.session import Session
 from specdec.draft import SparseProbs
-from specdec.errors import InternalError, TokenOutOfRange
+from specdec.engine import Chunk
+from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.params import Mode, SamplingParams
 from specdec.wire.session import Open
 from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts
+from tests.looks import looks
 
 PENALISED = SamplingParams(seed=8, presence_penalty=1.5, repetition_penalty=1.3, min_tokens=3, end_token_ids=(4,))
 KINDS = [
@@ -147,3 +151,38 @@ def test_truncating_never_lengthens() -> None:
     assert drafter.length("s") == 3
     drafter.truncate("s", 1)
     assert drafter.length("s") == 1
+
+
+class ThereModel(PrefixModel):
+    """Its logits lie on another device."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        return super().forward(chunks).to(self._device, non_blocking=True)
+
+
+@pytest.mark.parametrize("kinds", [KINDS, *([kind] for kind in KINDS)])
+def test_a_step_on_another_device_is_the_same_and_looks_at_it_once(kinds: list[Open], device: torch.device) -> None:
+    drafter = _drafter(ThereModel(device))
+    sessions = [_session(drafter, opened, f"s{number}") for number, opened in enumerate(kinds)]
+    steps = []
+    for _ in range(4):
+        with looks(device) as seen:
+            steps.append(_step(drafter, *sessions))
+        assert len(seen) == 1, seen
+    for row, opened in enumerate(kinds):
+        assert _same([step[row] for step in steps], expected_drafts(opened, 4))
+
+
+def test_a_row_of_nan_on_another_device_fails_alone(device: torch.device) -> None:
+    model = ThereModel(device)
+    model.spoiled.add("bad")
+    drafter = _drafter(model)
+    sessions = [_session(drafter, opened, key) for key, opened in zip(("good", "bad", "fine"), KINDS, strict=False)]
+    outcomes = drafter.step([_whole(drafter, session) for session in sessions])
+    assert [type(outcome) for outcome in outcomes] == [Proposed, Failed, Proposed]
+    assert isinstance(outcomes[1], Failed)
+    assert isinstance(outcomes[1].error, NoDistribution)

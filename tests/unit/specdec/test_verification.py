@@ -10,7 +10,7 @@ from specdec.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
 from specdec.params import Mode, Origin
 from specdec.proposal import propose
-from specdec.verification import check_drafts, verify
+from specdec.verification import check_drafts, verify, verify_each
 
 DRAFTING = [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED]
 RATIO = [Mode.REJECTION, Mode.BLOCK]
@@ -145,7 +145,22 @@ def test_another_device_gives_the_same_verdicts(mode: Mode, device: torch.device
     assert verify(mode, p.to(device), drafts, seeds, positions) == verify(mode, p, drafts, seeds, positions)
 
 
+def test_each_draft_may_have_a_mode_of_its_own(device: torch.device) -> None:
+    modes = [[*DRAFTING, Mode.OFF][b % 4] for b in range(40)]
+    drafts = [NO_DRAFT if mode is Mode.OFF else drafted(mode, b % 5, seed=b) for b, mode in enumerate(modes)]
+    sizes = [len(draft.tokens) + 1 for draft in drafts]
+    p = distributions(sum(sizes), seed=4, dtype=torch.float64)
+    lenience = [0.5 if mode is Mode.REJECTION else 1.0 for mode in modes]
+    alone = [
+        verify(mode, rows, [draft], [b], [10], [ell])[0]
+        for b, (mode, rows, draft, ell) in enumerate(zip(modes, p.split(sizes), drafts, lenience, strict=True))
+    ]
+    for each in (p, p.to(device)):
+        assert verify_each(modes, each, drafts, range(40), [10] * 40, lenience) == alone
+
+
 def test_no_drafts_give_no_verdicts() -> None:
+    assert verify_each([], torch.zeros(0, VOCAB), [], [], []) == []
     assert verify(Mode.REJECTION, torch.zeros(0, VOCAB), [], [], []) == []
 
 

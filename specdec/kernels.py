@@ -1,0 +1,19 @@
+"""Whether kernels written in Triton can be used; elsewhere operations of PyTorch do the same."""
+
+from functools import cache
+
+import torch
+
+
+@cache
+def usable(device: torch.device) -> bool:
+    """Whether Triton is there and finds the compilers it needs, by one try for a device."""
+    if device.type != "cuda":
+        return False
+    try:
+        from specdec.nucleus_kernel import floors
+
+        floors(torch.zeros(1, 1, device=device), torch.ones(1, 1, dtype=torch.float64, device=device))
+    except Exception:  # noqa: BLE001 - whatever it is that Triton lacks
+        return False
+    return True
