@@ -35,5 +35,5 @@ def test_compiled_passes_are_those_of_transformers(load: Load, architecture: str
 def test_a_model_that_cannot_be_compiled_is_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(ModelRefused, match="no-such-compiler|C\\+\\+ compiler"):
+    with pytest.raises(ModelRefused, match="no-such-compiler"):
         load("mistral", compiled=True)
