@@ -24,7 +24,7 @@ _ACCEPTANCE = 0.8
 _TEXT = """\
 An 8B-shaped target and a 1B-shaped drafter with random weights in bfloat16 on one GPU, batch 1, in process. Random
 models agree on nothing, so how many drafts a round keeps is drawn, 0.8 for each, and not judged; every pass, draft
-step and rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose."""
+step and rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose, not compiled."""
 _NAME = "bench"
 
 
@@ -125,7 +125,7 @@ def _hugging_face(bench: Bench, context: int, tokens: int) -> None:
     """The same model object, with the attention transformers would choose."""
     bench.model.set_attn_implementation("sdpa")
     prompt = torch.full((1, context), 5, device=bench.device)
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
         bench.model.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, do_sample=False, pad_token_id=0
         )
@@ -172,13 +172,14 @@ def main(
     context: Annotated[int, typer.Option(help="Tokens before it.")] = 256,
     gamma: Annotated[int, typer.Option(help="Draft length.")] = 5,
     repeats: Annotated[int, typer.Option(help="Of every run.")] = 3,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Our models, as `model.compile`.")] = True,
 ) -> None:
     """Measure, show and keep the figures."""
     if device == "cuda" and not torch.cuda.is_available():
         sys.stderr.write("error: no GPU here: run it on a machine that has one, or try --device cpu --shape tiny\n")
         raise typer.Exit(1)
     load = machine.load()
-    report = measure(build(shape, torch.device(device)), context, tokens, gamma, repeats)
+    report = measure(build(shape, torch.device(device), compiled=compiled), context, tokens, gamma, repeats)
     if shape == "8b" and device == "cuda":
         publish(report, "python -m benchmarks.gpu", load=load)
     else:

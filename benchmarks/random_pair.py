@@ -49,11 +49,12 @@ class Bench:
             torch.cuda.synchronize()
 
 
-def build(shape: str, device: torch.device) -> Bench:
-    """Both models with random bfloat16 weights on the device."""
+def build(shape: str, device: torch.device, *, compiled: bool) -> Bench:
+    """Both models with random bfloat16 weights on the device; `compiled` as in `Engine.load`."""
     sizes = _SHAPES[shape]
     model = _model({**sizes["both"], **sizes["target"]}, device)
-    served, small = (_engine(each) for each in (model, _model({**sizes["both"], **sizes["drafter"]}, device)))
+    other = _model({**sizes["both"], **sizes["drafter"]}, device)
+    served, small = (_engine(each, compiled) for each in (model, other))
     return Bench(model, served, small, device)
 
 
@@ -64,9 +65,11 @@ def _model(settings: dict[str, Any], device: torch.device) -> Any:
     return model
 
 
-def _engine(model: Any) -> Engine:
+def _engine(model: Any, compiled: bool) -> Engine:
     config = model.config
     decoder = Decoder(model, config.vocab_size, model.device)
+    if compiled:
+        decoder.compile()
     facts = Facts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
     layout = probe(decoder)
     return Engine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)
