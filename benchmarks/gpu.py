@@ -24,7 +24,8 @@ _ACCEPTANCE = 0.8
 _TEXT = """\
 An 8B-shaped target and a 1B-shaped drafter with random weights in bfloat16 on one GPU, batch 1, in process. Random
 models agree on nothing, so how many drafts a round keeps is drawn, 0.8 for each, and not judged; every pass, draft
-step and rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose, not compiled."""
+step and rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose,
+not compiled."""
 _NAME = "bench"
 
 
@@ -165,7 +166,7 @@ def _bandwidth(bench: Bench) -> float:
     return 2 * size / min(bench.seconds(lambda: sink.copy_(source)) for _ in range(8))
 
 
-def main(
+def main(  # noqa: PLR0913 - one for each option
     shape: Annotated[Literal["8b", "tiny"], typer.Option(help="Of the models.")] = "8b",
     device: Annotated[Literal["cuda", "cpu"], typer.Option(help="Where to run.")] = "cuda",
     tokens: Annotated[int, typer.Option(help="Of an output.")] = 128,
