@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from specdec.engine.attention import Rule
+from specdec.engine.host.packed_step import PackedStep, SlabSpan
+from specdec.engine.host.slab import Slab
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.packed_step import FOLD_LIMIT, PackedStep, Span, tail_mask, tree_mask
-from specdec.engine.slab import Slab
+from specdec.engine.span import FOLD_LIMIT, tail_mask, tree_mask
 from specdec.tree import Tree
 
 QUERY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH, LAYERS = 6, 2, 8, 4, 2
@@ -47,7 +48,8 @@ class Session:
         keys = torch.full((*shape, KEY_WIDTH), float("nan"), dtype=torch.float64)
         values = torch.full((*shape, VALUE_WIDTH), float("nan"), dtype=torch.float64)
         keys[:, 0, :, :start], values[:, 0, :, :start] = self.key[:, :, :start], self.value[:, :, :start]
-        self.slab = Slab(keys, values, total + 2, tokens=[0] * start)
+        self.slab = Slab(keys, values, total + 2)
+        self.slab.grow([0] * start)
 
     def expected(self, layer: int, rule: Rule) -> Tensor:
         """[count, query heads, value width] by the formula, one query and one head at a time."""
@@ -74,8 +76,8 @@ class Session:
         parent = self.tree.parents[row - self.start]
         return [*self.lineage(self.start + parent), row] if parent >= 0 else [*range(self.start), row]
 
-    def span(self) -> Span:
-        return Span(self.slab, self.count, self.tree)
+    def span(self) -> SlabSpan:
+        return SlabSpan(self.slab, self.count, self.tree)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -113,7 +115,7 @@ def check(sessions: list[Session], rule: Rule) -> None:
 def test_new_keys_and_values_lie_behind_the_old_ones_in_the_slab() -> None:
     torch.manual_seed(0)
     session = Session(5, 3)
-    step = PackedStep([Span(session.slab, 3)])
+    step = PackedStep([SlabSpan(session.slab, 3)])
     for layer in range(LAYERS):
         key, value = session.key[layer, None, :, 5:], session.value[layer, None, :, 5:]
         step.attend(layer, session.query[None, :, 5:], key, value, RULES["plain"])
@@ -145,7 +147,7 @@ def test_spans_of_a_session_grow_with_it() -> None:
         session.slab.tokens = [0] * start
         share = slice(start, end)
         outputs.append(
-            PackedStep([Span(session.slab, end - start)]).attend(
+            PackedStep([SlabSpan(session.slab, end - start)]).attend(
                 0,
                 session.query[None, :, share],
                 session.key[0, None, :, share],
