@@ -26,7 +26,8 @@ class Pages:
     def read(self, slots: Sequence[int]) -> Tensor:
         """[layers, heads, slots, key_width + value_width]"""
         index = self._index(slots)
-        return torch.cat([part.index_select(1, index) for part in self._flat()], dim=-1).transpose(1, 2)
+        kv = torch.cat([part.index_select(1, index) for part in self._flat()], dim=-1)
+        return kv.transpose(1, 2).contiguous()
 
     def write(self, slots: Sequence[int], kv: Tensor) -> None:
         """Put what `read` gave into slots."""

@@ -68,15 +68,17 @@ NODES = [50, 61, 72, 83, 94, 105]
 PATH = [0, 2, 4, 5]
 
 
-def load(folder: Path) -> Engine:
-    return Engine.load(folder, dtype="float32", device="cpu", kv_bytes=1 << 23, threads=1)
+def load(folder: Path, **place: Any) -> Engine:
+    return Engine.load(folder, **({"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 23, "threads": 1} | place))
 
 
 @pytest.mark.parametrize("architecture", MATRIX)
-def test_an_architecture_is_served_as_transformers_runs_it(architecture: str, tmp_path: Path) -> None:
+def test_an_architecture_is_served_as_transformers_runs_it(
+    architecture: str, place: dict[str, Any], tmp_path: Path
+) -> None:
     folder = make_tiny_model(tmp_path, architecture, seed=2, layers=3, **MATRIX[architecture])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    engine = load(folder)
+    engine = load(folder, **place)
     for name in "ab":
         engine.admit(name, 60)
     engine.forward([Chunk("a", TEXT[:11], 0), Chunk("b", TEXT[:5], 0)])
@@ -104,7 +106,7 @@ def last(model: Any, tokens: list[int]) -> Tensor:
 
 
 def close(got: Tensor, want: Tensor) -> None:
-    torch.testing.assert_close(got, want, rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("architecture", REFUSED)
