@@ -1,7 +1,9 @@
 """Places for an engine in tests: slabs, pages, and pages with kernels and graphs that any machine can run."""
 
+import os
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from specdec.engine.attention import Rule
 from specdec.engine.host.place import open_host
 from specdec.engine.paged.graphs import Replay
 from specdec.engine.paged.inputs import Inputs
+from specdec.engine.paged.kernels import Kernels
 from specdec.engine.paged.pages import PAGE_TOKENS
 from specdec.engine.paged.place import Paged
 from specdec.engine.place import Open
@@ -77,3 +80,12 @@ def graphs(capture: CallingCapture | None = None) -> Paged:
 
 
 PLACES: dict[str, Callable[[], Open]] = {"slabs": lambda: open_host, "pages": Paged, "graphs": graphs}
+
+
+def triton_kernels() -> Kernels:
+    """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter."""
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("needs a GPU that PyTorch can use, or none at all")
+    from specdec.engine.paged.triton_kernels import TritonKernels
+
+    return TritonKernels() if torch.cuda.is_available() else TritonKernels(programs=24)

@@ -17,12 +17,18 @@ _ROWS = 64
 _TILE_BYTES = 1 << 14
 """Of the keys that a program looks at together."""
 _PROGRAMS = 256
-"""Enough to fill a large GPU: with fewer sequences and heads, keys are split."""
+"""Enough to fill a large GPU."""
 _SPLITS = 32
+_COMPILED = {"num_stages": 2, "enable_fp_fusion": True}
+"""How kernels are compiled; said aloud because Triton's defaults change."""
 
 
 class TritonKernels:
     """See `kernels.Kernels`."""
+
+    def __init__(self, programs: int = _PROGRAMS) -> None:
+        """Where sequences and heads make fewer than so many programs, keys are split between more."""
+        self._programs = programs
 
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """See `Kernels.store`."""
@@ -31,7 +37,7 @@ class TritonKernels:
         code.store[(tokens, heads)](
             key, value, keys, values, slots, *key.stride()[1:], *value.stride()[1:],
             heads=heads, key_width=key_width, value_width=value_width,
-            columns=triton.next_power_of_2(max(key_width, value_width)),
+            columns=triton.next_power_of_2(max(key_width, value_width)), **_COMPILED,
         )  # fmt: skip
 
     def attend(
@@ -44,7 +50,7 @@ class TritonKernels:
         key_columns, value_columns = (max(16, triton.next_power_of_2(width)) for width in (key_width, value_width))
         rows = min(_ROWS, max(16, triton.next_power_of_2(queries * groups)))
         tiles = triton.cdiv(queries * groups, rows)
-        splits = _splits(sequences * heads * tiles)
+        splits = self._splits(sequences * heads * tiles)
         shape = (sequences, heads, splits, tiles * rows)
         sums = torch.empty(*shape, value_columns, dtype=torch.float32, device=query.device)
         tops, masses = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
@@ -56,13 +62,13 @@ class TritonKernels:
             heads=heads, groups=groups, tiles=tiles, tile_rows=rows, splits=splits, page_tokens=page_tokens,
             tile_keys=_keys_of_a_tile(max(key_columns, value_columns) * keys.element_size()),
             key_width=key_width, key_columns=key_columns, value_width=value_width, value_columns=value_columns,
-            capped=rule.softcap is not None, windowed=rule.window is not None, num_stages=2,
+            capped=rule.softcap is not None, windowed=rule.window is not None, **_COMPILED,
         )  # fmt: skip
         out = torch.empty(1, tokens, query_heads, value_width, dtype=query.dtype, device=query.device)
         code.join[(tokens, query_heads)](
             sums, tops, masses, inputs.owner, inputs.starts, sums if rule.sinks is None else rule.sinks, out,
             heads=heads, groups=groups, tile_rows=tiles * rows, splits=splits,
-            value_width=value_width, value_columns=value_columns, has_sinks=rule.sinks is not None,
+            value_width=value_width, value_columns=value_columns, has_sinks=rule.sinks is not None, **_COMPILED,
         )  # fmt: skip
         return out
 
@@ -71,10 +77,9 @@ class TritonKernels:
         row = torch.zeros(1, 1, 1, 16, device=device)
         self.store(row, row, row, row, torch.zeros(1, dtype=torch.long, device=device))
 
-
-def _splits(programs: int) -> int:
-    """A power of two: into how many parts the keys of each sequence are split."""
-    return 1 << min(_SPLITS, max(1, _PROGRAMS // programs)).bit_length() - 1
+    def _splits(self, programs: int) -> int:
+        """A power of two: into how many parts the keys of each sequence are split."""
+        return 1 << min(_SPLITS, max(1, self._programs // programs)).bit_length() - 1
 
 
 def _keys_of_a_tile(row_bytes: int) -> int:
