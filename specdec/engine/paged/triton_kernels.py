@@ -34,11 +34,12 @@ class TritonKernels:
         """See `Kernels.store`."""
         _, heads, tokens, key_width = key.shape
         value_width = value.shape[3]
-        code.store[(tokens, heads)](
-            key, value, keys, values, slots, *key.stride()[1:], *value.stride()[1:],
-            heads=heads, key_width=key_width, value_width=value_width,
-            columns=triton.next_power_of_2(max(key_width, value_width)), **_COMPILED,
-        )  # fmt: skip
+        with torch.cuda.device_of(key):
+            code.store[(tokens, heads)](
+                key, value, keys, values, slots, *key.stride()[1:], *value.stride()[1:],
+                heads=heads, key_width=key_width, value_width=value_width,
+                columns=triton.next_power_of_2(max(key_width, value_width)), **_COMPILED,
+            )  # fmt: skip
 
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, inputs: Inputs[Tensor], rule: Rule, queries: int
@@ -54,22 +55,23 @@ class TritonKernels:
         shape = (sequences, heads, splits, tiles * rows)
         sums = torch.empty(*shape, value_columns, dtype=torch.float32, device=query.device)
         tops, masses = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
-        code.attend[(sequences, heads * tiles, splits)](
-            query, keys, values, sums, tops, masses,
-            inputs.starts, inputs.lengths, inputs.tables, inputs.pages, inputs.bits, inputs.positions,
-            *query.stride()[1:], key_width**-0.5 if rule.scale is None else rule.scale,
-            rule.softcap or 1.0, rule.window or 0,
-            heads=heads, groups=groups, tiles=tiles, tile_rows=rows, splits=splits, page_tokens=page_tokens,
-            tile_keys=_keys_of_a_tile(max(key_columns, value_columns) * keys.element_size()),
-            key_width=key_width, key_columns=key_columns, value_width=value_width, value_columns=value_columns,
-            capped=rule.softcap is not None, windowed=rule.window is not None, **_COMPILED,
-        )  # fmt: skip
         out = torch.empty(1, tokens, query_heads, value_width, dtype=query.dtype, device=query.device)
-        code.join[(tokens, query_heads)](
-            sums, tops, masses, inputs.owner, inputs.starts, sums if rule.sinks is None else rule.sinks, out,
-            heads=heads, groups=groups, tile_rows=tiles * rows, splits=splits,
-            value_width=value_width, value_columns=value_columns, has_sinks=rule.sinks is not None, **_COMPILED,
-        )  # fmt: skip
+        with torch.cuda.device_of(query):
+            code.attend[(sequences, heads * tiles, splits)](
+                query, keys, values, sums, tops, masses,
+                inputs.starts, inputs.lengths, inputs.tables, inputs.pages, inputs.bits, inputs.positions,
+                *query.stride()[1:], key_width**-0.5 if rule.scale is None else rule.scale,
+                rule.softcap or 1.0, rule.window or 0,
+                heads=heads, groups=groups, tiles=tiles, tile_rows=rows, splits=splits, page_tokens=page_tokens,
+                tile_keys=_keys_of_a_tile(max(key_columns, value_columns) * keys.element_size()),
+                key_width=key_width, key_columns=key_columns, value_width=value_width, value_columns=value_columns,
+                capped=rule.softcap is not None, windowed=rule.window is not None, **_COMPILED,
+            )  # fmt: skip
+            code.join[(tokens, query_heads)](
+                sums, tops, masses, inputs.owner, inputs.starts, sums if rule.sinks is None else rule.sinks, out,
+                heads=heads, groups=groups, tile_rows=tiles * rows, splits=splits,
+                value_width=value_width, value_columns=value_columns, has_sinks=rule.sinks is not None, **_COMPILED,
+            )  # fmt: skip
         return out
 
     def try_out(self, device: torch.device) -> None:
