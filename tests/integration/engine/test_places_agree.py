@@ -147,10 +147,10 @@ def engines(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iter
 
 
 MOVES = ("admit", "forward", "forward", "branch", "truncate", "fork", "restore", "release")
-moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integers(1, 60)), max_size=30)
+moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integers(1, 60)), min_size=12, max_size=40)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves)
 def test_an_engine_over_pages_says_what_one_over_slabs_says(
     engines: tuple[Engine, Engine], moves: list[tuple[int, str, int]]

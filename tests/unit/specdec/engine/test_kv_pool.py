@@ -302,6 +302,32 @@ def test_a_fork_comes_in_only_where_there_is_room(pool: Pool, memory: str) -> No
     assert holds(kv, "a")
 
 
+def test_what_is_written_over_a_rolled_back_prefix_leaves_those_who_share_it_alone(pool: Pool) -> None:
+    kv = pool(20)
+    kv.admit("a", 100)
+    run(kv, "a", text(3 * PAGE))
+    kv.seal("a")
+    kv.admit("b", 100, text(3 * PAGE + 1))
+    kv.truncate("a", 5)
+    run(kv, "a", text(3 * PAGE, 500))
+    assert kv["b"].tokens == text(3 * PAGE)
+    assert holds(kv, "a")
+    assert holds(kv, "b")
+
+
+def test_pages_that_only_ended_sessions_share_are_given_up_before_a_session_is_refused(pool: Pool) -> None:
+    kv = pool(3)
+    kv.admit("a", 100)
+    run(kv, "a", text(2 * PAGE))
+    kv.release("a")
+    kv.admit("b", 100, text(2 * PAGE + 1))
+    run(kv, "b", text(2 * PAGE + 1)[kv["b"].length :])
+    kv.truncate("b", PAGE + 1)
+    assert kv.reserve("b", 3 * PAGE)
+    run(kv, "b", text(PAGE, 500))
+    assert holds(kv, "b")
+
+
 def test_blocks_of_a_fork_serve_others_once_they_have_stood_their_verdict(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
@@ -318,7 +344,7 @@ def test_blocks_of_a_fork_serve_others_once_they_have_stood_their_verdict(pool: 
 
 
 MOVES = ("in", "grow", "stray", "branch", "back", "fork", "out")
-moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integers(1, 50)), max_size=60)
+moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integers(1, 50)), min_size=5, max_size=60)
 
 
 @pytest.mark.parametrize("store", STORES)
