@@ -82,10 +82,10 @@ def graphs(capture: CallingCapture | None = None) -> Paged:
 PLACES: dict[str, Callable[[], Open]] = {"slabs": lambda: open_host, "pages": Paged, "graphs": graphs}
 
 
-def triton_kernels() -> Kernels:
-    """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter."""
+def triton_kernels(programs: int = 24) -> Kernels:
+    """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter, where programs are slow."""
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs a GPU that PyTorch can use, or none at all")
     from specdec.engine.paged.triton_kernels import TritonKernels
 
-    return TritonKernels() if torch.cuda.is_available() else TritonKernels(programs=24)
+    return TritonKernels() if torch.cuda.is_available() else TritonKernels(programs)

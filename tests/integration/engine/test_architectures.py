@@ -9,7 +9,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, Engine
+from specdec.engine.paged.place import Paged
 from specdec.errors import ModelRefused
+from tests.places import CallingCapture, triton_kernels
 from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
 
 pytestmark = pytest.mark.integration
@@ -76,6 +78,20 @@ def load(folder: Path, **place: Any) -> Engine:
 def test_an_architecture_is_served_as_transformers_runs_it(
     architecture: str, place: dict[str, Any], tmp_path: Path
 ) -> None:
+    check(architecture, place, tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "mistral", "gemma2", "gpt_oss", "deepseek_v3"])
+def test_an_architecture_is_served_so_by_the_kernels_of_a_gpu(architecture: str, tmp_path: Path) -> None:
+    check(architecture, {"place": Paged(triton_kernels(programs=8))}, tmp_path)
+
+
+def test_the_kernels_of_a_gpu_may_be_captured(tmp_path: Path) -> None:
+    check("llama", {"place": Paged(triton_kernels(programs=8), CallingCapture)}, tmp_path)
+
+
+def check(architecture: str, place: dict[str, Any], tmp_path: Path) -> None:
+    """A tree beside a prompt, then what is kept of the one and rolled back of the other."""
     folder = make_tiny_model(tmp_path, architecture, seed=2, layers=3, **MATRIX[architecture])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     engine = load(folder, **place)
