@@ -83,7 +83,7 @@ PLACES: dict[str, Callable[[], Open]] = {"slabs": lambda: open_host, "pages": Pa
 
 
 def triton_kernels(programs: int = 24) -> Kernels:
-    """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter, where programs are slow."""
+    """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter, in few programs."""
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs a GPU that PyTorch can use, or none at all")
     from specdec.engine.paged.triton_kernels import TritonKernels
