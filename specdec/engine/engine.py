@@ -103,8 +103,8 @@ class Engine:
     def fork(self, session: str, new: str, limit: int) -> bool:
         """Let in a session that has all the tokens of another, may reach `limit`, and grows apart from it.
 
-        In pages it takes no memory and no time that depends on the tokens: both share every page, and whichever first
-        writes behind the common tokens takes a page and copies the last one of them. In slabs all is copied now.
+        In pages no keys and values are copied: both share every page, and where the last one is not full, whichever
+        writes to it first copies it to a page of its own. In slabs everything is copied at once.
 
         Returns:
             False when there is no room now.

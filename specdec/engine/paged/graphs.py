@@ -63,7 +63,7 @@ class Graphs:
         self._row = torch.zeros(
             room(Shape(TOKENS[-1], SEQUENCES[-1], QUERIES[-1]), TABLE), dtype=torch.long, device=device
         )
-        self._replays: dict[Shape, Replay] = {}
+        self._captured: dict[Shape, tuple[Replay, Inputs[Tensor]]] = {}
 
     def run(self, shape: Shape, flat: Tensor) -> tuple[Tensor, Inputs[Tensor]] | None:
         """Run the pass that a flat row describes.
@@ -72,20 +72,23 @@ class Graphs:
             The logits of all tokens of the bucket, valid until the next run, and the row's views on the device; None
             when the pass must be run otherwise.
         """
-        if flat.numel() > self._row.numel() or not (shape in self._replays or self._switch.on):
+        if flat.numel() > self._row.numel() or not (shape in self._captured or self._switch.on):
             return None
         self._row[: flat.numel()].copy_(flat, non_blocking=True)
-        replay = self._replays.get(shape) or self._captured(shape)
-        return None if replay is None else (replay(), views(self._row, shape))
+        found = self._captured.get(shape) or self._capture_pass(shape)
+        if found is None:
+            return None
+        replay, inputs = found
+        return replay(), inputs
 
-    def _captured(self, shape: Shape) -> Replay | None:
+    def _capture_pass(self, shape: Shape) -> tuple[Replay, Inputs[Tensor]] | None:
         inputs = views(self._row, shape)
         try:
-            self._replays[shape] = self._capture(lambda: self._work(inputs, shape))
+            self._captured[shape] = self._capture(lambda: self._work(inputs, shape)), inputs
         except Exception as error:  # noqa: BLE001 - whatever a model does that cannot be captured, it can still be run
             self._switch.on = False
             _log.warning("the model cannot be captured, its passes run operation by operation: %s", error)
-        return self._replays.get(shape)
+        return self._captured.get(shape)
 
 
 def bucket(counts: Sequence[int]) -> Shape | None:

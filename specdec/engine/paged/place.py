@@ -15,6 +15,7 @@ from specdec.engine.paged.page_list import PageList
 from specdec.engine.paged.page_store import PageStore
 from specdec.engine.paged.runner import Runner
 from specdec.engine.place import Place
+from specdec.errors import ModelRefused
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +47,15 @@ class Paged:
         return cls() if kernels is None else cls(kernels, partial(CudaCapture, device), COMMON)
 
     def __call__(self, decoder: Decoder, layout: KvLayout, budget: int) -> Place[PageList]:
-        """Allocate the whole budget."""
-        store = PageStore(layout, budget)
+        """Allocate the whole budget.
+
+        Raises:
+            ModelRefused: the device has not so much memory.
+        """
+        try:
+            store = PageStore(layout, budget)
+        except torch.OutOfMemoryError as error:
+            raise ModelRefused(f"{layout.device} has no room for kv_bytes of {budget}") from error
         runner = Runner(decoder, store.memory, self._kernels)
         if self._capture is not None and self._switch.on:
             runner.capture_with(self._capture(), self._switch)
