@@ -9,7 +9,7 @@ from specdec.blocks import BLOCK_TOKENS
 from specdec.engine.kv_layout import KvLayout
 
 PAGE_TOKENS = BLOCK_TOKENS
-"""A page is a block: what is named by one hash is shared as one page, and no page is ever shared in part."""
+"""A page is a block: what is named by one hash is shared as one page. Only a fork shares a page that is not full."""
 
 
 class Pages:

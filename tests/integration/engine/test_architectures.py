@@ -64,6 +64,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 4},
 }
 
+GPU = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where Triton's kernels run; on the host in their interpreter."""
+
 TEXT = [(7 + 31 * i * i) % 320 for i in range(2 * WINDOW + 4)]
 TREE = [-1, 0, 0, 1, 2, 4]
 NODES = [50, 61, 72, 83, 94, 105]
@@ -83,11 +86,11 @@ def test_an_architecture_is_served_as_transformers_runs_it(
 
 @pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
 def test_an_architecture_is_served_so_by_the_kernels_of_a_gpu(architecture: str, tmp_path: Path) -> None:
-    check(architecture, {"place": Paged(triton_kernels(programs=8))}, tmp_path)
+    check(architecture, {"device": GPU, "place": Paged(triton_kernels(programs=8))}, tmp_path)
 
 
 def test_the_kernels_of_a_gpu_may_be_captured(tmp_path: Path) -> None:
-    check("llama", {"place": Paged(triton_kernels(programs=8), CallingCapture)}, tmp_path)
+    check("llama", {"device": GPU, "place": Paged(triton_kernels(programs=8), CallingCapture)}, tmp_path)
 
 
 def check(architecture: str, place: dict[str, Any], tmp_path: Path) -> None:

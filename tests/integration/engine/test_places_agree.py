@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from specdec.engine import Chunk, Engine
 from specdec.tree import Tree
+from tests.devices import NO_CUDA
 from tests.places import PLACES
 
 pytestmark = pytest.mark.integration
@@ -134,14 +136,13 @@ class World:
         torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=["pages", "graphs"])
+@pytest.fixture(scope="module", params=["pages", "graphs", pytest.param("cuda", marks=NO_CUDA)])
 def engines(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iterator[tuple[Engine, Engine]]:
     """One over slabs that never runs out, one over a few pages."""
 
     def load(place: str, kv_bytes: int) -> Engine:
-        return Engine.load(
-            tiny("llama"), dtype="float32", device="cpu", kv_bytes=kv_bytes, threads=1, place=PLACES[place]()
-        )
+        where: dict[str, Any] = {"device": "cuda"} if place == "cuda" else {"device": "cpu", "place": PLACES[place]()}
+        return Engine.load(tiny("llama"), dtype="float32", kv_bytes=kv_bytes, threads=1, **where)
 
     return load("slabs", 1 << 24), load(request.param, PAGES * 16 * TOKEN_BYTES)
 

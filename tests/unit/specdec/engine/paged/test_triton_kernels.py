@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Heads, Rule, Sequences]] = {
     "many keys": (Heads(), Rule(None, None, None, None), [(700, 2, None), (1, 1, None)]),
     "many keys, one window": (Heads(), Rule(None, 100, None, None), [(700, 2, None), (90, 4, None)]),
 }
-EXACT = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+EXACT = {torch.float32: 5e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 DTYPES = [torch.float32, *(pytest.param(each, marks=NO_CUDA) for each in (torch.float16, torch.bfloat16))]
 PADDING = 3
 
