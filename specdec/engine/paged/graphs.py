@@ -65,6 +65,10 @@ class Graphs:
         )
         self._captured: dict[Shape, tuple[Replay, Inputs[Tensor]]] = {}
 
+    def offers(self, shape: Shape) -> bool:
+        """Whether a pass of that shape is captured, or may yet be."""
+        return shape in self._captured or self._switch.on
+
     def run(self, shape: Shape, flat: Tensor) -> tuple[Tensor, Inputs[Tensor]] | None:
         """Run the pass that a flat row describes.
 
@@ -72,7 +76,7 @@ class Graphs:
             The logits of all tokens of the bucket, valid until the next run, and the row's views on the device; None
             when the pass must be run otherwise.
         """
-        if flat.numel() > self._row.numel() or not (shape in self._captured or self._switch.on):
+        if flat.numel() > self._row.numel() or not self.offers(shape):
             return None
         self._row[: flat.numel()].copy_(flat, non_blocking=True)
         found = self._captured.get(shape) or self._capture_pass(shape)

@@ -49,7 +49,7 @@ class Runner:
     def _replayed(self, holdings: Sequence[PageList], batch: Batch, shares: Sequence[Reach]) -> Tensor | None:
         """The logits, None when no graph fits."""
         shape = bucket(batch.counts)
-        if self._graphs is None or shape is None:
+        if self._graphs is None or shape is None or not self._graphs.offers(shape):
             return None
         run = self._graphs.run(shape, flatten(shape, holdings, batch, shares, self._pin))
         if run is None:

@@ -30,8 +30,8 @@ def store(  # noqa: PLR0913 - a kernel has no objects to take
 def attend(  # noqa: PLR0913
     query, keys, values, sums, tops, masses,
     starts, lengths, tables, pages, bits, positions,
-    query_head, query_token, query_column, scale, softcap, window,
-    heads: tl.constexpr, groups: tl.constexpr, tiles: tl.constexpr, tile_rows: tl.constexpr, splits: tl.constexpr,
+    query_head, query_token, query_column, scale, softcap, window, splits,
+    heads: tl.constexpr, groups: tl.constexpr, tiles: tl.constexpr, tile_rows: tl.constexpr,
     page_tokens: tl.constexpr, tile_keys: tl.constexpr,
     key_width: tl.constexpr, key_columns: tl.constexpr, value_width: tl.constexpr, value_columns: tl.constexpr,
     capped: tl.constexpr, windowed: tl.constexpr,

@@ -1,15 +1,20 @@
 """Which architectures are served, each proved by a tree of drafts beside a prompt, and which are refused by name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, Engine
+from specdec.engine.attention import attending
+from specdec.engine.loader import load_decoder
 from specdec.engine.paged.place import Paged
+from specdec.engine.probe import Recorder
 from specdec.errors import ModelRefused
 from tests.places import CallingCapture, triton_kernels
 from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
@@ -126,6 +131,33 @@ def last(model: Any, tokens: list[int]) -> Tensor:
 
 def close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got.cpu(), want, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("architecture", MATRIX)
+def test_a_pass_reads_nothing_back_so_that_it_can_be_captured(architecture: str, tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path, architecture, seed=2, layers=3, **MATRIX[architecture])
+    decoder, _ = load_decoder(folder, "float32", "cpu")
+    row = torch.arange(4)[None]
+    with attending(Recorder()):
+        decoder.run(row, row, 0)
+        with ReadsBack() as seen:
+            decoder.run(row, row, 0)
+    # transformers looks for padding among the ids of gpt2, which is served all the same, and not captured.
+    assert seen.found == ({"aten::item"} if architecture == "gpt2" else set())
+
+
+class ReadsBack(TorchDispatchMode):
+    """Which operations need numbers of a device on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        name = func.name().partition(".")[0]
+        if name in {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::equal", "aten::masked_select"}:
+            self.found.add(name)
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("architecture", REFUSED)
