@@ -16,6 +16,7 @@ from specdec.engine.paged.page_store import PageStore
 from specdec.engine.paged.runner import Runner
 from specdec.engine.place import Place
 from specdec.errors import ModelRefused
+from specdec.kernels import usable
 
 _log = logging.getLogger(__name__)
 
@@ -64,12 +65,9 @@ class Paged:
 
 def _kernels(device: torch.device) -> Kernels | None:
     """Triton's kernels where Triton works: it comes with PyTorch for CUDA, and needs a C compiler at run time."""
-    try:
+    if usable(device):
         from specdec.engine.paged.triton_kernels import TritonKernels
 
-        kernels = TritonKernels()
-        kernels.try_out(device)
-    except Exception as error:  # noqa: BLE001 - whatever is missing, plain PyTorch does the same
-        _log.warning("Triton does not run here, attention gathers its pages and passes are not captured: %s", error)
-        return None
-    return kernels
+        return TritonKernels()
+    _log.warning("Triton does not run here, so attention gathers its pages and passes are not captured")
+    return None

@@ -4,8 +4,6 @@ The keys of a sequence are split between programs, each of which keeps a running
 they found (split-KV, "flash decoding"). What differs from pass to pass is read from tensors: a launch can be captured.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 import triton
 from torch import Tensor
@@ -36,7 +34,7 @@ class TritonKernels:
         """See `Kernels.store`."""
         _, heads, tokens, key_width = key.shape
         value_width = value.shape[3]
-        with _on(key.device):
+        with torch.cuda.device_of(key):
             code.store[(tokens, heads)](
                 key, value, keys, values, slots, *key.stride()[1:], *value.stride()[1:],
                 heads=heads, key_width=key_width, value_width=value_width,
@@ -58,7 +56,7 @@ class TritonKernels:
         sums = torch.empty(*shape, value_columns, dtype=torch.float32, device=query.device)
         tops, masses = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
         out = torch.empty(1, tokens, query_heads, value_width, dtype=query.dtype, device=query.device)
-        with _on(query.device):
+        with torch.cuda.device_of(query):
             code.attend[(sequences, heads * tiles, splits)](
                 query, keys, values, sums, tops, masses,
                 inputs.starts, inputs.lengths, inputs.tables, inputs.pages, inputs.bits, inputs.positions,
@@ -76,19 +74,9 @@ class TritonKernels:
             )  # fmt: skip
         return out
 
-    def try_out(self, device: torch.device) -> None:
-        """Raise what is raised where Triton cannot run."""
-        row = torch.zeros(1, 1, 1, 16, device=device)
-        self.store(row, row, row, row, torch.zeros(1, dtype=torch.long, device=device))
-
     def _splits(self, programs: int) -> int:
         """A power of two: into how many parts the keys of each sequence are split."""
         return 1 << min(_SPLITS, max(1, self._programs // programs)).bit_length() - 1
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _keys_of_a_tile(row_bytes: int) -> int:

@@ -1,5 +1,8 @@
 """Triton's kernels attend as plain PyTorch does, to the pages of each sequence and to nothing else."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -144,3 +147,42 @@ def test_what_a_row_computes_does_not_depend_on_its_batch_mates(triton: Kernels,
             flat = part.flatten(1, 2)
             flat[:, layer.lists[0].slots(0, 40)] = torch.arange(40.0, device=place)[:, None, None].sin()
     assert torch.equal(one.run(triton, heads, rule)[:, :3], other.run(triton, heads, rule)[:, :3])
+
+
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from specdec.engine.paged import triton_code as code
+
+def compile(kernel, types, given):
+    types = [*types.split(), *["constexpr"] * len(given)]
+    source = ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), given)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_stages": 2, "enable_fp_fusion": True})
+    assert b"ELF" in made.asm["cubin"][:4]
+
+ints = "*i64 " * 6
+widths = {"key_width": 128, "key_columns": 128, "value_width": 128, "value_columns": 128}
+heads = {"heads": 8, "groups": 4, "tiles": 1, "tile_rows": 64, "page_tokens": 16}
+for kind, keys, asked in (("*bf16", 64, False), ("*bf16", 64, True), ("*fp32", 32, True)):
+    types = f"{kind} {kind} {kind} *fp32 *fp32 *fp32 {ints} i32 i32 i32 fp32 fp32 i32 i32"
+    compile(code.attend, types, {**heads, "tile_keys": keys, **widths, "capped": asked, "windowed": asked})
+    of_all = {"heads": 8, "groups": 4, "tile_rows": 64, "splits": 32, "value_width": 128, "value_columns": 128}
+    compile(code.join, f"*fp32 *fp32 *fp32 *i64 *i64 *fp32 {kind}", {**of_all, "has_sinks": asked})
+    compile(
+        code.store,
+        f"{kind} {kind} {kind} {kind} *i64 i32 i32 i32 i32 i32 i32",
+        {"heads": 8, "key_width": 128, "value_width": 128, "columns": 128},
+    )
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
+def test_they_compile_for_a_gpu() -> None:
+    compiled = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMPILED],
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert compiled.returncode == 0, compiled.stderr
