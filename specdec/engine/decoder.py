@@ -42,21 +42,35 @@ class Decoder:
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int], keep: Sequence[int]) -> Tensor:
         """Logits of the tokens `keep` of one packed row, float32 [len(keep), vocab_size], a copy the caller owns."""
-        with torch.inference_mode():
-            logits: Tensor = self._model(
-                input_ids=torch.tensor([tokens], dtype=torch.long, device=self.device),
-                position_ids=torch.tensor([positions], dtype=torch.long, device=self.device),
-                logits_to_keep=self._rows(len(tokens), keep),
-                use_cache=False,
-            ).logits[0]
+        rows = self.run(self._ids(tokens), self._ids(positions), self._rows(len(tokens), keep))
         # Copied outside inference mode: in there it would be a tensor that nobody may write to later.
-        return logits[:, : self.vocab_size].to(torch.float32, copy=True)
+        return rows.to(torch.float32, copy=True)
+
+    def run(self, ids: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
+        """One pass over a packed row that can be captured: nothing of it is read back to the host.
+
+        Args:
+            ids: [1, T].
+            positions: [1, T].
+            keep: indices of the tokens that need logits, or how many of the last do; 0 is all.
+
+        Returns:
+            [rows, vocab_size], the model's own tensor in its own type.
+        """
+        with torch.inference_mode():
+            row: Tensor = self._model(
+                input_ids=ids, position_ids=positions, logits_to_keep=keep, use_cache=False
+            ).logits[0]
+        return row[:, : self.vocab_size]
+
+    def _ids(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor([numbers], dtype=torch.long, device=self.device)
 
     def _rows(self, total: int, keep: Sequence[int]) -> Tensor | int:
         """How transformers is told of `keep`: a number of last rows, which is a view, or else the rows."""
         if keep and keep[0] == total - len(keep):
             return len(keep)
-        return torch.tensor(keep, dtype=torch.long, device=self.device)
+        return self._ids(keep)[0]
 
     def plain_logits(self, tokens: Sequence[int]) -> Tensor:
         """Logits of a whole sequence by transformers' own eager attention, the reference: [len(tokens), vocab_size]."""

@@ -5,7 +5,7 @@ One thread owns an engine. The last committed token of a session is pending: it 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,9 +14,12 @@ from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
 from specdec.engine.facts import Facts
 from specdec.engine.forward import forward
+from specdec.engine.holding import Holding
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.loader import load_decoder
+from specdec.engine.place import Open
+from specdec.engine.places import place_for
 from specdec.engine.self_check import prove
 from specdec.errors import InternalError, ModelRefused
 
@@ -24,11 +27,17 @@ from specdec.errors import InternalError, ModelRefused
 class Engine:
     """A loaded model and the KV of its sessions."""
 
-    def __init__(self, decoder: Decoder, facts: Facts, layout: KvLayout, kv_bytes: int) -> None:
-        self._decoder = decoder
-        self._pool = KvPool(layout, kv_bytes, facts.fingerprint)
-        if not self._pool.capacity:
-            raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {layout.page_bytes}")
+    def __init__(
+        self, decoder: Decoder, facts: Facts, layout: KvLayout, kv_bytes: int, place: Open[Any] | None = None
+    ) -> None:
+        """`place` None is the one for the model's device."""
+        opened = (place or place_for(decoder.device))(decoder, layout, kv_bytes)
+        if not opened.store.total:
+            page_bytes = opened.store.page_bytes
+            raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {page_bytes}")
+        opened.warm()
+        self._run = opened.run
+        self._pool: KvPool[Holding] = KvPool(opened.store, facts.fingerprint)
         self.kv_layout = layout
         self.name = facts.name
         self.vocab_size = facts.vocab_size
@@ -41,8 +50,16 @@ class Engine:
         self.device = decoder.device
 
     @classmethod
-    def load(
-        cls, path: Path, *, dtype: str, device: str, kv_bytes: int, threads: int | None, compiled: bool = False
+    def load(  # noqa: PLR0913 - one for each setting, and one for tests
+        cls,
+        path: Path,
+        *,
+        dtype: str,
+        device: str,
+        kv_bytes: int,
+        threads: int | None,
+        compiled: bool = False,
+        place: Open[Any] | None = None,
     ) -> Self:
         """Load a local model folder and prove that packed passes over it equal plain ones.
 
@@ -53,6 +70,7 @@ class Engine:
             kv_bytes: budget of all sessions' keys and values together.
             threads: PyTorch's threads in this process; None leaves them.
             compiled: whether to compile the model, which takes from seconds to minutes and makes its passes faster.
+            place: where keys and values lie; None is the one for the device.
 
         Raises:
             ModelRefused: the folder cannot be served; the message says which and why.
@@ -62,7 +80,8 @@ class Engine:
         decoder, facts = load_decoder(path, dtype, device)
         if compiled:
             decoder.compile()
-        return cls(decoder, facts, prove(path, decoder), kv_bytes)
+        place = place or place_for(decoder.device)
+        return cls(decoder, facts, prove(path, decoder, place), kv_bytes, place)
 
     @property
     def memory(self) -> KvMemory:
@@ -80,6 +99,20 @@ class Engine:
         `length`. The last of `tokens` is always left to compute.
         """
         return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)
+
+    def fork(self, session: str, new: str, limit: int) -> bool:
+        """Let in a session that has all the tokens of another, may reach `limit`, and grows apart from it.
+
+        In pages no keys and values are copied: both share every page, and where the last one is not full, whichever
+        writes to it first copies it to a page of its own. In slabs everything is copied at once.
+
+        Returns:
+            False when there is no room now.
+
+        Raises:
+            InternalError: an unknown session, one with a tree to keep a path of, or longer than `limit`.
+        """
+        return self.can_ever_admit(limit) and self._pool.fork(session, new, limit)
 
     def reserve(self, session: str, length: int) -> bool:
         """Have memory for the first `length` tokens of the session; False when there is none now."""
@@ -116,10 +149,10 @@ class Engine:
         Raises:
             InternalError: the session has no KV for all of them.
         """
-        slab = self._pool[session]
-        if slab.tree is not None or not 0 <= start < stop <= slab.length:
+        holding = self._pool[session]
+        if holding.tree is not None or not 0 <= start < stop <= holding.length:
             raise InternalError(f"session {session} has no keys and values for tokens {start}..{stop - 1}")
-        return slab.read(start, stop).cpu()
+        return holding.read(start, stop).cpu()
 
     def held(self, tokens: Sequence[int], domain: str = "") -> int:
         """How many of `tokens`, from the first, a session let in with them would have at once; whole blocks."""
@@ -130,8 +163,8 @@ class Engine:
 
         `tokens` are whole blocks. Only what has stood its verdict is given: no draft that may yet be rejected.
         """
-        slab, held = self._pool.holder(tokens, domain)
-        return slab.read(start, held).cpu() if slab is not None and start < held == len(tokens) else None
+        holder, held = self._pool.holder(tokens, domain)
+        return holder.read(start, held).cpu() if holder is not None and start < held == len(tokens) else None
 
     def restore(self, session: str, start: int, tokens: Sequence[int], kv: Tensor) -> bool:
         """Append tokens and what `export` gave for them, by an engine of the same fingerprint, behind the same prefix.
@@ -142,13 +175,13 @@ class Engine:
         Raises:
             InternalError: the session's length is not `start`, or `kv` is not of this model's shape and type.
         """
-        slab = self._pool[session]
+        holding = self._pool[session]
         self.kv_layout.check(kv, len(tokens))
-        if slab.tree is not None or slab.length != start:
-            raise InternalError(f"session {session} has keys and values for {slab.length} tokens, not {start}")
+        if holding.tree is not None or holding.length != start:
+            raise InternalError(f"session {session} has keys and values for {holding.length} tokens, not {start}")
         if not self._pool.reserve(session, start + len(tokens)):
             return False
-        slab.write(tokens, kv)
+        holding.append(tokens, kv)
         return True
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -162,4 +195,6 @@ class Engine:
             InternalError: an unknown session, one over its limit, without memory (see `reserve`) or with a tree to keep
                 a path of, or a malformed chunk.
         """
-        return forward(self._decoder, self._pool, chunks)
+        if not chunks:
+            return torch.empty(0, self.vocab_size, device=self.device)
+        return forward(self._run, self._pool, chunks, self.vocab_size)

@@ -1,12 +1,12 @@
 """The keys and values of every session, in pages under one byte budget that is never passed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 from specdec import blocks
-from specdec.engine.kv_layout import KvLayout
+from specdec.engine.kv_store import H, KvStore
 from specdec.engine.prefix_cache import PrefixCache
-from specdec.engine.slab import Slab
 from specdec.errors import InternalError
 
 
@@ -21,31 +21,26 @@ class KvMemory:
     """Of ended sessions, for those that begin as they did; given up when memory is needed."""
 
 
-class KvPool:
-    """Sessions and their slabs. A session is charged for the pages it needs, and grows page by page up to its limit.
+class KvPool(Generic[H]):
+    """Sessions and what they hold. A session is charged for the pages it needs, and takes more of them as it grows."""
 
-    Where memory is filled lazily, a slab's address space is that of its limit and its pages lie where they will stay,
-    so that nothing is copied when it grows. Elsewhere a session is charged for its limit at once.
-    """
-
-    def __init__(self, layout: KvLayout, budget: int, fingerprint: str = "") -> None:
+    def __init__(self, store: KvStore[H], fingerprint: str = "") -> None:
         """`fingerprint` of the model whose keys and values these are."""
-        self._layout = layout
+        self._store = store
         self._fingerprint = fingerprint
-        self._total = self._free = budget // layout.page_bytes
-        self._slabs: dict[str, Slab] = {}
-        self._cache = PrefixCache()
+        self._sessions: dict[str, H] = {}
+        self._cache = PrefixCache[H]()
 
     @property
     def capacity(self) -> int:
         """Tokens that the whole budget holds for one session."""
-        return self._total * self._layout.page_tokens
+        return self._store.total * self._store.page_tokens
 
     @property
     def memory(self) -> KvMemory:
         """Where the budget is now."""
-        page, cached = self._layout.page_bytes, self._cache.pages
-        return KvMemory(self._total * page, (self._total - self._free - cached) * page, cached * page)
+        page, free, cached = self._store.page_bytes, self._store.free, self._store.cached
+        return KvMemory(self._store.total * page, (self._store.total - free - cached) * page, cached * page)
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
         """Let a session in that begins with `tokens`; it has the keys and values of a known beginning of them at once.
@@ -56,32 +51,46 @@ class KvPool:
         Returns:
             False when there is no room now.
         """
-        if session in self._slabs:
-            raise InternalError(f"session {session} is admitted already")
-        pages = self._layout.pages(len(tokens) if self._layout.is_lazy else limit)
-        wanted = pages + (len(self._slabs) if self._layout.is_lazy else 0)
-        if wanted > self._free + self._cache.pages:
+        self._refuse_known(session)
+        if self._wanted(len(tokens), len(tokens)) > self._store.free + self._store.cached:
             return False
         root = blocks.root(self._fingerprint, domain)
         source, count = self._cache.find(blocks.chain(root, tokens[:-1]))
-        if not self._make_room(wanted, source):
-            source = None
-            self._make_room(wanted)
-        slab = Slab(*self._layout.slab(self._layout.pages(limit)), limit, root, pages)
-        if source is not None:
-            slab.take(source, count)
-            self._cache.seal(slab)
-        self._free -= pages
-        self._slabs[session] = slab
+        begin = count * blocks.BLOCK_TOKENS
+        if source is not None and not self._make_room(self._wanted(len(tokens), begin), source):
+            source, begin = None, 0
+        if source is None and not self._make_room(self._wanted(len(tokens), 0)):
+            return False
+        self._seat(session, self._store.open(limit, root), source, begin)
+        self._store.extend(self[session], len(tokens))
         return True
 
-    def holder(self, tokens: Sequence[int], domain: str = "") -> tuple[Slab | None, int]:
+    def fork(self, session: str, new: str, limit: int) -> bool:
+        """Let a session in that has all the tokens of another and grows apart from it.
+
+        Returns:
+            False when there is no room now.
+
+        Raises:
+            InternalError: the other one has kept no path of its tree, or `limit` is below its length.
+        """
+        self._refuse_known(new)
+        source = self[session]
+        if source.tree is not None or limit < source.length:
+            raise InternalError(f"session {session} of {source.length} tokens cannot be forked to one of {limit}")
+        if not self._make_room(self._wanted(source.length, source.length)):
+            return False
+        self._seat(new, self._store.open(limit, source.root), source, source.length)
+        self._store.extend(self[new], source.length)
+        return True
+
+    def holder(self, tokens: Sequence[int], domain: str = "") -> tuple[H | None, int]:
         """Who has the longest beginning of `tokens` in whole blocks, and its length.
 
         To be asked between passes, when what a session has has stood the verdict of the last one.
         """
-        for slab in self._slabs.values():
-            self._cache.seal(slab)
+        for holding in self._sessions.values():
+            self._cache.seal(holding)
         source, count = self._cache.find(blocks.chain(blocks.root(self._fingerprint, domain), tokens))
         return source, count * blocks.BLOCK_TOKENS
 
@@ -91,55 +100,78 @@ class KvPool:
         Raises:
             InternalError: it is more than the session's limit.
         """
-        slab = self[session]
-        if length > slab.limit:
-            raise InternalError(f"session {session} is over its limit of {slab.limit} tokens")
-        more = self._layout.pages(length) - slab.pages
-        if more > 0:
-            if not self._make_room(more):
+        holding = self[session]
+        if length > holding.limit:
+            raise InternalError(f"session {session} is over its limit of {holding.limit} tokens")
+        store = self._store
+        if store.missing(holding, length) > 0:
+            if store.needed(holding, length) > store.free + store.cached:
                 return False
-            slab.pages += more
-            self._free -= more
+            self._give_up(lambda: store.missing(holding, length) <= store.free)
+            store.extend(holding, length)
         return True
 
     def release(self, session: str) -> None:
         """End a session; its whole blocks stay for others while no one needs the memory."""
-        slab = self[session]
-        del self._slabs[session]
-        for needless in self._cache.retire(slab):
-            self._free += needless.pages
+        holding = self[session]
+        del self._sessions[session]
+        needless = self._cache.retire(holding)
+        self._store.retire(holding)
+        for each in needless:
+            self._store.drop(each)
 
     def seal(self, session: str) -> None:
         """Let other sessions begin with the whole blocks that this one has."""
         self._cache.seal(self[session])
 
     def truncate(self, session: str, length: int) -> None:
-        """See `Slab.truncate`."""
-        slab = self[session]
-        slab.truncate(length)
-        self._cache.unseal(slab)
+        """See `Holding.truncate`."""
+        holding = self[session]
+        holding.truncate(length)
+        self._cache.unseal(holding)
 
     def keep(self, session: str, base: int, path: Sequence[int]) -> None:
-        """See `Slab.keep`."""
-        slab = self[session]
-        slab.keep(base, path)
-        self._cache.unseal(slab)
+        """See `Holding.keep`."""
+        holding = self[session]
+        holding.keep(base, path)
+        self._cache.unseal(holding)
 
-    def __getitem__(self, session: str) -> Slab:
+    def __getitem__(self, session: str) -> H:
         try:
-            return self._slabs[session]
+            return self._sessions[session]
         except KeyError:
             raise InternalError(f"session {session} is not admitted") from None
 
-    def _make_room(self, pages: int, sparing: Slab | None = None) -> bool:
-        """Give up slabs of ended sessions, the one unused for longest first, until `pages` are free."""
-        spared = sparing.pages if sparing is not None and sparing in self._cache else 0
-        if pages > self._free + self._cache.pages - spared:
+    def _refuse_known(self, session: str) -> None:
+        if session in self._sessions:
+            raise InternalError(f"session {session} is admitted already")
+
+    def _wanted(self, tokens: int, shared: int) -> int:
+        """Pages that must be free for a session of so many tokens to come in, the first `shared` from another."""
+        return self._store.pages(tokens) - self._store.shared(shared) + len(self._sessions)
+
+    def _seat(self, session: str, holding: H, source: H | None, begin: int) -> None:
+        """Let a session in with the first `begin` tokens of another."""
+        self._sessions[session] = holding
+        if source is not None:
+            self._store.share(holding, source, begin)
+            holding.grow(source.tokens[:begin])
+            self._cache.inherit(holding, source)
+
+    def _make_room(self, pages: int, sparing: H | None = None) -> bool:
+        """Have so many pages free, without giving up what `sparing` has; False when there are not as many."""
+        store = self._store
+        spared = store.pinned(sparing) if sparing is not None and sparing in self._cache else 0
+        if pages > store.free + store.cached - spared:
             return False
-        for slab in self._cache:
-            if pages <= self._free:
-                break
-            if slab is not sparing:
-                self._cache.drop(slab)
-                self._free += slab.pages
+        self._give_up(lambda: pages <= store.free, sparing)
         return True
+
+    def _give_up(self, enough: Callable[[], bool], sparing: H | None = None) -> None:
+        """Give up what ended sessions have, the one unused for longest first, until there is enough."""
+        for holding in self._cache:
+            if enough():
+                break
+            if holding is not sparing:
+                self._cache.drop(holding)
+                self._store.drop(holding)

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.devices import usable
-
-NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+from tests.devices import NO_CUDA, usable
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=NO_CUDA)])

@@ -11,7 +11,7 @@ from drafter_service.drafters import model
 from drafter_service.drafters.model import ModelDrafter
 from specdec.engine import self_check
 from specdec.engine.attention import Rule
-from specdec.engine.packed_step import Span
+from specdec.engine.host.packed_step import SlabSpan
 from specdec.params import SamplingParams
 from specdec.sampling import History, probabilities
 from tests.conformance.bugs.service import Plant, rolled_back
@@ -64,14 +64,14 @@ def drafter_of_any_id(patch: pytest.MonkeyPatch) -> None:
 
 def attending(**changed: Any) -> Plant:
     """Layers attend by another rule; the proof at load time, which refuses such an engine, is off."""
-    attend = Span.attend
+    attend = SlabSpan.attend
 
-    def planted(span: Span, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
+    def planted(span: SlabSpan, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
         return attend(span, layer, query, key, value, rule._replace(**changed))
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(Span, "attend", planted)
-        patch.setattr(self_check, "self_check", lambda decoder, layout: None)
+        patch.setattr(SlabSpan, "attend", planted)
+        patch.setattr(self_check, "self_check", lambda *_: None)
 
     return plant
 

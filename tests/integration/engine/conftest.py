@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from specdec.engine import Engine
+from tests.devices import NO_CUDA
+from tests.places import PLACES
 from tests.tiny_models import make_tiny_model
 
 Load = Callable[..., Engine]
@@ -25,12 +27,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
+@pytest.fixture(params=[*PLACES, pytest.param("cuda", marks=NO_CUDA)])
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of an engine that say where its keys and values lie."""
+    if request.param == "cuda":
+        return {"device": "cuda"}
+    return {"device": "cpu", "place": PLACES[request.param]()}
+
+
 @pytest.fixture
-def load(tiny: Callable[[str], Path]) -> Load:
+def load(tiny: Callable[[str], Path], place: dict[str, Any]) -> Load:
     """Load an engine over a tiny folder."""
 
     def engine(architecture: str = "llama", **settings: Any) -> Engine:
-        defaults: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 22, "threads": 1}
-        return Engine.load(tiny(architecture), **(defaults | settings))
+        defaults: dict[str, Any] = {"dtype": "float32", "kv_bytes": 1 << 22, "threads": 1}
+        return Engine.load(tiny(architecture), **(defaults | place | settings))
 
     return engine

@@ -7,6 +7,7 @@ import torch
 
 from specdec.engine import Chunk, Engine
 from specdec.errors import ModelRefused
+from tests.devices import NO_CUDA
 from tests.integration.engine.conftest import Load
 
 pytestmark = [
@@ -27,11 +28,22 @@ def logits(engine: Engine) -> torch.Tensor:
     return torch.cat([engine.forward(chunks) for chunks in PASSES])
 
 
-@pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("architecture", "place"),
+    [
+        ("gemma2", "slabs"),
+        ("gpt_oss", "slabs"),
+        ("gemma2", "graphs"),
+        pytest.param("gemma2", "cuda", marks=NO_CUDA),
+        pytest.param("gpt_oss", "cuda", marks=NO_CUDA),
+    ],
+    indirect=["place"],
+)
 def test_compiled_passes_are_those_of_transformers(load: Load, architecture: str) -> None:
     torch.testing.assert_close(logits(load(architecture, compiled=True)), logits(load(architecture)))
 
 
+@pytest.mark.parametrize("place", ["slabs"], indirect=True)
 def test_a_model_that_cannot_be_compiled_is_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))

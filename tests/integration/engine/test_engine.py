@@ -9,8 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specdec import vocabulary
+from specdec.blocks import BLOCK_TOKENS
 from specdec.engine import Chunk, Engine
 from specdec.engine.decoder import Decoder
+from specdec.engine.host.place import open_host
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError, ModelRefused
 from tests.tiny_models import END_TOKEN_ID, make_tokenizer
@@ -20,16 +22,16 @@ pytestmark = pytest.mark.integration
 Load = Callable[..., Engine]
 TOKENS = [3, 200, 41, 5, 77, 9]
 TOKEN_BYTES = 3 * 2 * (8 + 8) * 4
-PAGE = 128
-"""Tokens of a page: a head's 8 floats of so many tokens fill one page of the operating system."""
+SLAB_PAGE = 128
+"""Tokens of a slab's page: a head's 8 floats of so many tokens fill one page of the operating system."""
 
 
-def test_the_engine_knows_its_models_facts(load: Load, tiny: Callable[[str], Path]) -> None:
+def test_the_engine_knows_its_models_facts(load: Load, place: dict[str, Any]) -> None:
     engine = load()
     assert (engine.name, engine.vocab_size, engine.context_length) == ("llama", 320, 256)
     assert engine.end_token_ids == {END_TOKEN_ID}
     assert engine.tokenizer_hash == vocabulary.fingerprint(make_tokenizer(320).get_vocab())
-    assert engine.device == torch.device("cpu")
+    assert engine.device.type == place["device"]
     assert engine.fingerprint == load().fingerprint != load(dtype="bfloat16").fingerprint
 
 
@@ -44,7 +46,7 @@ def test_logits_are_those_of_the_plain_model_without_the_padding_columns(
     got = engine.forward([Chunk("a", TOKENS, len(TOKENS))])
     assert want.shape[1] == 327
     assert got.dtype == torch.float32
-    torch.testing.assert_close(got, want[:, :320], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got.cpu(), want[:, :320], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
@@ -87,7 +89,7 @@ def test_a_rejected_position_is_never_read_again(load: Load) -> None:
     assert torch.equal(rolled_back, engine.forward([Chunk("b", [10, 11], 2)]))
 
 
-def test_a_freed_slab_leaks_nothing_into_the_next_session(load: Load) -> None:
+def test_a_freed_session_leaks_nothing_into_the_next_session(load: Load) -> None:
     engine = load()
     engine.admit("a", 256)
     first = engine.forward([Chunk("a", TOKENS, 1)])
@@ -97,18 +99,19 @@ def test_a_freed_slab_leaks_nothing_into_the_next_session(load: Load) -> None:
     assert torch.equal(engine.forward([Chunk("a", TOKENS, 1)]), first)
 
 
-def test_admission_holds_the_budget_and_the_context(load: Load) -> None:
-    page_bytes = PAGE * TOKEN_BYTES
+def test_admission_holds_the_budget_and_the_context(load: Load, place: dict[str, Any]) -> None:
+    page = SLAB_PAGE if place.get("place") is open_host else BLOCK_TOKENS
+    page_bytes = page * TOKEN_BYTES
     engine = load(kv_bytes=page_bytes + TOKEN_BYTES)
     assert engine.memory == KvMemory(page_bytes, live=0, cached=0)
-    assert engine.can_ever_admit(PAGE)
-    assert not engine.can_ever_admit(PAGE + 1)
+    assert engine.can_ever_admit(page)
+    assert not engine.can_ever_admit(page + 1)
     assert not engine.can_ever_admit(0)
-    assert engine.admit("a", 60, TOKENS)
+    assert engine.admit("a", page, TOKENS)
     assert engine.memory.live == page_bytes
-    assert not engine.admit("b", 41, TOKENS)
+    assert not engine.admit("b", page - 1, TOKENS)
     engine.release("a")
-    assert engine.admit("b", 41, TOKENS)
+    assert engine.admit("b", page - 1, TOKENS)
     assert not load().can_ever_admit(257)
     with pytest.raises(ModelRefused, match="hold no page"):
         load(kv_bytes=page_bytes - 1)
@@ -142,12 +145,12 @@ def test_a_pass_that_fails_in_the_middle_can_be_tried_again(load: Load, monkeypa
     chunks = [Chunk("a", [7, 8], 2), Chunk("b", [9], 1)]
 
     def fail(self: Decoder, *inputs: Any) -> None:
-        logits(self, *inputs)
+        run(self, *inputs)
         raise RuntimeError("out of memory")
 
-    logits = Decoder.logits
+    run = Decoder.run
     with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "logits", fail)
+        patch.setattr(Decoder, "run", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             engine.forward(chunks)
     assert (engine.length("a"), engine.length("b")) == (6, 0)
@@ -158,9 +161,9 @@ def test_a_pass_that_fails_in_the_middle_can_be_tried_again(load: Load, monkeypa
 
 
 def test_bfloat16_halves_the_kv_and_stays_near_float32(load: Load) -> None:
-    engine = load(dtype="bfloat16", kv_bytes=2 * PAGE * TOKEN_BYTES // 2)
+    engine = load(dtype="bfloat16", kv_bytes=2 * SLAB_PAGE * TOKEN_BYTES // 2)
     exact = load()
-    assert engine.can_ever_admit(2 * PAGE)
+    assert engine.can_ever_admit(2 * SLAB_PAGE)
     for each in (engine, exact):
         each.admit("a", 16)
     got, want = (each.forward([Chunk("a", TOKENS, 6)]) for each in (engine, exact))

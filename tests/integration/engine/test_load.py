@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec.engine import Engine, packed_step
-from specdec.engine.slab import Slab
+from specdec.engine import Engine, span
+from specdec.engine.holding import Holding
 from specdec.errors import ModelRefused
+from tests.places import PLACES
 from tests.tiny_models import make_tiny_model
 
 pytestmark = pytest.mark.integration
@@ -127,24 +128,31 @@ def test_a_model_that_the_engine_cannot_serve_exactly_is_refused(
     assert str(folder) in refusal.value.message
 
 
-def test_the_self_check_finds_a_mask_that_shows_the_future(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = packed_step.tail_mask
-    monkeypatch.setattr(packed_step, "tail_mask", lambda *args: torch.zeros_like(honest(*args)))
-    with pytest.raises(ModelRefused, match="packed passes differ"):
-        load_folder(folder)
-
-
-def test_the_self_check_finds_a_rollback_that_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Slab.truncate
-    monkeypatch.setattr(Slab, "truncate", lambda self, length: honest(self, length - 1))
-    with pytest.raises(ModelRefused, match="packed passes differ"):
-        load_folder(folder)
-
-
-def test_the_self_check_finds_a_window_that_is_ignored(
-    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", PLACES)
+def test_the_self_check_finds_a_mask_that_shows_the_future(
+    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = packed_step.tail_mask
-    monkeypatch.setattr(packed_step, "tail_mask", lambda count, before, _, like: honest(count, before, None, like))
+    honest = span.tail_mask
+    monkeypatch.setattr(span, "tail_mask", lambda *args: torch.zeros_like(honest(*args)))
     with pytest.raises(ModelRefused, match="packed passes differ"):
-        load_folder(tiny("mistral"))
+        load_folder(folder, place=PLACES[place]())
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_self_check_finds_a_rollback_that_does_not(
+    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Holding.truncate
+    monkeypatch.setattr(Holding, "truncate", lambda self, length: honest(self, length - 1))
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(folder, place=PLACES[place]())
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_self_check_finds_a_window_that_is_ignored(
+    place: str, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = span.tail_mask
+    monkeypatch.setattr(span, "tail_mask", lambda count, before, _, like: honest(count, before, None, like))
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(tiny("mistral"), place=PLACES[place]())

@@ -1,6 +1,7 @@
 """The KV pool holds its byte budget, knows its sessions, and remembers what ended ones computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -8,54 +9,78 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.blocks import BLOCK_TOKENS
+from specdec.engine.host.slab_store import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
+from specdec.engine.kv_store import KvStore
+from specdec.engine.paged.page_store import PageStore
 from specdec.errors import InternalError
+from specdec.tree import Tree
 
 LAYOUT = KvLayout(layers=2, heads=1, key_width=64, value_width=64, dtype=torch.float32, device=torch.device("cpu"))
-PAGE = LAYOUT.page_tokens
-assert PAGE == BLOCK_TOKENS
+PAGE = BLOCK_TOKENS
+PAGE_BYTES = PAGE * LAYOUT.token_bytes
+STORES: dict[str, Callable[[KvLayout, int], KvStore[Any]]] = {"slabs": SlabStore, "pages": PageStore}
+Pool = Callable[[int], KvPool[Any]]
+SHARED, COPIED = "pages", "slabs"
+FORKED = Tree((-1, 0, 0, 2, 1, 3))
 
 
-def pool(pages: int) -> KvPool:
-    return KvPool(LAYOUT, pages * LAYOUT.page_bytes, "model")
+@pytest.fixture(params=STORES)
+def memory(request: pytest.FixtureRequest) -> str:
+    """The kind of store."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def pool(memory: str) -> Pool:
+    """Makes a pool of so many pages."""
+    return lambda pages: make(memory, pages)
+
+
+def make(memory: str, pages: int) -> KvPool[Any]:
+    store = STORES[memory](LAYOUT, pages * PAGE_BYTES)
+    assert store.page_tokens == PAGE
+    return KvPool(store, "model")
 
 
 def text(length: int, start: int = 0) -> list[int]:
     return list(range(start, start + length))
 
 
-def run(kv: KvPool, session: str, tokens: Sequence[int]) -> None:
-    """Compute tokens, as a pass does: each token's keys and values are the token."""
-    slab = kv[session]
+def numbers(tokens: Sequence[int]) -> torch.Tensor:
+    """Keys and values of tokens: every one of a token's is the token."""
+    return torch.tensor(tokens, dtype=torch.float32)[:, None].expand(LAYOUT.layers, LAYOUT.heads, -1, 128)
+
+
+def run(kv: KvPool[Any], session: str, tokens: Sequence[int], tree: Tree | None = None) -> None:
+    """Compute tokens, as a pass does."""
+    holding = kv[session]
     kv.seal(session)
-    assert kv.reserve(session, slab.length + len(tokens))
-    place = slice(slab.length, slab.length + len(tokens))
-    numbers = torch.tensor(tokens, dtype=torch.float32)[:, None]
-    slab.keys[..., place, :], slab.values[..., place, :] = numbers, numbers
-    slab.grow(tokens)
+    assert kv.reserve(session, holding.length + len(tokens))
+    holding.append(tokens, numbers(tokens))
+    holding.tree = tree
 
 
-def holds(kv: KvPool, session: str) -> bool:
+def holds(kv: KvPool[Any], session: str) -> bool:
     """Whether the session's keys and values are those of its tokens."""
-    slab = kv[session]
-    numbers = torch.tensor(slab.tokens, dtype=torch.float32)[:, None]
-    parts = (slab.keys[..., : slab.length, :], slab.values[..., : slab.length, :])
-    return all(bool((part == numbers).all()) for part in parts)
+    holding = kv[session]
+    return torch.equal(holding.read(0, holding.length), numbers(holding.tokens))
 
 
-def pages(kv: KvPool) -> tuple[int, int]:
+def pages(kv: KvPool[Any]) -> tuple[int, int]:
     """Live and cached."""
-    return kv.memory.live // LAYOUT.page_bytes, kv.memory.cached // LAYOUT.page_bytes
+    return kv.memory.live // PAGE_BYTES, kv.memory.cached // PAGE_BYTES
 
 
-def test_a_budget_that_is_not_a_whole_number_of_pages_is_rounded_down() -> None:
-    kv = KvPool(LAYOUT, 2 * LAYOUT.page_bytes - 1)
+def test_a_budget_that_is_not_a_whole_number_of_pages_is_rounded_down(memory: str) -> None:
+    kv = KvPool(STORES[memory](LAYOUT, 2 * PAGE_BYTES - 1))
     assert kv.capacity == PAGE
-    assert kv.memory == KvMemory(LAYOUT.page_bytes, 0, 0)
+    assert kv.memory == KvMemory(PAGE_BYTES, 0, 0)
 
 
-def test_a_session_is_charged_for_its_tokens_and_not_for_its_limit() -> None:
+def test_a_session_is_charged_for_its_tokens_and_not_for_its_limit(pool: Pool) -> None:
     kv = pool(4)
     assert kv.admit("a", 4 * PAGE, text(PAGE + 1))
     assert pages(kv) == (2, 0)
@@ -63,7 +88,7 @@ def test_a_session_is_charged_for_its_tokens_and_not_for_its_limit() -> None:
     assert pages(kv) == (3, 0)
 
 
-def test_a_session_grows_by_pages_while_there_are_any() -> None:
+def test_a_session_grows_by_pages_while_there_are_any(pool: Pool) -> None:
     kv = pool(3)
     kv.admit("a", 4 * PAGE, text(PAGE))
     assert kv.reserve("a", PAGE)
@@ -76,7 +101,7 @@ def test_a_session_grows_by_pages_while_there_are_any() -> None:
         kv.reserve("a", 4 * PAGE + 1)
 
 
-def test_a_session_that_does_not_fit_changes_nothing() -> None:
+def test_a_session_that_does_not_fit_changes_nothing(pool: Pool) -> None:
     kv = pool(3)
     assert kv.admit("a", PAGE, text(PAGE))
     assert not kv.admit("b", 3 * PAGE, text(2 * PAGE + 1))
@@ -85,7 +110,7 @@ def test_a_session_that_does_not_fit_changes_nothing() -> None:
         kv["b"]
 
 
-def test_a_session_comes_in_only_where_those_inside_can_still_grow() -> None:
+def test_a_session_comes_in_only_where_those_inside_can_still_grow(pool: Pool) -> None:
     kv = pool(4)
     assert kv.admit("a", 4 * PAGE, text(PAGE))
     assert not kv.admit("b", 4 * PAGE, text(3 * PAGE, 500))
@@ -93,24 +118,24 @@ def test_a_session_comes_in_only_where_those_inside_can_still_grow() -> None:
     assert kv.reserve("a", PAGE + 1)
 
 
-def test_a_session_alone_may_fill_the_pool() -> None:
+def test_a_session_alone_may_fill_the_pool(pool: Pool) -> None:
     kv = pool(4)
     assert kv.admit("a", 4 * PAGE, text(4 * PAGE))
 
 
-def test_a_session_is_admitted_once() -> None:
+def test_a_session_is_admitted_once(pool: Pool) -> None:
     kv = pool(10)
     kv.admit("a", 1)
     with pytest.raises(InternalError, match="a is admitted already"):
         kv.admit("a", 1)
 
 
-def test_an_unknown_session_cannot_be_released() -> None:
+def test_an_unknown_session_cannot_be_released(pool: Pool) -> None:
     with pytest.raises(InternalError, match="x is not admitted"):
         pool(1).release("x")
 
 
-def test_a_session_begins_with_what_a_running_one_has_computed_of_its_prompt() -> None:
+def test_a_session_begins_with_what_a_running_one_has_computed_of_its_prompt(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
     run(kv, "a", text(3 * PAGE + 5))
@@ -123,7 +148,7 @@ def test_a_session_begins_with_what_a_running_one_has_computed_of_its_prompt() -
     assert holds(kv, "b")
 
 
-def test_what_the_last_pass_wrote_is_not_shared_before_the_next_begins() -> None:
+def test_what_the_last_pass_wrote_is_not_shared_before_the_next_begins(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
     run(kv, "a", text(PAGE))
@@ -135,7 +160,7 @@ def test_what_the_last_pass_wrote_is_not_shared_before_the_next_begins() -> None
     assert kv["c"].length == 0
 
 
-def test_the_last_token_is_always_left_to_compute() -> None:
+def test_the_last_token_is_always_left_to_compute(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
     run(kv, "a", text(2 * PAGE))
@@ -146,19 +171,19 @@ def test_the_last_token_is_always_left_to_compute() -> None:
     assert kv["c"].length == 2 * PAGE
 
 
-def test_an_ended_sessions_blocks_serve_those_that_begin_alike_in_the_same_domain() -> None:
+def test_an_ended_sessions_blocks_serve_those_that_begin_alike_in_the_same_domain(pool: Pool, memory: str) -> None:
     kv = pool(20)
     kv.admit("a", 100, (), "tenant")
     run(kv, "a", text(2 * PAGE + 3))
     kv.release("a")
-    assert pages(kv) == (0, 3)
+    assert pages(kv) == (0, 3 if memory == COPIED else 2)
     for name, domain, length in (("b", "", 0), ("c", "other", 0), ("d", "tenant", 2 * PAGE)):
         assert kv.admit(name, 100, text(3 * PAGE), domain)
         assert kv[name].length == length
         assert holds(kv, name)
 
 
-def test_memory_that_is_needed_is_taken_from_the_blocks_unused_for_longest() -> None:
+def test_memory_that_is_needed_is_taken_from_the_blocks_unused_for_longest(pool: Pool, memory: str) -> None:
     kv = pool(6)
     for number in range(3):
         kv.admit(f"s{number}", 2 * PAGE)
@@ -167,7 +192,7 @@ def test_memory_that_is_needed_is_taken_from_the_blocks_unused_for_longest() -> 
     assert pages(kv) == (0, 6)
     kv.admit("again", 2 * PAGE, text(PAGE + 1))
     assert kv["again"].length == PAGE
-    assert pages(kv) == (2, 4)
+    assert pages(kv) == ((2, 4) if memory == COPIED else (2, 3))
     kv.release("again")
     kv.admit("new", 4 * PAGE, text(4 * PAGE, 900))
     assert pages(kv) == (4, 2)
@@ -180,17 +205,19 @@ def test_memory_that_is_needed_is_taken_from_the_blocks_unused_for_longest() -> 
     assert found == [PAGE, 0, 0]
 
 
-def test_a_prefix_is_given_up_where_it_and_the_session_do_not_fit_both() -> None:
+def test_a_prefix_that_must_be_copied_is_given_up_where_it_and_the_session_do_not_fit_both(
+    pool: Pool, memory: str
+) -> None:
     kv = pool(4)
     kv.admit("a", 4 * PAGE)
     run(kv, "a", text(3 * PAGE))
     kv.release("a")
     assert kv.admit("b", 4 * PAGE, text(4 * PAGE))
-    assert kv["b"].length == 0
+    assert kv["b"].length == (0 if memory == COPIED else 3 * PAGE)
     assert pages(kv) == (4, 0)
 
 
-def test_of_two_sessions_that_end_alike_one_is_kept() -> None:
+def test_of_two_sessions_that_end_alike_one_is_kept(pool: Pool) -> None:
     kv = pool(20)
     for name, length in (("a", 3), ("b", 3), ("c", 2), ("d", 4)):
         kv.admit(name, 100, text(length * PAGE))
@@ -204,7 +231,7 @@ def test_of_two_sessions_that_end_alike_one_is_kept() -> None:
     assert pages(kv) == (0, 4)
 
 
-def test_a_block_that_is_rolled_back_is_no_longer_given_out() -> None:
+def test_a_block_that_is_rolled_back_is_no_longer_given_out(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
     run(kv, "a", text(2 * PAGE))
@@ -219,30 +246,165 @@ def test_a_block_that_is_rolled_back_is_no_longer_given_out() -> None:
     assert holds(kv, "c")
 
 
-moves = st.lists(
-    st.tuples(st.integers(0, 4), st.sampled_from(["in", "grow", "back", "out"]), st.integers(1, 70)), max_size=60
-)
+def test_a_fork_has_all_tokens_and_grows_apart(pool: Pool, memory: str) -> None:
+    kv = pool(20)
+    kv.admit("a", 100)
+    run(kv, "a", text(PAGE + 5))
+    assert kv.fork("a", "b", 90)
+    assert pages(kv) == ((4, 0) if memory == COPIED else (2, 0))
+    run(kv, "b", [500])
+    run(kv, "a", [600, 601])
+    assert kv["b"].tokens == [*text(PAGE + 5), 500]
+    assert holds(kv, "a")
+    assert holds(kv, "b")
+    assert pages(kv) == ((4, 0) if memory == COPIED else (3, 0))
+    with pytest.raises(InternalError, match="b is over its limit of 90"):
+        kv.reserve("b", 91)
 
 
+def test_a_fork_outlives_the_session_it_came_from(pool: Pool) -> None:
+    kv = pool(20)
+    kv.admit("a", 100)
+    run(kv, "a", text(PAGE + 5))
+    kv.fork("a", "b", 100)
+    kv.release("a")
+    run(kv, "b", [500])
+    kv.admit("c", 100, text(PAGE + 9))
+    run(kv, "c", text(5, 900))
+    assert [kv[name].length for name in "bc"] == [PAGE + 6, PAGE + 5]
+    assert holds(kv, "b")
+    assert holds(kv, "c")
+
+
+def test_what_cannot_be_forked_is_refused(pool: Pool) -> None:
+    kv = pool(20)
+    for name, tree in (("a", FORKED), ("b", None)):
+        kv.admit(name, 100)
+        run(kv, name, text(len(FORKED)), tree)
+    for source, new, limit, told in (
+        ("a", "c", 100, "cannot be forked"),
+        ("b", "c", 5, "cannot be forked to one of 5"),
+        ("b", "a", 100, "a is admitted already"),
+        ("x", "c", 100, "x is not admitted"),
+    ):
+        with pytest.raises(InternalError, match=told):
+            kv.fork(source, new, limit)
+    assert not pool(0).admit("a", 1, [1])
+
+
+def test_a_fork_comes_in_only_where_there_is_room(pool: Pool, memory: str) -> None:
+    kv = pool(4)
+    kv.admit("a", 100)
+    run(kv, "a", text(3 * PAGE))
+    assert kv.fork("a", "b", 100) == (memory == SHARED)
+    run(kv, "a", text(PAGE, 500))
+    assert not kv.fork("a", "c", 100)
+    assert holds(kv, "a")
+
+
+def test_what_is_written_over_a_rolled_back_prefix_leaves_those_who_share_it_alone(pool: Pool) -> None:
+    kv = pool(20)
+    kv.admit("a", 100)
+    run(kv, "a", text(3 * PAGE))
+    kv.seal("a")
+    kv.admit("b", 100, text(3 * PAGE + 1))
+    kv.truncate("a", 5)
+    run(kv, "a", text(3 * PAGE, 500))
+    assert kv["b"].tokens == text(3 * PAGE)
+    assert holds(kv, "a")
+    assert holds(kv, "b")
+
+
+def test_pages_that_only_ended_sessions_share_are_given_up_before_a_session_is_refused(pool: Pool) -> None:
+    kv = pool(3)
+    kv.admit("a", 100)
+    run(kv, "a", text(2 * PAGE))
+    kv.release("a")
+    kv.admit("b", 100, text(2 * PAGE + 1))
+    run(kv, "b", text(2 * PAGE + 1)[kv["b"].length :])
+    kv.truncate("b", PAGE + 1)
+    assert kv.reserve("b", 3 * PAGE)
+    run(kv, "b", text(PAGE, 500))
+    assert holds(kv, "b")
+
+
+def test_blocks_of_a_fork_serve_others_once_they_have_stood_their_verdict(pool: Pool) -> None:
+    kv = pool(20)
+    kv.admit("a", 100)
+    run(kv, "a", text(PAGE))
+    run(kv, "a", text(PAGE, PAGE))
+    kv.fork("a", "b", 100)
+    kv.release("a")
+    kv.truncate("b", PAGE)
+    kv.admit("c", 100, text(3 * PAGE))
+    assert kv["c"].length == 2 * PAGE
+    run(kv, "b", [7])
+    assert holds(kv, "b")
+    assert holds(kv, "c")
+
+
+MOVES = ("in", "grow", "stray", "branch", "back", "fork", "out")
+moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integers(1, 50)), min_size=5, max_size=60)
+
+
+@pytest.mark.parametrize("store", STORES)
 @given(moves)
 def test_whatever_comes_and_goes_the_budget_holds_and_no_session_reads_anothers(
-    moves: list[tuple[int, str, int]],
+    store: str, moves: list[tuple[int, str, int]]
 ) -> None:
-    kv, inside = pool(9), set[str]()
+    kv, inside = make(store, 9), set[str]()
     for number, move, size in moves:
-        name = f"s{number}"
-        if name not in inside:
-            if kv.admit(name, 100, text(size + 1, 1000 * (number % 2))):
-                inside.add(name)
-        elif move == "out":
-            kv.release(name)
-            inside.remove(name)
-        elif move == "back":
-            kv.truncate(name, max(0, kv[name].length - size))
-        elif kv[name].length + size <= 100 and kv.reserve(name, kv[name].length + size):
-            run(kv, name, text(size, 1000 * (number % 2) + kv[name].length))
-        live = sum(kv[each].pages for each in inside)
+        step(kv, inside, number, move, size)
         memory = kv.memory
-        assert memory.live == live * LAYOUT.page_bytes
         assert memory.live + memory.cached <= memory.budget
-        assert all(holds(kv, each) and kv[each].length <= kv[each].pages * PAGE for each in inside)
+        assert memory.live == live_pages(kv, inside) * PAGE_BYTES
+        assert all(holds(kv, each) and kv[each].length <= len_of(kv[each].pages) * PAGE for each in inside)
+    for name in inside:
+        kv.release(name)
+    assert kv.memory.live == 0
+    assert kv.admit("all", 9 * PAGE, text(9 * PAGE, 70_000))
+    assert pages(kv) == (9, 0)
+
+
+def step(kv: KvPool[Any], inside: set[str], number: int, move: str, size: int) -> None:
+    """Do one move of a session, where it can be done."""
+    name, common, own = f"s{number}", 1000 * (number % 2), 5000 * (number + 1)
+    if name not in inside:
+        if move == "fork" and inside:
+            admitted = kv.fork(min(inside), name, 100)
+        else:
+            admitted = kv.admit(name, 100, text(size + 1, common))
+        inside |= {name} if admitted else set()
+    elif move == "out":
+        kv.release(name)
+        inside.remove(name)
+    elif move == "back":
+        kv.truncate(name, max(0, kv[name].length - size))
+    else:
+        grow(kv, name, text(size, (common if move == "grow" else own) + kv[name].length), move == "branch")
+
+
+def grow(kv: KvPool[Any], name: str, tokens: list[int], branch: bool) -> None:
+    """Append tokens, or those of a tree of which a path is kept."""
+    tokens = tokens[: len(FORKED)] if branch else tokens
+    base = kv[name].length
+    if base + len(tokens) > 100 or not kv.reserve(name, base + len(tokens)):
+        return
+    if branch and len(tokens) == len(FORKED):
+        run(kv, name, tokens, FORKED)
+        kv.keep(name, base, (0, 2, 3))
+    else:
+        run(kv, name, tokens)
+
+
+def live_pages(kv: KvPool[Any], inside: set[str]) -> int:
+    """Pages of running sessions, those that several have counted once."""
+    lists = [kv[name].pages for name in inside]
+    return sum(each for each in lists if isinstance(each, int)) + len(
+        {page for each in lists if not isinstance(each, int) for page in each}
+    )
+
+
+def len_of(pages: Any) -> int:
+    """A slab counts its pages, a list has them."""
+    return pages if isinstance(pages, int) else len(pages)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from specdec.engine.host.slab import Slab
+from specdec.engine.host.slab_store import SlabStore
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.slab import Slab
 from specdec.errors import InternalError
 from specdec.tree import Tree
 
@@ -14,7 +15,7 @@ FORKED = Tree((-1, 0, 0, 2, 1, 3))
 
 def grown(base: int, tree: Tree) -> Slab:
     """A slab whose every token, and its keys and values, are its slot's number, with a tree behind `base` tokens."""
-    slab = Slab(*LAYOUT.slab(1), limit=20)
+    slab = SlabStore(LAYOUT, 0).open(20, b"")
     slab.keys[..., :20, :], slab.values[..., :20, :] = torch.arange(20.0)[:, None], torch.arange(20.0)[:, None]
     slab.grow(range(base))
     slab.grow(range(base, base + len(tree)), None if tree.is_chain else tree)
@@ -79,5 +80,5 @@ def test_what_is_read_of_one_slab_is_written_to_another_to_the_bit() -> None:
     other.keys[..., 4:, :], other.values[..., 4:, :] = torch.nan, torch.nan
     kv = one.read(4, 9)
     assert kv.shape == (3, 2, 5, 10)
-    other.write(one.tokens[4:], kv)
+    other.append(one.tokens[4:], kv)
     assert slots(other) == slots(one)

@@ -1,36 +1,30 @@
-"""One session's keys and values, contiguous in every head, and the tokens they belong to."""
+"""Which tokens of one session have keys and values; how those lie in memory is the store's affair."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from specdec.blocks import BLOCK_TOKENS
 from specdec.errors import InternalError
 from specdec.tree import Tree
 
 
-@dataclass(slots=True, eq=False)
-class Slab:
+class Holding(ABC):
     """Positions from `length` on are never read before they are written again."""
 
-    keys: Tensor
-    """[layers, 1, heads, at least limit, key_width]"""
-    values: Tensor
-    """[layers, 1, heads, at least limit, value_width]"""
-    limit: int
-    """Tokens the session may reach."""
-    root: bytes = b""
-    """What its first block is chained to, see `specdec.blocks`."""
-    pages: int = 0
-    """Pages it is charged for."""
-    tokens: list[int] = field(default_factory=list)
-    """Those with keys and values."""
-    tree: Tree | None = None
-    """What the last tokens are while no path of them has been kept; None when every token follows the one before."""
-    sealed: list[bytes] = field(default_factory=list)
-    """Hashes of the blocks that other sessions may take."""
+    __slots__ = ("limit", "root", "sealed", "tokens", "tree")
+
+    def __init__(self, limit: int, root: bytes = b"") -> None:
+        self.limit = limit
+        """Tokens the session may reach."""
+        self.root = root
+        """What its first block is chained to, see `specdec.blocks`."""
+        self.tokens: list[int] = []
+        """Those with keys and values."""
+        self.tree: Tree | None = None
+        """What the last tokens are while no path of them has been kept; None when each follows the one before."""
+        self.sealed: list[bytes] = []
+        """Hashes of the blocks that other sessions may take."""
 
     @property
     def length(self) -> int:
@@ -67,27 +61,23 @@ class Slab:
             raise InternalError(f"{list(path)} is no path of the {len(tree)} tokens behind {base}")
         settled = next((slot for slot, node in enumerate(path) if slot != node), len(path))
         if moved := path[settled:]:
-            start, end = base + settled, base + len(path)
-            source = base + torch.tensor(moved, device=self.keys.device)
-            self.keys[..., start:end, :] = self.keys.index_select(-2, source)
-            self.values[..., start:end, :] = self.values.index_select(-2, source)
+            self._move([base + node for node in moved], base + settled)
         self.tokens[base:] = [self.tokens[base + node] for node in path]
         self.tree = None
 
-    def take(self, source: "Slab", blocks: int) -> None:
-        """Begin with the first `blocks` sealed blocks of another session."""
-        count = blocks * BLOCK_TOKENS
-        self.keys[..., :count, :] = source.keys[..., :count, :]
-        self.values[..., :count, :] = source.values[..., :count, :]
-        self.tokens = source.tokens[:count]
+    def append(self, tokens: Sequence[int], kv: Tensor) -> None:
+        """Append tokens with what `read` gave for them."""
+        self._write(self.length, kv)
+        self.grow(tokens)
 
+    @abstractmethod
     def read(self, start: int, stop: int) -> Tensor:
         """The keys and values of tokens start..stop-1: [layers, heads, stop - start, key_width + value_width]."""
-        return torch.cat([self.keys[:, 0, :, start:stop], self.values[:, 0, :, start:stop]], dim=-1)
 
-    def write(self, tokens: Sequence[int], kv: Tensor) -> None:
-        """Append tokens with what `read` gave for them."""
-        start, stop = self.length, self.length + len(tokens)
-        widths = (self.keys.shape[-1], self.values.shape[-1])
-        self.keys[:, 0, :, start:stop], self.values[:, 0, :, start:stop] = kv.split_with_sizes(widths, dim=-1)
-        self.grow(tokens)
+    @abstractmethod
+    def _write(self, start: int, kv: Tensor) -> None:
+        """Put keys and values, shaped as `read` gives them, at the positions from `start` on."""
+
+    @abstractmethod
+    def _move(self, sources: Sequence[int], start: int) -> None:
+        """Copy the keys and values at the positions `sources` to those from `start` on."""

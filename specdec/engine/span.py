@@ -1,13 +1,10 @@
-"""Attention of one packed pass on plain PyTorch: each session's queries against its own keys, read as views."""
-
-from collections.abc import Sequence
+"""What the new tokens of one session attend to, on plain PyTorch: the products and the masks, whatever the memory."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from specdec.engine.attention import Rule
-from specdec.engine.slab import Slab
 from specdec.tree import Tree
 
 FOLD_LIMIT = 32
@@ -15,31 +12,35 @@ FOLD_LIMIT = 32
 
 
 class Span:
-    """One session's share of a pass: `count` new tokens behind the slab's length, a chain unless there is a `tree`."""
+    """One session's share of a pass: `count` new tokens behind `start` others, a chain unless there is a `tree`."""
 
-    def __init__(self, slab: Slab, count: int, tree: Tree | None = None) -> None:
+    def __init__(self, start: int, count: int, tree: Tree | None = None) -> None:
+        self.start = start
         self.count = count
         self._tree = tree
-        self._start, end = slab.length, slab.length + count
-        keys, values = slab.keys[..., :end, :], slab.values[..., :end, :]
-        self._keys, self._values = keys.unbind(), values.unbind()
-        self._new_keys = keys[..., self._start :, :].unbind()
-        self._new_values = values[..., self._start :, :].unbind()
         self._masks: dict[tuple[int | None, int], Tensor] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
-        """Write the new keys and values of a layer, then attend; shapes as in `attention.Step`, T = count."""
-        self._new_keys[layer].copy_(key)
-        self._new_values[layer].copy_(value)
-        keys, values = self._keys[layer], self._values[layer]
-        first = self._first_seen(rule.window)
-        if first:
-            keys, values = keys[:, :, first:], values[:, :, first:]
+    def over(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        """Attend to the keys from `first_seen` on, the new ones included.
+
+        Args:
+            query: [1, query heads, count, key width].
+            keys: [1, heads, keys seen, key width].
+            values: [1, heads, keys seen, value width].
+            rule: how the layer attends.
+
+        Returns:
+            [1, count, query heads, value width].
+        """
         if rule.softcap is not None or rule.sinks is not None:
             return self._spelled_out(query, keys, values, rule)
         if self.count > FOLD_LIMIT:
             return self._long(query, keys, values, rule)
         return self._folded(query, keys, values, rule)
+
+    def first_seen(self, window: int | None) -> int:
+        """First key that any of the queries sees."""
+        return 0 if window is None else max(0, self.start - window + 1)
 
     def _folded(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
         folded = fold(query, keys.shape[1])
@@ -49,7 +50,7 @@ class Span:
 
     def _long(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
         chain = self._tree is None and (rule.window is None or self.count <= rule.window)
-        causal = chain and self._start == 0
+        causal = chain and self.start == 0
         out = scaled_dot_product_attention(
             query,
             keys,
@@ -72,38 +73,18 @@ class Span:
         weights = _softmax(scores, rule.sinks).to(query.dtype)
         return unfold(torch.matmul(weights, values), query.shape[1])
 
-    def _first_seen(self, window: int | None) -> int:
-        """First key that any of the queries sees."""
-        return 0 if window is None else max(0, self._start - window + 1)
-
     def _mask(self, window: int | None, query: Tensor, groups: int) -> Tensor | None:
         """Additive mask [groups·count, keys seen] of query's dtype; None when every query sees every key."""
         if self.count == 1:
             return None
         if (window, groups) not in self._masks:
-            before = self._start - self._first_seen(window)
+            before = self.start - self.first_seen(window)
             if self._tree is None:
                 mask = tail_mask(self.count, before, window, query)
             else:
                 mask = tree_mask(self._tree, before, window, query)
             self._masks[window, groups] = mask.repeat(groups, 1)
         return self._masks[window, groups]
-
-
-class PackedStep:
-    """The attention step of a pass over several sessions."""
-
-    def __init__(self, spans: Sequence[Span]) -> None:
-        self._spans = spans
-        self._counts = [span.count for span in spans]
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
-        """See `attention.Step`."""
-        if len(self._spans) == 1:
-            return self._spans[0].attend(layer, query, key, value, rule)
-        queries, keys, values = (tensor.split_with_sizes(self._counts, 2) for tensor in (query, key, value))
-        shares = zip(self._spans, queries, keys, values, strict=True)
-        return torch.cat([span.attend(layer, q, k, v, rule) for span, q, k, v in shares], dim=1)
 
 
 def fold(query: Tensor, heads: int) -> Tensor:

@@ -1,0 +1,19 @@
+"""Triton's kernels on a GPU where there is one, else in Triton's interpreter."""
+
+import pytest
+import torch
+
+from specdec.engine.paged.kernels import Kernels
+from tests.places import triton_kernels
+
+
+@pytest.fixture(scope="session")
+def triton() -> Kernels:
+    """The kernels of the product."""
+    return triton_kernels()
+
+
+@pytest.fixture(scope="session")
+def place() -> torch.device:
+    """Where they run."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,224 @@
+"""Attention of a packed pass equals the textbook formula, session by session, wherever keys and values lie."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec.blocks import BLOCK_TOKENS
+from specdec.engine.attention import Rule, Step
+from specdec.engine.batch import Batch
+from specdec.engine.host.packed_step import PackedStep, SlabSpan
+from specdec.engine.host.slab_store import SlabStore
+from specdec.engine.kv_layout import KvLayout
+from specdec.engine.kv_store import H, KvStore
+from specdec.engine.paged.inputs import Inputs, Reach, Shape, flatten, reaches, views
+from specdec.engine.paged.page_store import PageStore
+from specdec.engine.paged.paged_span import PagedSpan
+from specdec.engine.paged.paged_step import Gathered, PagedStep
+from specdec.engine.span import FOLD_LIMIT, tail_mask, tree_mask
+from specdec.tree import Tree
+from tests.places import PlainKernels
+
+KERNEL_LIMIT = 6
+"""Most tokens of a chunk for the kernels: some chunks of a pass are gathered beside them."""
+QUERY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH, LAYERS = 6, 2, 8, 4, 2
+LAYOUT = KvLayout(LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH, torch.float64, torch.device("cpu"))
+
+RULES = {
+    "plain": Rule(None, None, None, None),
+    "scaled": Rule(0.3, None, None, None),
+    "window": Rule(None, 4, None, None),
+    "softcap": Rule(None, None, 0.7, None),
+    "softcap and window": Rule(0.5, 4, 0.7, None),
+    "sinks": Rule(None, None, None, torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -3.0], dtype=torch.float64)),
+    "sinks and window": Rule(None, 4, None, torch.linspace(-1, 1, QUERY_HEADS, dtype=torch.float64)),
+}
+LENGTHS = {
+    "one fresh": [(0, 5)],
+    "one token": [(7, 1)],
+    "one draft": [(7, 4)],
+    "long prefill": [(0, FOLD_LIMIT + 3)],
+    "second chunk of a long prefill": [(9, FOLD_LIMIT + 3)],
+    "ragged": [(7, 4), (0, 6), (12, 1), (3, FOLD_LIMIT + 1)],
+}
+
+
+class Session:
+    """Random queries, keys and values of one whole sequence, of which the first `start` tokens are no news."""
+
+    def __init__(self, start: int, count: int, tree: Tree | None = None) -> None:
+        total = start + count
+        self.start, self.count, self.tree = start, count, tree
+        self.query = torch.randn(QUERY_HEADS, total, KEY_WIDTH, dtype=torch.float64)
+        self.key = torch.randn(LAYERS, HEADS, total, KEY_WIDTH, dtype=torch.float64)
+        self.value = torch.randn(LAYERS, HEADS, total, VALUE_WIDTH, dtype=torch.float64)
+
+    def hold(self, store: KvStore[H]) -> H:
+        """The first tokens, and room for the others."""
+        holding = store.open(self.start + self.count + 2, b"")
+        store.extend(holding, self.start)
+        holding.append([0] * self.start, torch.cat([self.key, self.value], -1)[:, :, : self.start])
+        store.extend(holding, self.start + self.count)
+        return holding
+
+    def expected(self, layer: int, rule: Rule) -> Tensor:
+        """[count, query heads, value width] by the formula, one query and one head at a time."""
+        rows = range(self.start, self.start + self.count)
+        return torch.stack(
+            [torch.stack([self._one(layer, head, row, rule) for head in range(QUERY_HEADS)]) for row in rows]
+        )
+
+    def _one(self, layer: int, head: int, row: int, rule: Rule) -> Tensor:
+        shared = head // (QUERY_HEADS // HEADS)
+        seen = self.lineage(row)[-rule.window if rule.window else None :]
+        scale = KEY_WIDTH**-0.5 if rule.scale is None else rule.scale
+        scores = self.key[layer, shared, seen] @ self.query[head, row] * scale
+        if rule.softcap is not None:
+            scores = rule.softcap * torch.tanh(scores / rule.softcap)
+        weights = scores.exp()
+        total = weights.sum() + (0 if rule.sinks is None else rule.sinks[head].exp())
+        return (weights / total) @ self.value[layer, shared, seen]
+
+    @property
+    def depths(self) -> Sequence[int]:
+        """Of the new tokens, behind the first ones."""
+        return range(self.count) if self.tree is None else self.tree.depths
+
+    def lineage(self, row: int) -> list[int]:
+        """The tokens up to `row`, itself the last."""
+        if self.tree is None or row < self.start:
+            return list(range(row + 1))
+        parent = self.tree.parents[row - self.start]
+        return [*self.lineage(self.start + parent), row] if parent >= 0 else [*range(self.start), row]
+
+
+def over_slabs(sessions: Sequence[Session]) -> Step:
+    store = SlabStore(LAYOUT, 1 << 30)
+    return PackedStep([SlabSpan(session.hold(store), session.count, session.tree) for session in sessions])
+
+
+def over_pages(sessions: Sequence[Session], kernels: PlainKernels | None = None) -> Step:
+    """In pages that hold numbers no session has written, chunks that kernels cannot take are gathered."""
+    store = PageStore(LAYOUT, 64 * BLOCK_TOKENS * LAYOUT.token_bytes)
+    for part in (store.memory.keys, store.memory.values):
+        part.fill_(torch.nan)
+    lists = [session.hold(store) for session in sessions]
+    counts, trees = [session.count for session in sessions], [session.tree for session in sessions]
+    positions = [session.start + depth for session in sessions for depth in session.depths]
+    batch = Batch([0] * sum(counts), positions, counts, trees, [])
+    shares = list(reaches(lists, batch))
+    shape = Shape(sum(counts), len(counts), 0 if kernels is None else KERNEL_LIMIT)
+    inputs = views(flatten(shape, lists, batch, shares, False), shape)
+    gathered = [
+        Gathered(share.first, PagedSpan(store.memory, pages_of(inputs, share), share.start, share.count, share.tree))
+        for share in shares
+        if share.count > shape.queries
+    ]
+    return PagedStep(store.memory, inputs, shape, kernels, gathered)
+
+
+def pages_of(inputs: Inputs[Tensor], share: Reach) -> Tensor:
+    return inputs.pages[share.table : share.table + share.pages]
+
+
+STEPS: dict[str, Callable[[Sequence[Session]], Step]] = {
+    "slabs": over_slabs,
+    "pages": over_pages,
+    "pages with kernels": lambda sessions: over_pages(sessions, PlainKernels()),
+}
+
+
+@pytest.mark.parametrize("make", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_every_session_attends_to_its_own_past_only(
+    make: Callable[[Sequence[Session]], Step], rule: Rule, lengths: list[tuple[int, int]]
+) -> None:
+    torch.manual_seed(0)
+    check([Session(start, count) for start, count in lengths], rule, make)
+
+
+@pytest.mark.parametrize("make", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("start", [0, 2, 19])
+def test_a_node_attends_to_the_context_and_its_own_lineage_only(
+    make: Callable[[Sequence[Session]], Step], rule: Rule, start: int
+) -> None:
+    torch.manual_seed(0)
+    forked, wide = Tree((-1, 0, 0, 2, 1, 3, 5, -1)), Tree((-1, *[node // 2 for node in range(FOLD_LIMIT + 3)]))
+    sessions = [Session(start, len(tree), tree) for tree in (forked, wide)]
+    check(sessions, rule, make)
+    check([sessions[0], Session(9, 4), sessions[1], Session(0, 6), Session(3, 1)], rule, make)
+
+
+def check(sessions: list[Session], rule: Rule, make: Callable[[Sequence[Session]], Step]) -> None:
+    step = make(sessions)
+    for layer in range(LAYERS):
+        got = step.attend(
+            layer,
+            torch.cat([s.query[None, :, s.start :] for s in sessions], 2),
+            torch.cat([s.key[layer, None, :, s.start :] for s in sessions], 2),
+            torch.cat([s.value[layer, None, :, s.start :] for s in sessions], 2),
+            rule,
+        )
+        want = torch.cat([session.expected(layer, rule) for session in sessions])
+        # Softmax with sinks or a soft cap is computed in float32, as the models themselves do.
+        torch.testing.assert_close(got[0], want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("store", [SlabStore, PageStore])
+def test_what_is_appended_piece_by_piece_is_read_whole(store: type[SlabStore] | type[PageStore]) -> None:
+    torch.manual_seed(0)
+    memory: KvStore[Any] = store(LAYOUT, 1 << 20)
+    session = Session(0, 20)
+    holding = memory.open(20, b"")
+    for start, end in pairwise([0, 4, 5, 9, 16, 20]):
+        memory.extend(holding, end)
+        holding.append([0] * (end - start), torch.cat([session.key, session.value], -1)[:, :, start:end])
+        assert torch.equal(holding.read(0, end), torch.cat([session.key, session.value], -1)[:, :, :end])
+
+
+def test_pages_and_spans_stay_on_their_device(device: torch.device) -> None:
+    torch.manual_seed(0)
+    session = Session(21, 5)
+    store = PageStore(replace(LAYOUT, device=device), 64 * BLOCK_TOKENS * LAYOUT.token_bytes)
+    pages = torch.tensor(session.hold(store).pages, device=device)
+    kv = torch.cat([session.key, session.value], -1).to(device)
+    store.memory.write(range(26), kv)
+    span = PagedSpan(store.memory, pages, 21, 5)
+    got = span.attend(1, session.query[None, :, 21:].to(device), RULES["softcap and window"])
+    torch.testing.assert_close(got[0].cpu(), session.expected(1, RULES["softcap and window"]), rtol=1e-6, atol=1e-6)
+
+
+def test_new_keys_and_values_lie_behind_the_old_ones_in_the_slab() -> None:
+    torch.manual_seed(0)
+    session = Session(5, 3)
+    slab = session.hold(SlabStore(LAYOUT, 1 << 20))
+    slab.keys[:, 0, :, 5:], slab.values[:, 0, :, 5:] = torch.nan, torch.nan
+    step = PackedStep([SlabSpan(slab, 3)])
+    for layer in range(LAYERS):
+        key, value = session.key[layer, None, :, 5:], session.value[layer, None, :, 5:]
+        step.attend(layer, session.query[None, :, 5:], key, value, RULES["plain"])
+    assert torch.equal(slab.keys[:, 0, :, :8], session.key)
+    assert torch.equal(slab.values[:, 0, :, :8], session.value)
+    assert slab.keys[:, 0, :, 8:].isnan().all()
+    assert slab.length == 5
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+def test_the_mask_opens_exactly_the_window_that_ends_at_the_query(window: int | None) -> None:
+    mask = tail_mask(4, 5, window, torch.empty(0))
+    for query, row in enumerate(mask):
+        seen = (row == 0).nonzero().flatten().tolist()
+        assert seen == list(range(max(0, query + 5 - (window or 100) + 1), query + 6))
+    assert set(mask.flatten().tolist()) <= {0.0, float("-inf")}
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 100])
+def test_a_chains_tree_mask_is_its_tail_mask(window: int | None) -> None:
+    assert torch.equal(tree_mask(Tree.chain(4), 5, window, torch.empty(0)), tail_mask(4, 5, window, torch.empty(0)))
