@@ -23,6 +23,7 @@ from verifier_service.fleet import Fleet
 from verifier_service.job import Limits
 from verifier_service.kv_blocks import KvBlocks
 from verifier_service.metrics import Metrics
+from verifier_service.plan import Budget
 from verifier_service.scheduler import Scheduler
 from verifier_service.service import SERVICE, Model, Ready, VerifierServicer
 
@@ -100,7 +101,8 @@ async def _running(
     source = source_of(settings.discovery, settings.drafters)
     watch_age(source, metrics.registry)
     costs = Costs(settings.gamma_max, pool.step_seconds)
-    scheduler = Scheduler(engine, thread, settings.chunk_tokens, settings.max_waiting, costs.passes, metrics)
+    budget = Budget(settings.chunk_tokens, settings.draft_tokens)
+    scheduler = Scheduler(engine, thread, budget, settings.max_waiting, costs.passes, metrics)
     limits = Limits(engine.vocab_size, engine.context_length, settings.gamma_max)
     model = Model(
         settings.model.served_name, engine.tokenizer_hash, limits, tuple(engine.end_token_ids), engine.fingerprint

@@ -48,6 +48,8 @@ class VerifierSettings(Settings):
     drafting: DraftingSettings = DraftingSettings()
     chunk_tokens: int = Field(default=512, ge=1)
     """Prompt tokens computed in one pass beside the sessions that decode."""
+    draft_tokens: int = Field(default=512, ge=1)
+    """Drafts judged in one pass, of all sessions together; where they are more, the longest are cut short."""
     kv_bytes: int = Field(default=2**30, ge=1)
     """Budget of all keys and values, those kept for sessions to come included."""
     threads: int = Field(default=1, ge=1)

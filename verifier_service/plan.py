@@ -1,7 +1,7 @@
 """What the sessions want of the target, and how much of it goes into the next pass; a pure policy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdec.draft import NO_DRAFT, Draft
 from specdec.params import Mode, SamplingParams
@@ -80,6 +80,8 @@ class Share:
     """Tokens with KV before."""
     count: int
     """Committed tokens that the pass computes."""
+    most: int | None = None
+    """Most drafts of a row that it judges, from the first; None is all."""
 
     @property
     def complete(self) -> bool:
@@ -87,31 +89,66 @@ class Share:
         return self.start + self.count == self.work.goal
 
     @property
+    def row(self) -> Row | None:
+        """The row that gets a verdict, with the drafts that are judged."""
+        if not isinstance(self.work, Row) or not self.complete:
+            return None
+        draft = self.work.draft
+        whole = self.most is None or len(draft.tokens) <= self.most
+        return self.work if whole else replace(self.work, draft=draft.cut(self.most or 0))
+
+    @property
+    def drafts(self) -> int:
+        """How many those are."""
+        return len(self.row.draft.tokens) if self.row else 0
+
+    @property
     def length(self) -> int:
         """Tokens with KV behind the pass, drafts included."""
-        drafts = len(self.work.draft.tokens) if isinstance(self.work, Row) and self.complete else 0
-        return self.start + self.count + drafts
+        return self.start + self.count + self.drafts
 
 
-def plan(waiting: Sequence[tuple[Work, int]], chunk_tokens: int) -> list[Share]:
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What goes into one pass beside the last token of each session that decodes."""
+
+    chunk_tokens: int
+    """Tokens of prompts."""
+    draft_tokens: int
+    """Drafts of all sessions together."""
+
+
+def plan(waiting: Sequence[tuple[Work, int]], budget: Budget) -> list[Share]:
     """The shares of the next pass, in the order of `waiting`.
 
-    Every session that decodes takes part. Those with more than one token to compute share `chunk_tokens`: the first of
-    them has half of it at least, so that it gets through, and the rest goes to whoever needs least, so that a short
-    prompt does not wait for a long one.
+    Every session that decodes takes part; where all drafts together are too many, the longest are cut short. Those with
+    more than one token to compute share `chunk_tokens`: the first of them has half of it at least, so that it gets
+    through, and the rest goes to whoever needs least, so that a short prompt does not wait for a long one.
 
     Args:
         waiting: work, each with how many of its session's tokens have KV, fewer than its goal; in order of rank.
-        chunk_tokens: tokens computed in one pass beside the sessions that decode.
+        budget: of the pass.
     """
     missing = [work.goal - start for work, start in waiting]
     prompts = [index for index, count in enumerate(missing) if count > 1]
     counts = dict.fromkeys(range(len(missing)), 1) | dict.fromkeys(prompts, 0)
     if prompts:
-        counts[prompts[0]] = min(missing[prompts[0]], max(chunk_tokens // 2, 1))
-        room = chunk_tokens - counts[prompts[0]]
+        counts[prompts[0]] = min(missing[prompts[0]], max(budget.chunk_tokens // 2, 1))
+        room = budget.chunk_tokens - counts[prompts[0]]
         for index in sorted(prompts[1:], key=missing.__getitem__) + prompts[:1]:
             more = min(missing[index] - counts[index], room)
             counts[index] += more
             room -= more
-    return [Share(work, start, counts[index]) for index, (work, start) in enumerate(waiting) if counts[index]]
+    shares = [Share(work, start, counts[index]) for index, (work, start) in enumerate(waiting) if counts[index]]
+    most = level([share.drafts for share in shares], budget.draft_tokens)
+    return [replace(share, most=most) for share in shares]
+
+
+def level(wanted: Sequence[int], budget: int) -> int:
+    """The greatest number that all may have, who want so much, within a budget for all together."""
+    left = budget
+    for above, want in zip(range(len(wanted), 0, -1), sorted(wanted), strict=True):
+        if want * above > left:
+            return left // above
+        left -= want
+    return max(wanted, default=0)

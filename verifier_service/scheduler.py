@@ -16,7 +16,7 @@ from specdec.draft import Verdict
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.costs import PassCost
 from verifier_service.metrics import Metrics
-from verifier_service.plan import Claim, Prefill, Row, Share, Work
+from verifier_service.plan import Budget, Claim, Prefill, Row, Share, Work
 from verifier_service.seats import IDLE_SECONDS
 from verifier_service.turn import ModelThread, Request, Turn
 from verifier_service.verifier import Result, TargetEngine
@@ -33,6 +33,19 @@ class Outcome:
     """Seconds until its pass began, those of the passes that computed the tokens before it included."""
     verify: float
     """Seconds of the pass."""
+    offered: int
+    """How many of the drafts there was room for in the pass; a verdict on fewer found fault with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of a request."""
+
+    result: Result
+    started: float
+    seconds: float
+    """Of the pass."""
+    offered: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +53,7 @@ class _Ticket:
     """A request, and who awaits it."""
 
     request: Request
-    done: "asyncio.Future[tuple[Result, float, float]]"
-    queued: float
+    done: "asyncio.Future[_Done]"
 
 
 class Scheduler:
@@ -51,14 +63,14 @@ class Scheduler:
         self,
         engine: TargetEngine,
         thread: Executor,
-        chunk_tokens: int,
+        budget: Budget,
         max_waiting: int,
         costs: PassCost,
         metrics: Metrics,
     ) -> None:
         """`thread` has one worker, which owns `engine`."""
         self._engine = engine
-        self._model = ModelThread(engine, chunk_tokens)
+        self._model = ModelThread(engine, budget)
         self._thread = thread
         self._max_waiting = max_waiting
         self._costs = costs
@@ -114,10 +126,11 @@ class Scheduler:
         Raises:
             InternalError: the pass failed.
         """
-        verdict, queue, seconds = await self._submit(row)
-        if not isinstance(verdict, Verdict):
+        asked = time.perf_counter()
+        done = await self._submit(row)
+        if not isinstance(done.result, Verdict):
             raise InternalError("a row came back without a verdict")
-        return Outcome(verdict, queue, seconds)
+        return Outcome(done.result, done.started - asked, done.seconds, done.offered)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -138,9 +151,9 @@ class Scheduler:
         except TimeoutError:
             pass
 
-    async def _submit(self, work: Work) -> tuple[Result, float, float]:
+    async def _submit(self, work: Work) -> _Done:
         request = Request(self._claims[work.session], work)
-        ticket = _Ticket(request, asyncio.get_running_loop().create_future(), time.perf_counter())
+        ticket = _Ticket(request, asyncio.get_running_loop().create_future())
         self._queue.append(ticket)
         self._wake.set()
         return await ticket.done
@@ -163,6 +176,7 @@ class Scheduler:
         return bool(turn.shares or turn.results)
 
     def _deliver(self, tickets: Sequence[_Ticket], turn: Turn) -> None:
+        offered = {share.work: share.drafts for share in turn.shares}
         for ticket in tickets:
             if ticket.request not in turn.results:
                 continue
@@ -173,7 +187,8 @@ class Scheduler:
             if isinstance(result, InternalError):
                 ticket.done.set_exception(result)
             else:
-                ticket.done.set_result((result, turn.started - ticket.queued, turn.seconds))
+                drafts = offered.get(ticket.request.work, 0)
+                ticket.done.set_result(_Done(result, turn.started, turn.seconds, drafts))
 
     def _fail(self, tickets: Sequence[_Ticket], error: Exception) -> None:
         _log.error("turn_failed", exc_info=error)

@@ -81,7 +81,7 @@ class Session:
         outcome = await self._target.verify(self._row(proposal.draft))
         verdict = outcome.verdict
         self._gamma.observe(verdict.drafted, verdict.accepted)
-        if verdict.drafted < len(proposal.draft.tokens):
+        if verdict.drafted < outcome.offered:
             self._drafts.distrust()
             proposal = Proposal(NO_DRAFT, Fallback.UNAVAILABLE, proposal.waited)
         kept = cut(verdict, self._job.end_ids, self._limit - base_len)
@@ -90,7 +90,7 @@ class Session:
             base_len,
             kept.tokens,
             kept.origins,
-            proposal.draft.tokens,
+            proposal.draft.tokens[: verdict.drafted],
             kept.accepted,
             kept.finish,
             proposal.fallback,

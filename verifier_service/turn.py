@@ -8,7 +8,7 @@ import structlog
 
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
-from verifier_service.plan import Claim, Share, Work, plan
+from verifier_service.plan import Budget, Claim, Share, Work, plan
 from verifier_service.seats import Seats
 from verifier_service.verifier import Result, TargetEngine, verify_batch
 
@@ -53,9 +53,9 @@ class Turn:
 class ModelThread:
     """Owns the engine; its methods belong to one thread."""
 
-    def __init__(self, engine: TargetEngine, chunk_tokens: int) -> None:
+    def __init__(self, engine: TargetEngine, budget: Budget) -> None:
         self._engine = engine
-        self._chunk_tokens = chunk_tokens
+        self._budget = budget
         self._seats = Seats(engine)
 
     def turn(self, leaving: Sequence[str], requests: Sequence[Request]) -> Turn:
@@ -113,7 +113,7 @@ class ModelThread:
 
     def _shares(self, ready: Sequence[Work]) -> list[Share]:
         """The next pass, without the sessions that gave up their KV for it."""
-        shares = plan([(work, self._engine.length(work.session)) for work in ready], self._chunk_tokens)
+        shares = plan([(work, self._engine.length(work.session)) for work in ready], self._budget)
         for share in shares:
             if share.work.session in self._seats:
                 self._seats.grow(share.work.session, share.length)

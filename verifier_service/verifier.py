@@ -12,7 +12,7 @@ import structlog
 import torch
 from torch import Tensor
 
-from specdec.draft import NO_DRAFT, Verdict
+from specdec.draft import Verdict
 from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution
 from specdec.lenience import lenient_greedy
@@ -57,9 +57,9 @@ def verify_batch(engine: TargetEngine, batch: Sequence[Share]) -> list[Result]:
 
 def _without_draft(engine: TargetEngine, share: Share, error: Exception) -> Result:
     work = share.work
-    if isinstance(work, Row) and share.complete and work.draft.tokens:
+    if share.drafts:
         _log.warning("draft_unusable", session=work.session, error=str(error))
-        return verify_batch(engine, [replace(share, work=replace(work, draft=NO_DRAFT))])[0]
+        return verify_batch(engine, [replace(share, most=0)])[0]
     _log.error("pass_failed", session=work.session, exc_info=error)
     if isinstance(error, NoDistribution):
         return NoDistribution(f"the model has no next token for this sequence: {error.message}")
@@ -68,7 +68,7 @@ def _without_draft(engine: TargetEngine, share: Share, error: Exception) -> Resu
 
 def _pass(engine: TargetEngine, batch: Sequence[Share]) -> list[Result]:
     logits = engine.forward([_chunk(share) for share in batch])
-    judged = [_judged(share) for share in batch]
+    judged = [share.row for share in batch]
     rows = [row for row in judged if row is not None]
     verdicts = iter(_verdicts(rows, logits) if rows else [])
     results: list[Result] = []
@@ -80,13 +80,8 @@ def _pass(engine: TargetEngine, batch: Sequence[Share]) -> list[Result]:
     return results
 
 
-def _judged(share: Share) -> Row | None:
-    """The row that gets a verdict with this share."""
-    return share.work if isinstance(share.work, Row) and share.complete else None
-
-
 def _chunk(share: Share) -> Chunk:
-    row, tokens = _judged(share), tuple(share.work.tokens[share.start : share.start + share.count])
+    row, tokens = share.row, tuple(share.work.tokens[share.start : share.start + share.count])
     if row is None:
         return Chunk(share.work.session, tokens, logits=0)
     return Chunk(row.session, tokens + row.draft.tokens, logits=len(row.draft.tokens) + 1)

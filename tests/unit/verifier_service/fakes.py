@@ -143,6 +143,8 @@ class DirectTarget:
         self.claim: Claim | None = None
         self.seated = False
         self.refuses_drafts = False
+        self.room = 1000
+        """For drafts, in a pass."""
 
     @asynccontextmanager
     async def seat(self, claim: Claim, tokens: Sequence[int]) -> AsyncIterator[None]:
@@ -157,10 +159,12 @@ class DirectTarget:
 
     async def verify(self, row: Row) -> Outcome:
         self.rows.append(replace(row, tokens=tuple(row.tokens)))
-        drafts = () if self.refuses_drafts else row.draft.tokens
+        offered = row.draft.tokens[: self.room]
+        drafts = () if self.refuses_drafts else offered
         truth = continuation(row.tokens[-1], len(drafts) + 1)
         accepted = next((i for i, token in enumerate(drafts) if token != truth[i]), len(drafts))
-        return Outcome(Verdict(truth[: accepted + 1], accepted, len(drafts)), queue=0.1, verify=0.2)
+        verdict = Verdict(truth[: accepted + 1], accepted, len(drafts))
+        return Outcome(verdict, queue=0.1, verify=0.2, offered=len(offered))
 
 
 class WrittenDrafts:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from specdec.params import Mode
 from tests.unit.verifier_service.fakes import GREEDY, point_mass
-from verifier_service.plan import Prefill, Row, Share, Work, plan, rank
+from verifier_service.plan import Budget, Prefill, Row, Share, Work, level, plan, rank
 
 Waiting = tuple[Work, int]
 
@@ -23,7 +23,7 @@ def last_piece(name: str, size: int) -> Waiting:
 
 
 def counts(waiting: list[Waiting], chunk_tokens: int = 10) -> dict[str, int]:
-    return {share.work.session: share.count for share in plan(waiting, chunk_tokens)}
+    return {share.work.session: share.count for share in plan(waiting, Budget(chunk_tokens, 1000))}
 
 
 def test_every_decoding_session_goes_whatever_the_prompts_need() -> None:
@@ -57,14 +57,35 @@ def test_shares_come_in_the_order_of_the_queue() -> None:
 
 
 def test_a_row_is_judged_with_its_last_tokens_and_not_before() -> None:
-    (whole,) = plan([last_piece("a", 10)], chunk_tokens=10)
+    (whole,) = plan([last_piece("a", 10)], Budget(10, 10))
     assert (whole.complete, whole.length) == (True, 62)
-    (part,) = plan([last_piece("a", 11)], chunk_tokens=10)
+    (part,) = plan([last_piece("a", 11)], Budget(10, 10))
     assert (part.complete, part.length) == (False, 60)
 
 
+def test_drafts_that_are_too_many_together_are_cut_where_they_are_longest() -> None:
+    drafts = {"a": (1, 2, 3, 4, 5), "b": (6,), "c": (7, 8, 9)}
+    waiting: list[Waiting] = [
+        (Row(name, range(5), Mode.REJECTION, GREEDY, point_mass(*tokens)), 4) for name, tokens in drafts.items()
+    ]
+    shares = plan([*waiting, prompt("p", 3)], Budget(10, 6))
+    assert {share.row.session: share.row.draft.tokens for share in shares if share.row} == {
+        "a": (1, 2), "b": (6,), "c": (7, 8),
+    }  # fmt: skip
+    assert [len(share.row.draft.probs) for share in shares if share.row] == [2, 1, 2]
+    assert [share.length for share in shares] == [7, 6, 7, 3]
+    assert [share.drafts for share in plan(waiting, Budget(10, 2))] == [0, 0, 0]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(0, 100))
+def test_a_budget_is_shared_evenly_and_as_far_as_it_goes(wanted: list[int], budget: int) -> None:
+    most = level(wanted, budget)
+    assert sum(min(want, most) for want in wanted) <= budget
+    assert most == max(wanted) or sum(min(want, most + 1) for want in wanted) > budget
+
+
 def test_nothing_is_planned_of_nothing() -> None:
-    assert plan([], chunk_tokens=1) == []
+    assert plan([], Budget(1, 1)) == []
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=12), st.integers(1, 30))
@@ -73,7 +94,7 @@ def test_a_pass_keeps_its_budget_and_wastes_none_of_it(sizes: list[tuple[int, bo
         decoding(f"s{index}") if size == 1 else (last_piece if judged else prompt)(f"s{index}", size)
         for index, (size, judged) in enumerate(sizes)
     ]
-    shares: list[Share] = plan(waiting, chunk_tokens)
+    shares: list[Share] = plan(waiting, Budget(chunk_tokens, 1000))
     prompts = {share.work.session: share.count for share in shares if share.work.goal - share.start > 1}
     wanted = sum(size for size, _ in sizes if size > 1)
     assert sum(prompts.values()) == min(wanted, chunk_tokens)

@@ -23,14 +23,14 @@ from tests.unit.verifier_service.fakes import (
 )
 from verifier_service.costs import PassCost
 from verifier_service.metrics import Metrics
-from verifier_service.plan import Claim, Row
+from verifier_service.plan import Budget, Claim, Row
 from verifier_service.scheduler import Scheduler
 
 
 @asynccontextmanager
 async def scheduling(engine: TableEngine, metrics: Metrics, chunk_tokens: int = 4) -> AsyncIterator[Scheduler]:
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, chunk_tokens, 64, PassCost(), metrics)
+        scheduler = Scheduler(engine, thread, Budget(chunk_tokens, 1000), 64, PassCost(), metrics)
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler

@@ -4,21 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from specdec.params import Mode
-from tests.unit.verifier_service.fakes import GREEDY, TableEngine, following, make_metrics
+from tests.unit.verifier_service.fakes import GREEDY, TableEngine, following, make_metrics, point_mass
 from verifier_service.costs import PassCost
-from verifier_service.plan import Claim, Row
+from verifier_service.plan import Budget, Claim, Row
 from verifier_service.scheduler import Scheduler
 
 
 @asynccontextmanager
-async def scheduling(engine: TableEngine, max_waiting: int = 8) -> AsyncIterator[Scheduler]:
+async def scheduling(engine: TableEngine, max_waiting: int = 8, draft_tokens: int = 1000) -> AsyncIterator[Scheduler]:
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, 16, max_waiting, PassCost(), make_metrics())
+        scheduler = Scheduler(engine, thread, Budget(16, draft_tokens), max_waiting, PassCost(), make_metrics())
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler
@@ -53,6 +54,18 @@ async def test_rows_submitted_in_one_turn_share_a_pass() -> None:
         outcomes = await asyncio.gather(*(scheduler.verify(row(name)) for name in "abc"))
     assert [outcome.verdict.tokens for outcome in outcomes] == [(following(3),)] * 3
     assert [len(batch) for batch in engine.batches] == [3]
+
+
+async def test_a_pass_judges_no_more_drafts_than_it_may_and_says_how_many() -> None:
+    engine = TableEngine()
+    draft = point_mass(following(3), following(following(3)))
+    async with scheduling(engine, draft_tokens=3) as scheduler, AsyncExitStack() as seats:
+        for name in "abc":
+            await seats.enter_async_context(seat(scheduler, name, 1))
+        rows = [replace(row(name), mode=Mode.REJECTION, draft=draft) for name in "abc"]
+        outcomes = await asyncio.gather(*map(scheduler.verify, rows))
+    assert [(each.offered, each.verdict.drafted, each.verdict.accepted) for each in outcomes] == [(1, 1, 1)] * 3
+    assert [sum(len(chunk.tokens) for chunk in batch) for batch in engine.batches] == [6]
 
 
 async def test_seats_are_given_in_order_and_when_there_is_room() -> None:

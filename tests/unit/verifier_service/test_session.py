@@ -56,6 +56,16 @@ async def test_good_drafts_shorten_it() -> None:
     assert rounds[1].origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.ACCEPTED, Origin.BONUS)
 
 
+async def test_drafts_without_room_in_the_pass_are_no_fault_and_count_as_never_made() -> None:
+    target, drafts = DirectTarget(), WrittenDrafts(NO_DRAFT, point_mass(*TRUTH[1:4]))
+    target.room = 1
+    rounds = await rounds_of(make_session(make_job(), target, drafts))
+    assert tokens_of(rounds) == TRUTH
+    assert (rounds[1].draft, rounds[1].accepted, rounds[1].fallback) == (TRUTH[1:2], 1, Fallback.NONE)
+    assert drafts.commits[1][:2] == (TRUTH[1:3], 1)
+    assert drafts.distrusted == 0
+
+
 async def test_gamma_leaves_room_for_the_token_the_target_adds() -> None:
     drafts = WrittenDrafts()
     await rounds_of(make_session(make_job(max_tokens=3), DirectTarget(), drafts, gamma=9))
