@@ -53,7 +53,7 @@ class UpSettings(Settings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of both models."""
     compile: bool = False
-    """Compile both models: faster passes, and some twenty seconds more to start."""
+    """Compile both models: faster passes, for a longer start."""
     log_dir: Path | None = None
     """Where the processes' logs go; a folder of our own, gone at the end, when None."""
     start_timeout: float = Field(default=180.0, gt=0)
