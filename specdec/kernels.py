@@ -11,9 +11,10 @@ def usable(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     try:
-        from specdec.nucleus_kernel import floors
+        from specdec.noise_kernel import race
 
-        floors(torch.zeros(1, 1, device=device), torch.ones(1, 1, dtype=torch.float64, device=device))
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        race(torch.ones(1, 1, device=device), ids, ids.new_zeros(4, 1))
     except Exception:  # noqa: BLE001 - whatever it is that Triton lacks
         return False
     return True

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from specdec.edits import Edits
 from specdec.errors import InternalError, NoDistribution
-from specdec.kernels import usable
 from specdec.params import SamplingParams
 from specdec.transfer import moved
 
@@ -146,12 +145,8 @@ def _top_p_floor(scores: Tensor, top_p: Tensor, head: int = _NUCLEUS_HEAD) -> Te
     """The score, [n, 1], of the last of the most likely tokens whose mass first reaches top_p [n, 1].
 
     On the host a nucleus that is longer than the head is looked for again. To ask elsewhere costs more: there the head
-    is the vocabulary, or one kernel looks for the score without any order.
+    is the vocabulary.
     """
-    if usable(scores.device) and scores.dtype == torch.float32:
-        from specdec.nucleus_kernel import floors
-
-        return floors(scores, top_p)
     head = min(head, scores.shape[-1]) if scores.is_cpu else scores.shape[-1]
     best = scores.topk(head).values if head < scores.shape[-1] else scores.sort(descending=True).values
     mass = (best - scores.logsumexp(-1, keepdim=True)).exp().double()

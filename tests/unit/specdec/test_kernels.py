@@ -1,6 +1,6 @@
-"""The kernels do what the host does: one races with its noise to the bit, the other finds the nucleus it finds.
+"""The kernel of coupled mode races with the host's noise, to the bit.
 
-Where there is no GPU, Triton's interpreter runs them; that they compile for one is then all that can be shown.
+Where there is no GPU, Triton's interpreter runs it; that it compiles for one is then all that can be shown.
 """
 
 import os
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdec import coupling, noise_kernel, nucleus_kernel, sampling
+from specdec import coupling, noise_kernel
 from specdec.rng import Lane, coordinates, philox
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -101,42 +101,21 @@ def test_a_drafters_few_candidates_race_with_the_noise_of_their_ids() -> None:
     assert there.tolist() == coupling.choose(mass, ids, SEEDS, POSITIONS).tolist()
 
 
-@pytest.mark.parametrize("width", [1, 7, 300, 20_000])
-def test_the_nucleus_it_searches_for_is_the_one_that_sorting_finds(width: int) -> None:
-    scores = torch.randn(7, width, generator=torch.Generator().manual_seed(2))
-    scores *= torch.tensor([0.0, 0.1, 1.0, 2.0, 4.0, 8.0, 60.0])[:, None]
-    scores[2, width // 2 + 1 :] = -torch.inf
-    scores -= scores.amax(-1, keepdim=True)
-    for share in (1e-9, 0.3, 0.9, 0.995):
-        top_p = torch.full((7, 1), share, dtype=torch.float64)
-        floor = nucleus_kernel.floors(scores.to(DEVICE), top_p.to(DEVICE)).cpu()
-        assert torch.equal(floor, sampling._top_p_floor(scores, top_p))
-
-
-def test_a_row_of_nan_is_searched_without_harm() -> None:
-    """What is masked then does not matter: the distribution is NaN."""
-    rows, top_p = torch.zeros(2, 5), torch.full((2, 1), 0.5, dtype=torch.float64)
-    rows[0] = torch.nan
-    assert nucleus_kernel.floors(rows.to(DEVICE), top_p.to(DEVICE))[1].item() == 0.0
-
-
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from specdec import noise_kernel, nucleus_kernel
-heats = (noise_kernel._heats, "*fp32 *i64 *i64 *fp64 *i64 i32 i32 i32 i32", {"LANE": 4, "BLOCK": 1024})
-search = (nucleus_kernel._search, "*fp32 *fp64 *fp32 i32", {"BLOCK": 8192})
-for kernel, types, given in (heats, search):
-    types = [*types.split(), *["constexpr"] * len(given)]
-    source = ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), given)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
-    assert b"ELF" in made.asm["cubin"][:4]
+from specdec import noise_kernel
+kernel, given = noise_kernel._heats, {"LANE": 4, "BLOCK": 1024}
+types = ["*fp32", "*i64", "*i64", "*fp64", "*i64", "i32", "i32", "i32", "i32", "constexpr", "constexpr"]
+source = ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), given)
+made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+assert b"ELF" in made.asm["cubin"][:4]
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
-def test_they_compile_for_a_gpu() -> None:
+def test_it_compiles_for_a_gpu() -> None:
     compiled = subprocess.run(
         [sys.executable, "-W", "error", "-c", COMPILED],
         env={**os.environ, "TRITON_INTERPRET": "0"},
