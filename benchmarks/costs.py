@@ -9,11 +9,11 @@ from benchmarks.local import Drafting
 from benchmarks.run import Ask
 from benchmarks.statistics import slope
 from drafter_service.drafters.base import Drafter
-from specdec.draft import Draft
 from specdec.engine import Engine
-from specdec.params import Mode, SamplingParams
-from verifier_service.plan import Row, Share
-from verifier_service.verifier import verify_batch
+from specdec.rules.draft import Draft
+from specdec.rules.params import Mode, SamplingParams
+from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.batching.target_pass import verify_batch
 
 _NAME = "bench"
 _MOST = 8
@@ -45,7 +45,7 @@ def measure(target: Engine, drafters: Mapping[str, Drafter], ask: Ask, times: in
     sides = {name: _admitted(drafter, ask, limit) for name, drafter in drafters.items()}
     target.admit(_NAME, limit + _MOST)
     target.reserve(_NAME, limit + _MOST)
-    verify_batch(target, [Share(Row(_NAME, ask.prompt, Mode.REJECTION, params), 0, len(ask.prompt))])
+    verify_batch(target, [ScheduledChunk(Row(_NAME, ask.prompt, Mode.REJECTION, params), 0, len(ask.prompt))])
     tokens, passes = list(ask.prompt), {count: list[float]() for count in range(_MOST + 1)}
     drafting: dict[str, list[float]] = {name: [] for name in drafters}
     for _ in range(times):
@@ -89,5 +89,5 @@ def _verify(
         row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft.cut(count))
         target.truncate(_NAME, before)
         started = time.perf_counter()
-        verify_batch(target, [Share(row, before, 1)])
+        verify_batch(target, [ScheduledChunk(row, before, 1)])
         passes[count].append(time.perf_counter() - started)

@@ -24,9 +24,9 @@ from benchmarks.pages import add_out, publish
 from benchmarks.results import Figure, Report, Table
 from benchmarks.sessions import servers
 from benchmarks.statistics import Ratio, paired, spread
-from specdec import blocks
 from specdec.engine import Chunk, Engine
 from specdec.engine.kv_frame import Flaw, frame, unframe
+from specdec.rules import blocks
 
 BLOCK_TOKENS = 256
 PIECE = 512

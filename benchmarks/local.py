@@ -6,14 +6,14 @@ from pathlib import Path
 
 from benchmarks.run import Ask, Run, gaps_of
 from drafter_service.drafters.base import Drafter, Proposed, Work
-from drafter_service.session import Session
-from specdec.draft import NO_DRAFT, Draft, Verdict
+from drafter_service.sessions.session import Session
 from specdec.engine import Engine
 from specdec.errors import InternalError
-from specdec.params import Mode, SamplingParams
+from specdec.rules.draft import NO_DRAFT, Draft, Verdict
+from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.session import Commit, Open
-from verifier_service.plan import Row, Share
-from verifier_service.verifier import verify_batch
+from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.batching.target_pass import verify_batch
 
 KV_BYTES = 2**28
 _NAME = "bench"
@@ -57,7 +57,7 @@ class Local:
             wanted = min(drafting.gamma, limit - len(tokens) - 1) if drafting else 0
             draft = drafting.draft() if drafting else NO_DRAFT
             row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft)
-            (verdict,) = verify_batch(self._target, [Share(row, computed, len(tokens) - computed)])
+            (verdict,) = verify_batch(self._target, [ScheduledChunk(row, computed, len(tokens) - computed)])
             if not isinstance(verdict, Verdict):
                 raise InternalError("the pass failed")
             base_len, computed = len(tokens), len(tokens) + verdict.accepted

@@ -25,7 +25,7 @@ from protos.gateway.v1 import gateway_pb2_grpc
 from specdec.cli import tether
 from specdec.cli.ports import free
 from specdec.errors import InternalError
-from specdec.params import Mode
+from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
 from specdec.wire.params import mode_to_pb
 

@@ -1,6 +1,6 @@
 """What Leviathan et al. (arXiv 2211.17192) predict, for the table that holds it against what was measured."""
 
-from specdec.gamma import expected_tokens, speedup
+from specdec.rules.gamma import expected_tokens, speedup
 
 __all__ = ["ahead", "expected_tokens", "operations_factor", "speedup"]
 

@@ -21,8 +21,8 @@ from drafter_service.app import drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.dense import Dense
-from specdec.params import Mode, SamplingParams
+from specdec.rules.dense import Dense
+from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.channel import open_channel
 from specdec.wire.params import mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_to_bytes

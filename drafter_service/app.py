@@ -17,7 +17,7 @@ from drafter_service.drafters.ngram import NgramModel
 from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
-from drafter_service.worker import Limits, Worker
+from drafter_service.sessions.worker import Limits, Worker
 from specdec.engine import Engine, load_vocabulary
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc

@@ -9,10 +9,10 @@ import grpc.aio
 import structlog
 
 from drafter_service.drafters.base import DrafterInfo
-from drafter_service.messages import Frame, Load, Malformed, Message, Nack, Reason
 from drafter_service.metrics import DrafterMetrics
-from drafter_service.outbox import Outbox
-from drafter_service.worker import Worker
+from drafter_service.sessions.messages import Frame, Load, Malformed, Message, Nack, Reason
+from drafter_service.sessions.outbox import Outbox
+from drafter_service.sessions.worker import Worker
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc as pb_grpc
 from specdec.errors import (

@@ -15,25 +15,25 @@ from starlette.types import ASGIApp
 from gateway.config import DrainSettings, GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
-from gateway.ending import end
 from gateway.health import Health
 from gateway.http import routes
 from gateway.kv import check as block_store
 from gateway.kv.tier import KvTier
-from gateway.live import LiveTurns
 from gateway.metrics import GatewayMetrics
-from gateway.reaper import Reaper
 from gateway.request import new_id
 from gateway.rpc import service
 from gateway.rpc.decoding import DecodeInterceptor
-from gateway.services import Services
 from gateway.store import redis_client
 from gateway.store.check import store_lines
 from gateway.store.pins import Pins, RedisPins
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
-from gateway.tokenizer import ModelTokenizer, Tokenizer
+from gateway.tasks import end
+from gateway.text.tokenizer import ModelTokenizer, Tokenizer
+from gateway.turns.adopter import Adopter
+from gateway.turns.broadcast import Broadcasts
+from gateway.turns.services import Services
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
@@ -102,7 +102,7 @@ class Gateway:
     """A running gateway."""
 
     def __init__(
-        self, http: str, grpc_server: GrpcServer, drain: Drain, live: LiveTurns, settings: DrainSettings
+        self, http: str, grpc_server: GrpcServer, drain: Drain, live: Broadcasts, settings: DrainSettings
     ) -> None:
         self.http = http
         self.grpc = grpc_server.address
@@ -160,7 +160,7 @@ async def running(
             await stack.enter_async_context(_background(tier.run()))
         await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
-        await stack.enter_async_context(_background(Reaper(services).run()))
+        await stack.enter_async_context(_background(Adopter(services).run()))
         with suppress(TimeoutError):
             await asyncio.wait_for(pool.known.wait(), FIRST_LOOK)
         grpc_server = await start_grpc(

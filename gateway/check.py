@@ -9,7 +9,7 @@ from gateway.kv import check as block_store
 from gateway.store.check import store_lines
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore
-from gateway.tokenizer import ModelTokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Line, port_line, write_lines

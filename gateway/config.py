@@ -5,10 +5,10 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from gateway.cluster import ClusterSettings
+from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
-from specdec.blocks import BLOCK_TOKENS
-from specdec.params import Mode
+from specdec.rules.blocks import BLOCK_TOKENS
+from specdec.rules.params import Mode
 from specdec.serving.settings import Address, Section, Settings
 from specdec.serving.tls import DialTlsSettings
 

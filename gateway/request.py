@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.priority import PriorityClass
 from specdec.errors import FieldInvalid, FieldRequired, TokenOutOfRange
-from specdec.params import MAX_SEED, Mode, SamplingParams, Speculation, check_logprobs
+from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_logprobs
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256

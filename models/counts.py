@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from drafter_service.drafters.counts import COUNTS_FILE, count, save_counts
 from models.train.corpus import read_corpus, stdlib_root
 from models.train.data import encode
-from specdec import vocabulary
+from specdec.rules import vocabulary
 
 _TARGET = Path(__file__).parent / "demo" / "target"
 

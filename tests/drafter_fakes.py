@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drafter_service.messages import Frame, Nack
-from specdec.draft import SparseProbs
+from drafter_service.sessions.messages import Frame, Nack
 from specdec.engine import Chunk
 from specdec.engine.kv_pool import KvMemory
-from specdec.params import Mode, SamplingParams
-from specdec.proposal import propose
-from specdec.sampling import History, probabilities
+from specdec.rules.draft import SparseProbs
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import propose
+from specdec.rules.sampling import History, probabilities
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, Open
 

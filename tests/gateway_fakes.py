@@ -24,8 +24,8 @@ from specdec.errors import (
     SpecdecError,
     TurnOver,
 )
-from specdec.logprobs import TokenLogprobs
-from specdec.params import FinishReason, Mode, Origin
+from specdec.rules.logprobs import TokenLogprobs
+from specdec.rules.params import FinishReason, Mode, Origin
 
 _Item = TypeVar("_Item")
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from specdec.engine.attention import Rule
-from specdec.engine.host.place import open_host
+from specdec.engine.host.backend import open_host
+from specdec.engine.kv_backend import Open
+from specdec.engine.paged.backend import Paged
 from specdec.engine.paged.graphs import Replay
 from specdec.engine.paged.inputs import Inputs
 from specdec.engine.paged.kernels import Kernels
 from specdec.engine.paged.pages import PAGE_TOKENS
-from specdec.engine.paged.place import Paged
-from specdec.engine.place import Open
 from specdec.engine.span import Span
-from specdec.tree import ROOT, Tree
+from specdec.rules.tree import ROOT, Tree
 
 
 class PlainKernels:

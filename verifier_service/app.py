@@ -14,17 +14,17 @@ from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import Certificates
+from verifier_service.batching.batch_plan import Budget
+from verifier_service.batching.costs import Costs
+from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
-from verifier_service.costs import Costs
-from verifier_service.desk import Desk, Parts
-from verifier_service.drafter_client import Identity
-from verifier_service.drafter_pool import DrafterPool
-from verifier_service.fleet import Fleet
-from verifier_service.job import Limits
-from verifier_service.kv_blocks import KvBlocks
+from verifier_service.drafters.client import Identity
+from verifier_service.drafters.discovery import DrafterDiscovery
+from verifier_service.drafters.pool import DrafterPool
+from verifier_service.generation.generations import Generations, Parts
+from verifier_service.generation.job import Limits
+from verifier_service.kv.blocks import KvBlocks
 from verifier_service.metrics import Metrics
-from verifier_service.plan import Budget
-from verifier_service.scheduler import Scheduler
 from verifier_service.service import SERVICE, Model, Ready, VerifierServicer
 
 _LAST_WORDS = 2.0
@@ -108,11 +108,11 @@ async def _running(
         settings.model.served_name, engine.tokenizer_hash, limits, tuple(engine.end_token_ids), engine.fingerprint
     )
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
-    fleet = Fleet(pool, identity, settings.drafting.probe, metrics)
+    fleet = DrafterDiscovery(pool, identity, settings.drafting.probe, metrics)
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(scheduler.run()), tasks.create_task(fleet.run(source))]
         try:
-            desk = Desk(settings, limits, Parts(scheduler, pool, costs, metrics))
+            desk = Generations(settings, limits, Parts(scheduler, pool, costs, metrics))
             yield Ready(model, desk, pool, costs.passes, KvBlocks(engine, thread))
         finally:
             for worker in workers:

@@ -12,8 +12,8 @@ from specdec.serving.discovery import first_snapshot, source_of
 from specdec.serving.tls import Certificates
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
-from verifier_service.drafter_client import DrafterClient, Identity, LinkBroken, Times
-from verifier_service.link import DrafterLink
+from verifier_service.drafters.client import DrafterClient, Identity, LinkBroken, Times
+from verifier_service.drafters.link import DrafterLink
 from verifier_service.metrics import Metrics
 
 _DRAFTER_SECONDS = 3.0

@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from verifier_service.rounds import Fallback, Round
-from verifier_service.turn import Turn
+from verifier_service.batching.model_thread import Turn
+from verifier_service.generation.rounds import Fallback, Round
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)

@@ -11,17 +11,17 @@ from typing_extensions import override
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.errors import Draining, NoVerifier
-from specdec.params import Mode, Speculation
+from specdec.rules.params import Mode, Speculation
 from specdec.wire.logprobs import logprobs_to_pb
 from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
-from verifier_service.costs import PassCost
-from verifier_service.desk import Desk
-from verifier_service.drafter_pool import DrafterPool
-from verifier_service.job import Job, Limits
-from verifier_service.kv_blocks import KvBlocks
-from verifier_service.kv_wire import PIECE_BYTES, span_from_pb, values_from_pb
-from verifier_service.rounds import Round
+from verifier_service.batching.costs import PassCost
+from verifier_service.drafters.pool import DrafterPool
+from verifier_service.generation.generations import Generations
+from verifier_service.generation.job import Job, Limits
+from verifier_service.generation.rounds import Round
+from verifier_service.kv.blocks import KvBlocks
+from verifier_service.kv.wire import PIECE_BYTES, span_from_pb, values_from_pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
@@ -44,7 +44,7 @@ class Ready:
     """What there is once the model is loaded."""
 
     model: Model
-    desk: Desk
+    desk: Generations
     pool: DrafterPool
     passes: PassCost
     kv: KvBlocks

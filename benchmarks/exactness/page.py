@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.exactness.rounds import Measured, Setting
 from benchmarks.exactness.served import Speed
-from specdec.gamma import expected_tokens
-from specdec.params import Mode
+from specdec.rules.gamma import expected_tokens
+from specdec.rules.params import Mode
 
 TEMPLATE = Path(__file__).with_name("exactness.md")
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.exactness.pair import Pair
-from specdec.draft import Draft, SparseProbs, Verdict
 from specdec.engine import Chunk, Engine
-from specdec.lenience import lenient_greedy
-from specdec.params import Mode, SamplingParams
-from specdec.proposal import propose
-from specdec.sampling import History, probabilities
-from specdec.verification import verify
+from specdec.rules.draft import Draft, SparseProbs, Verdict
+from specdec.rules.lenience import lenient_greedy
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import propose
+from specdec.rules.sampling import History, probabilities
+from specdec.rules.verification import verify
 
 SUPPORT = 64
 REPLAYS = 60

@@ -20,7 +20,7 @@ from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.cli.ports import free
 from specdec.cli.processes import Children, Command
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.channel import open_channel
 from specdec.wire.params import mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_to_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.simulation.plot import draw
 from benchmarks.simulation.scenarios import FULL, Point, knee, losses, scaling, where_it_breaks
 from benchmarks.simulation.world import World
-from specdec.sizing import drafters_per_verifier
+from specdec.rules.sizing import drafters_per_verifier
 
 DOCS = Path(__file__).parents[2] / "docs"
 RATIOS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2]

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from specdec.sizing import Costs
+from specdec.rules.sizing import Costs
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from drafter_service.session import Session
-from specdec.draft import SparseProbs
+from drafter_service.sessions.session import Session
 from specdec.engine.kv_pool import KvMemory
+from specdec.rules.draft import SparseProbs
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from torch import Tensor
 from drafter_service.drafters.base import DrafterInfo, Failed, Proposed, Work
 from specdec.engine import Chunk
 from specdec.engine.kv_pool import KvMemory
-from specdec.params import Mode, SamplingParams
-from specdec.proposal import Support, propose, propose_each
-from specdec.sampling import History, probabilities
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import Support, propose, propose_each
+from specdec.rules.sampling import History, probabilities
 
 _TRIAL = "trial"
 _TRIAL_STEPS = 8

@@ -6,10 +6,10 @@ import torch
 
 from drafter_service.drafters.base import DrafterInfo, Nothing, Outcome, Proposed, Work
 from drafter_service.drafters.lengths import UNBOUNDED, Lengths
-from drafter_service.session import Session
-from specdec import vocabulary
-from specdec.draft import MAX_WEIGHT, SparseProbs
-from specdec.params import Mode
+from drafter_service.sessions.session import Session
+from specdec.rules import vocabulary
+from specdec.rules.draft import MAX_WEIGHT, SparseProbs
+from specdec.rules.params import Mode
 
 _REACH = 4096
 """How many tokens back it looks."""

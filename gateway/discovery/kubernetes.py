@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
-from gateway.cluster import ClusterSettings, connect
+from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.discovery.reflector import Reflector, Times
 from gateway.discovery.slices import endpoints_of
 from specdec.serving.discovery import Endpoints

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gateway.cluster import ClusterSettings
+from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.kubernetes import KubernetesSource
 from specdec.serving.discovery import DnsSource, Source, StaticSource
 from specdec.serving.settings import Section, check_address

@@ -9,12 +9,12 @@ from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from gateway.ending import end
-from gateway.events import Event, Finished, Round, Started
 from gateway.http import sse
 from gateway.http.problems import CLIENT_GONE
 from gateway.http.replies import Answer
 from gateway.http.writers import Output, Writer
+from gateway.tasks import end
+from gateway.turns.events import Event, Finished, Round, Started
 from specdec.errors import InternalError
 
 WriterOf = Callable[[Started], Writer]

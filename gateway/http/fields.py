@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from gateway.request import MAX_CHOICES, MAX_STOPS, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
-from specdec.params import MAX_LOGPROBS
+from specdec.rules.params import MAX_LOGPROBS
 
 
 def _parse_prompt(value: Any) -> Prompt:

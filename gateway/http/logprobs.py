@@ -5,8 +5,8 @@ from itertools import accumulate
 
 from pydantic import BaseModel
 
-from gateway.output import OutputToken
-from specdec.logprobs import TokenLogprobs
+from gateway.text.output import OutputToken
+from specdec.rules.logprobs import TokenLogprobs
 
 Piece = Callable[[int], bytes]
 """The bytes a token stands for."""

@@ -30,7 +30,7 @@ from gateway.http.messages import MessageBody, chat_prompt
 from gateway.priority import PriorityClass
 from gateway.request import MAX_NAME, GenerationRequest, Prompt, random_seed
 from specdec.errors import FieldInvalid
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 
 COMPLETION_TOKENS = 16
 """Output length of /v1/completions when none is asked for, as OpenAI has it."""

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from gateway.http.logprobs import ChatLogprobs, CompletionLogprobs
-from gateway.statistics import Summary
+from gateway.turns.statistics import Summary
 
 FinishReasonField = Literal["stop", "length"]
 

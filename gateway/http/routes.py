@@ -10,7 +10,6 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
-from gateway.generation import Generator
 from gateway.health import Health
 from gateway.http import answers, openapi, sessions
 from gateway.http.answers import json_response
@@ -21,9 +20,10 @@ from gateway.http.openai import ChatBody, CompletionBody
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.http.shape import Shape
-from gateway.plan import check_model
 from gateway.request import check_ids
-from gateway.services import Services
+from gateway.turns.generation import Generator
+from gateway.turns.plan import check_model
+from gateway.turns.services import Services
 from specdec.errors import SpecdecError
 
 _BodyType = TypeVar("_BodyType", bound=Body)

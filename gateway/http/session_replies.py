@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, WithJsonSchema
 
 from gateway.http.body import Body
-from gateway.session_desk import Session
+from gateway.turns.sessions import Session
 
 Seconds = Annotated[float, WithJsonSchema({"type": "number", "minimum": 1})]
 

@@ -4,7 +4,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from gateway.generation import Generator
 from gateway.http import answers, openapi
 from gateway.http.body import parse_body
 from gateway.http.cursor import idempotency_key, received
@@ -18,8 +17,9 @@ from gateway.http.session_replies import (
     session_reply,
 )
 from gateway.http.shape import Shape
-from gateway.services import Services
-from gateway.session_desk import SessionDesk
+from gateway.turns.generation import Generator
+from gateway.turns.services import Services
+from gateway.turns.sessions import SessionDesk
 from specdec.errors import FieldInvalid
 
 PAGE = 20

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from gateway.events import Started
 from gateway.http.logprobs import Piece
 from gateway.http.writers import ChatWriter, CompletionWriter, Form, Writer
+from gateway.turns.events import Started
 
 
 @dataclass(frozen=True, slots=True)

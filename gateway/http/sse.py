@@ -8,11 +8,11 @@ import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.events import Event, Finished, Round, Started
 from gateway.http.cursor import cursor
 from gateway.http.problems import error_body
 from gateway.http.replies import Answer
 from gateway.http.writers import Writer
+from gateway.turns.events import Event, Finished, Round, Started
 from specdec.errors import InternalError, SpecdecError
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}

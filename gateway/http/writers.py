@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.events import Finished, Round, Started
 from gateway.http.logprobs import Piece, chat_logprobs, completion_logprobs
 from gateway.http.replies import (
     Answer,
@@ -22,8 +21,9 @@ from gateway.http.replies import (
     metrics_of,
     report_of,
 )
-from gateway.output import OutputToken
-from gateway.statistics import total
+from gateway.text.output import OutputToken
+from gateway.turns.events import Finished, Round, Started
+from gateway.turns.statistics import total
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.kv import lua
-from specdec import blocks
 from specdec.errors import SessionStoreDown
+from specdec.rules import blocks
 
 _FULL_MS = 60_000
 """How long nobody tries to store more for a tenant that had no room."""
@@ -36,7 +36,7 @@ class Chain:
     """The whole blocks of one growing sequence."""
 
     def __init__(self, fingerprint: str, domain: str, block_tokens: int) -> None:
-        """`block_tokens` is a multiple of `specdec.blocks.BLOCK_TOKENS`."""
+        """`block_tokens` is a multiple of `specdec.rules.blocks.BLOCK_TOKENS`."""
         self._prefix = f"kv:1:{fingerprint}:{domain}"
         self._size = block_tokens
         self._end = blocks.root(fingerprint, domain)

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 import structlog
 from prometheus_client import CollectorRegistry
 
-from gateway.cluster import connect
+from gateway.discovery.cluster import connect
 from gateway.ratio_controller.config import MetricsSettings, RatioSettings
 from gateway.ratio_controller.controller import Controller
 from gateway.ratio_controller.lease import Leadership

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gateway.cluster import connect
+from gateway.discovery.cluster import connect
 from gateway.ratio_controller.app import reader_of
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.scale import DeploymentScale

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from gateway.ratio_controller.config import ScalingSettings
+from specdec.rules.sizing import Costs, Policy, drafters_per_verifier, pays
 from specdec.serving.readings import Reading
-from specdec.sizing import Costs, Policy, drafters_per_verifier, pays
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from gateway.events import Event, Finished, Round, Started
-from gateway.output import OutputToken
 from gateway.priority import PriorityClass
-from gateway.statistics import Summary
+from gateway.text.output import OutputToken
+from gateway.turns.events import Event, Finished, Round, Started
+from gateway.turns.statistics import Summary
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
-from specdec.logprobs import TokenLogprobs
+from specdec.rules.logprobs import TokenLogprobs
 from specdec.wire.logprobs import floats_to_bytes
 from specdec.wire.params import finish_to_pb, mode_to_pb, origin_to_pb
 from specdec.wire.tokens import tokens_to_bytes

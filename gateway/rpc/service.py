@@ -7,10 +7,6 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.events import Finished, Round, Started
-from gateway.generation import Generator
-from gateway.output import OutputToken
-from gateway.plan import check_model
 from gateway.priority import PriorityClass
 from gateway.request import (
     ChatPrompt,
@@ -25,12 +21,16 @@ from gateway.request import (
     random_seed,
 )
 from gateway.rpc import replies, sessions
-from gateway.services import Services
+from gateway.text.output import OutputToken
+from gateway.turns.events import Finished, Round, Started
+from gateway.turns.generation import Generator
+from gateway.turns.plan import check_model
+from gateway.turns.services import Services
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid, FieldRequired, InternalError
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.params import mode_from_pb
 
 SERVICES = (

@@ -5,8 +5,8 @@ from typing import Any
 import grpc.aio
 
 from gateway.request import check_name
-from gateway.services import Services
-from gateway.session_desk import Session, SessionDesk
+from gateway.turns.services import Services
+from gateway.turns.sessions import Session, SessionDesk
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 

@@ -7,14 +7,14 @@ from typing import Any, Self
 
 from redis.asyncio import Redis
 
-from gateway.store import lua, lua_reads, redis_replies
+from gateway.store import lua, lua_sessions, redis_replies
 from gateway.store.orphans import Orphan
-from gateway.store.patience import patiently
 from gateway.store.redis_client import ServerFacts, connect, server_facts
 from gateway.store.redis_index import TenantIndex
 from gateway.store.redis_room import Room
 from gateway.store.redis_scripts import Scripts, guarded
 from gateway.store.redis_tail import BLOCK, StreamTail
+from gateway.store.retry import patiently
 from gateway.store.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, TurnView
 from specdec.errors import FieldRequired, SessionHeld, TurnOver
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
@@ -45,7 +45,7 @@ class RedisSessionStore:
         self._writes: set[asyncio.Task[Committed]] = set()
         self._scripts = Scripts(client, self._policy.replicas)
         self._index = TenantIndex(client, 2 * self._policy.ttl)
-        self._due = client.register_script(lua_reads.DUE)
+        self._due = client.register_script(lua_sessions.DUE)
         self._room = Room(client)
         self._tail = StreamTail(reader)
 
@@ -63,14 +63,14 @@ class RedisSessionStore:
         await self._room.check()
         seconds = self._policy.ttl if ttl is None else ttl
         arguments = (tenant, model_fingerprint, round(seconds * 1000))
-        word, *_ = await self._scripts.run_durably(lua_reads.CREATE, session_id, *arguments)
+        word, *_ = await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments)
         if word != b"OK":
             raise redis_replies.missing(word)
         await self._index.add(tenant, session_id)
 
     async def delete(self, session_id: str, tenant: str) -> None:
         """See SessionStore.delete."""
-        word, *_ = await self._scripts.run(lua_reads.DELETE, session_id, tenant)
+        word, *_ = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
         await self._index.remove(tenant, session_id)
         if word != b"OK":
             raise redis_replies.missing(word)
@@ -81,7 +81,7 @@ class RedisSessionStore:
 
     async def look(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
         """See SessionStore.look."""
-        word, *rest = await self._scripts.run(lua_reads.LOOK, session_id, tenant, request_id)
+        word, *rest = await self._scripts.run(lua_sessions.LOOK, session_id, tenant, request_id)
         if word != b"OK":
             raise redis_replies.missing(word)
         return redis_replies.session_view(rest)
@@ -89,7 +89,7 @@ class RedisSessionStore:
     async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
         """See SessionStore.read."""
         position = "" if after is None else 2 * after
-        word, *rest = await self._scripts.run(lua_reads.READ, session_id, tenant, turn, position)
+        word, *rest = await self._scripts.run(lua_sessions.READ, session_id, tenant, turn, position)
         if word != b"OK":
             raise redis_replies.missing(word)
         return redis_replies.turn_view(rest)
@@ -199,7 +199,7 @@ class RedisSessionStore:
         await self._client.aclose()
 
     async def _orphan(self, session_id: str) -> Orphan | None:
-        word, *rest = await self._scripts.run(lua_reads.LAPSED, session_id)
+        word, *rest = await self._scripts.run(lua_sessions.LAPSED, session_id)
         if word == b"OK":
             return Orphan(session_id, rest[0].decode(), int(rest[1]), int(rest[2]) / 1000)
         return None

@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.ending import end
+from gateway.tasks import end
 
 BLOCK = 0.2
 """Seconds one read blocks; a stream that is added meanwhile is first looked at after that."""

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specdec.logprobs import TokenLogprobs
-from specdec.params import FinishReason, Origin, SamplingParams, Speculation
+from specdec.rules.logprobs import TokenLogprobs
+from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 
 from specdec.errors import ConfigError
+from specdec.rules.sizing import Costs, Policy, Sizing, size
 from specdec.serving.prometheus import Prometheus
 from specdec.serving.readings import Reading
 from specdec.serving.scraper import Scraper
-from specdec.sizing import Costs, Policy, Sizing, size
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from specdec.cli.client import Gateway
 from specdec.cli.events import Outcome, Request
 from specdec.cli.run import collect
-from specdec.params import Mode
+from specdec.rules.params import Mode
 
 _WARM_UP_TOKENS = 8
 

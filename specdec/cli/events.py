@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specdec.params import FinishReason, Mode, Origin
+from specdec.rules.params import FinishReason, Mode, Origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from specdec.errors import ConfigError
-from specdec.params import Mode
+from specdec.rules.params import Mode
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TOKENS = 128

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specdec.cli.events import Outcome, Round
-from specdec.params import Origin
+from specdec.rules.params import Origin
 
 REJECTED = "rejected"
 

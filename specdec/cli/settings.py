@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from specdec.params import Mode
+from specdec.rules.params import Mode
 from specdec.serving.settings import Address, Settings
 
 _ROOT = Path(__file__).parents[2]

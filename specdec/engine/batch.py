@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.errors import FieldInvalid, InternalError
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
 from specdec.engine.facts import Facts
 from specdec.engine.forward import forward
-from specdec.engine.holding import Holding
+from specdec.engine.kv_backend import Open
+from specdec.engine.kv_backends import place_for
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.loader import load_decoder
-from specdec.engine.place import Open
-from specdec.engine.places import place_for
 from specdec.engine.self_check import prove
+from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import InternalError, ModelRefused
 
 
@@ -37,7 +37,7 @@ class Engine:
             raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {page_bytes}")
         opened.warm()
         self._run = opened.run
-        self._pool: KvPool[Holding] = KvPool(opened.store, facts.fingerprint)
+        self._pool: KvPool[SequenceKv] = KvPool(opened.store, facts.fingerprint)
         self.kv_layout = layout
         self.name = facts.name
         self.vocab_size = facts.vocab_size

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec import vocabulary
 from specdec.errors import ModelRefused
+from specdec.rules import vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Facts:
     end_token_ids: frozenset[int]
     """Ids that end a generation."""
     tokenizer_hash: str
-    """See `specdec.vocabulary`."""
+    """See `specdec.rules.vocabulary`."""
     fingerprint: str
     """See `ModelFolder.fingerprint`."""
 

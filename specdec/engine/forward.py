@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specdec.engine.batch import Chunk, pack
+from specdec.engine.kv_backend import Run
 from specdec.engine.kv_pool import KvPool
 from specdec.engine.kv_store import H
-from specdec.engine.place import Run
 from specdec.errors import InternalError
 
 

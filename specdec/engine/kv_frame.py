@@ -2,8 +2,8 @@
 
     "SDKV" | version u32 | dtype 8s | layers, heads, tokens, width u32 | chain hash 32s | bytes u64 | payload | checksum
 
-Little-endian. The chain hash is that of `specdec.blocks`, so it stands for the model, the domain and every token up to
-the block's end. The checksum is BLAKE2b of 16 bytes over all before it: it finds damage, not malice.
+Little-endian. The chain hash is that of `specdec.rules.blocks`, so it stands for the model, the domain and every token
+up to the block's end. The checksum is BLAKE2b of 16 bytes over all before it: it finds damage, not malice.
 """
 
 import hashlib

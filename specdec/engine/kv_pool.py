@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from specdec import blocks
 from specdec.engine.kv_store import H, KvStore
 from specdec.engine.prefix_cache import PrefixCache
 from specdec.errors import InternalError
+from specdec.rules import blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from specdec.engine.holding import Holding
 from specdec.engine.kv_layout import KvLayout
+from specdec.engine.sequence_kv import SequenceKv
 
-H = TypeVar("H", bound=Holding)
+H = TypeVar("H", bound=SequenceKv)
 
 
 class KvStore(ABC, Generic[H]):

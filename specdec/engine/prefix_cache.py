@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Generic
 
-from specdec.blocks import BLOCK_TOKENS, chain
 from specdec.engine.kv_store import H
+from specdec.rules.blocks import BLOCK_TOKENS, chain
 
 
 class PrefixCache(Generic[H]):

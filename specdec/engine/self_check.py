@@ -9,9 +9,9 @@ from torch import Tensor
 from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
 from specdec.engine.forward import forward
+from specdec.engine.kv_backend import Open, Run
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvPool
-from specdec.engine.place import Open, Run
 from specdec.engine.probe import probe
 from specdec.errors import ModelRefused
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from specdec.engine.attention import Rule
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 
 FOLD_LIMIT = 32
 """Queries up to which a group's heads are folded into rows: one product per key head, at the price of a larger mask."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.dense import Dense
-from specdec.draft import SparseProbs
 from specdec.errors import FieldInvalid
+from specdec.rules.dense import Dense
+from specdec.rules.draft import SparseProbs
 
 _DTYPES = {Dense.FP16: torch.float16, Dense.FP32: torch.float32}
 

@@ -11,9 +11,9 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.dense import Dense
-from specdec.draft import Draft, SparseProbs
 from specdec.errors import FieldInvalid, InternalError
+from specdec.rules.dense import Dense
+from specdec.rules.draft import Draft, SparseProbs
 from specdec.wire.dense import pack_dense, unpack_dense
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 

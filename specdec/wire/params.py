@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.params import FinishReason, Mode, Origin, SamplingParams
+from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 
 _MODES: dict[Mode, pb.VerificationMode.ValueType] = {
     Mode.OFF: pb.VERIFICATION_MODE_OFF,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.params import mode_from_pb, mode_to_pb, sampling_from_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 

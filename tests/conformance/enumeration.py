@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from specdec import proposal, sampling, verification
-from specdec.draft import Draft, SparseProbs, Verdict
-from specdec.params import Mode
-from specdec.rng import Lane
+from specdec.rules import proposal, sampling, verification
+from specdec.rules.draft import Draft, SparseProbs, Verdict
+from specdec.rules.params import Mode
+from specdec.rules.rng import Lane
 from tests.conformance.tables import Context, Tables
 
 BISECTIONS = 54

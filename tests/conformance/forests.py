@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec import tree_verification
-from specdec.draft import SparseProbs
-from specdec.multidraft import Siblings
-from specdec.params import SamplingParams
-from specdec.proposal import propose_siblings
-from specdec.tree import ROOT, Tree, TreeDraft
+from specdec.rules import tree_verification
+from specdec.rules.draft import SparseProbs
+from specdec.rules.multidraft import Siblings
+from specdec.rules.params import SamplingParams
+from specdec.rules.proposal import propose_siblings
+from specdec.rules.tree import ROOT, Tree, TreeDraft
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled import PROMPT, Rows
 from tests.conformance.tables import Context, TableModel, joint

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from specdec.params import SamplingParams
+from specdec.rules.params import SamplingParams
 from tests.conformance.g_test import Law
 from tests.conformance.tables import Context, reference
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.draft import SparseProbs
-from specdec.params import SamplingParams
-from specdec.proposal import compress
+from specdec.rules.draft import SparseProbs
+from specdec.rules.params import SamplingParams
+from specdec.rules.proposal import compress
 from tests.conformance.enumeration import Drafter, completed
 from tests.conformance.g_test import Law
 from tests.conformance.law import PlainModel

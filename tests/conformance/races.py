@@ -7,7 +7,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from specdec import coupling
+from specdec.rules import coupling
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec import proposal, sampling, verification
-from specdec.draft import NO_DRAFT, Draft, Verdict
-from specdec.params import Mode, SamplingParams
-from specdec.sampling import History
+from specdec.rules import proposal, sampling, verification
+from specdec.rules.draft import NO_DRAFT, Draft, Verdict
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.sampling import History
 from tests.conformance.tables import Context, TableModel
 
 PROMPT = (0, 1)

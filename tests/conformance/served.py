@@ -10,7 +10,7 @@ from typing import Any
 from drafter_service.app import Running, drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from tests.integration.verifier.conftest import Client, connected, output
 from verifier_service.app import verifier
 from verifier_service.config import VerifierSettings

@@ -7,12 +7,12 @@ from itertools import permutations, product
 import torch
 from torch import Tensor
 
-from specdec.draft import SparseProbs
-from specdec.layout import supports
-from specdec.multidraft import NONE, Choice
+from specdec.rules.draft import SparseProbs
+from specdec.rules.layout import supports
+from specdec.rules.multidraft import NONE, Choice
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Choice]
-"""As `specdec.multidraft.with_replacement`."""
+"""As `specdec.rules.multidraft.with_replacement`."""
 Draws = dict[tuple[int, ...], float]
 """The chance of each ordered set of siblings."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drafter_service.drafters.counts import COUNTS_FILE, count, save_counts
-from specdec.vocabulary import fingerprint
+from specdec.rules.vocabulary import fingerprint
 from tests.conformance.folders import root
 from tests.conformance.law import PlainModel
 from tests.tiny_models import make_tiny_model, make_tokenizer

@@ -7,9 +7,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from specdec import sampling
-from specdec.params import SamplingParams
-from specdec.sampling import History
+from specdec.rules import sampling
+from specdec.rules.params import SamplingParams
+from specdec.rules.sampling import History
 
 Context = tuple[int, ...]
 

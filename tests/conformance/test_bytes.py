@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.conftest import Note
 from tests.conformance.served import Ask, generate, running_drafter, running_verifier
 from tests.tiny_models import make_tiny_model

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.dense import Dense
-from specdec.params import Mode, SamplingParams
+from specdec.rules.dense import Dense
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.g_test import p_value
 from tests.conformance.served import Ask, generate, pair
 from tests.conformance.small import END, PROMPT, small

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from specdec.draft import SparseProbs
-from specdec.params import Mode, SamplingParams
+from specdec.rules.draft import SparseProbs
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.enumeration import Drawn, outcome, proposed, sample_law
 from tests.conformance.tables import Context, Tables, pair
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft
-from specdec.params import Mode, SamplingParams
-from specdec.verification import verify
+from specdec.rules.draft import Draft
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.verification import verify
 from tests.conformance.enumeration import completed
 from tests.conformance.races import chances, noise
 from tests.conformance.tables import Context, contexts, pair

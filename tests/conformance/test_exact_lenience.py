@@ -5,7 +5,7 @@ It is the one mode that is not exact: this file says how inexact, and that ℓ =
 
 import pytest
 
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.enumeration import outcome, proposed
 from tests.conformance.lenience import published
 from tests.conformance.tables import pair

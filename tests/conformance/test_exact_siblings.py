@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.draft import SparseProbs
-from specdec.multidraft import Choice, with_replacement, without_replacement
-from specdec.params import SamplingParams
-from specdec.proposal import compress
-from specdec.sampling import History, probabilities
+from specdec.rules.draft import SparseProbs
+from specdec.rules.multidraft import Choice, with_replacement, without_replacement
+from specdec.rules.params import SamplingParams
+from specdec.rules.proposal import compress
+from specdec.rules.sampling import History, probabilities
 from tests.conformance.siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
 from tests.conformance.tables import TableModel
 

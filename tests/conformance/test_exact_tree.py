@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from specdec.multidraft import Siblings
-from specdec.tree import Tree
+from specdec.rules.multidraft import Siblings
+from specdec.rules.tree import Tree
 from tests.conformance.trees import DRAWS, TREES, Enumeration, Models
 
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec.acceptance import block, block_h, block_pi, rejection, residual
-from specdec.draft import Draft, SparseProbs
-from specdec.multidraft import NONE, Siblings, with_replacement, without_replacement
-from specdec.params import Mode, SamplingParams
-from specdec.proposal import compress, draw, propose
-from specdec.sampling import History, probabilities
-from specdec.tree import Tree, TreeDraft
-from specdec.tree_verification import verify_tree
-from specdec.verification import verify
+from specdec.rules.acceptance import block, block_h, block_pi, rejection, residual
+from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.multidraft import NONE, Siblings, with_replacement, without_replacement
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import compress, draw, propose
+from specdec.rules.sampling import History, probabilities
+from specdec.rules.tree import Tree, TreeDraft
+from specdec.rules.tree_verification import verify_tree
+from specdec.rules.verification import verify
 
 LENIENCES = (1.0, 0.8, 0.4, 0.1)
 MASSES = st.integers(2, 8).flatmap(

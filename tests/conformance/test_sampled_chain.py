@@ -6,7 +6,7 @@ result is always the same. Expected laws come from a restatement of the sampling
 
 import pytest
 
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled import PROMPT, Service
 from tests.conformance.tables import TableModel, joint

@@ -6,8 +6,8 @@ result is always the same.
 
 import pytest
 
-from specdec.multidraft import Siblings
-from specdec.params import SamplingParams
+from specdec.rules.multidraft import Siblings
+from specdec.rules.params import SamplingParams
 from tests.conformance.forests import first_token_p_value, forest
 
 P_VALUE = 1e-3

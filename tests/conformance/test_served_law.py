@@ -25,7 +25,7 @@ from typing import Literal, get_args
 import pytest
 
 from protos.common.v1 import common_pb2 as common
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.conftest import Note
 from tests.conformance.g_test import Law, false_alarms, p_value
 from tests.conformance.lenience import Rounds

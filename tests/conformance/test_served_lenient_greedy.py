@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.law import PlainModel
 from tests.conformance.served import Ask, generate, pair
 from tests.conformance.small import END, VOCAB_SIZE, small

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdec.draft import Draft
-from specdec.params import Mode
-from specdec.proposal import propose
-from specdec.verification import verify
+from specdec.rules.draft import Draft
+from specdec.rules.params import Mode
+from specdec.rules.proposal import propose
+from specdec.rules.verification import verify
 
 SUPPORT = 8
 VOCAB = 4_096

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from specdec import multidraft, tree_verification
-from specdec.draft import SparseProbs
-from specdec.multidraft import NONE, Siblings
-from specdec.params import SamplingParams
-from specdec.proposal import compress
-from specdec.sampling import History, probabilities
-from specdec.tree import ROOT, Tree, TreeDraft
+from specdec.rules import multidraft, tree_verification
+from specdec.rules.draft import SparseProbs
+from specdec.rules.multidraft import NONE, Siblings
+from specdec.rules.params import SamplingParams
+from specdec.rules.proposal import compress
+from specdec.rules.sampling import History, probabilities
+from specdec.rules.tree import ROOT, Tree, TreeDraft
 from tests.conformance.siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
 from tests.conformance.tables import Context, TableModel, contexts
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster import ClusterSettings, connect
+from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.discovery.sources import GatewayDiscoverySettings, source_of
 from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.scale import DeploymentScale

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster import ClusterSettings
+from gateway.discovery.cluster import ClusterSettings
 from tests.kubernetes import worlds
 from tests.kubernetes.api import Api
 from tests.kubernetes.arrange import Installed, define_operators, new_namespace

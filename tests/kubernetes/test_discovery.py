@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.cluster import ClusterSettings
+from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings, source_of
 from specdec.serving.discovery import Source
 from tests.chaos.wire import Wire

@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 
-from gateway.cluster import ClusterSettings, connect
+from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.lease import Leadership

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.transfer import fetched, moved
+from specdec.rules.transfer import fetched, moved
 from tests.looks import looks
 
 LOOKS: dict[str, Callable[[Tensor], object]] = {

@@ -8,7 +8,7 @@ from torch import Tensor
 from specdec.engine.attention import Rule
 from specdec.engine.host.slab import Slab
 from specdec.engine.span import Span
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 
 
 class SlabSpan(Span):

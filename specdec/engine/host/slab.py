@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.engine.holding import Holding
+from specdec.engine.sequence_kv import SequenceKv
 
 
-class Slab(Holding):
+class Slab(SequenceKv):
     """Positions from `length` on are never read before they are written again."""
 
     __slots__ = ("keys", "pages", "values")

@@ -9,10 +9,10 @@ import mmap
 import torch
 from torch import Tensor
 
-from specdec.blocks import BLOCK_TOKENS
 from specdec.engine.host.slab import Slab
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_store import KvStore
+from specdec.rules.blocks import BLOCK_TOKENS
 
 
 class SlabStore(KvStore[Slab]):

@@ -13,7 +13,7 @@ from torch import Tensor
 from specdec.engine.batch import Batch
 from specdec.engine.paged.page_list import PageList
 from specdec.engine.paged.pages import PAGE_TOKENS
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 
 MOST_NODES = 64
 """Tokens of a chunk up to which its tree is told by bits."""

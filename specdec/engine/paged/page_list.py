@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specdec.engine.holding import Holding
 from specdec.engine.paged.pages import PAGE_TOKENS, Pages
+from specdec.engine.sequence_kv import SequenceKv
 
 
-class PageList(Holding):
+class PageList(SequenceKv):
     """A page that other sessions have too is never written to: see `PageStore.extend`."""
 
     __slots__ = ("_memory", "pages")

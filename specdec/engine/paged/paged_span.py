@@ -5,7 +5,7 @@ from torch import Tensor
 from specdec.engine.attention import Rule
 from specdec.engine.paged.pages import PAGE_TOKENS, Pages
 from specdec.engine.span import Span
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 
 
 class PagedSpan(Span):

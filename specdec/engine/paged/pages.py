@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.blocks import BLOCK_TOKENS
 from specdec.engine.kv_layout import KvLayout
+from specdec.rules.blocks import BLOCK_TOKENS
 
 PAGE_TOKENS = BLOCK_TOKENS
 """A page is a block: what is named by one hash is shared as one page. Only a fork shares a page that is not full."""

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft, SparseProbs, Verdict
-from specdec.params import Mode
-from specdec.prefix import PrefixHash
-from specdec.proposal import Proposal, compress, propose
-from specdec.verification import verify
+from specdec.rules.draft import Draft, SparseProbs, Verdict
+from specdec.rules.params import Mode
+from specdec.rules.prefix import PrefixHash
+from specdec.rules.proposal import Proposal, compress, propose
+from specdec.rules.verification import verify
 from tests.conformance.bugs.value import Bug, Law, everywhere
 from tests.conformance.sampled import Service
 from tests.conformance.tables import Context

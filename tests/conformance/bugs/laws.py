@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec import sampling
-from specdec.multidraft import Choice, with_replacement, without_replacement
-from specdec.params import SamplingParams
-from specdec.sampling import History, probabilities, sample
+from specdec.rules import sampling
+from specdec.rules.multidraft import Choice, with_replacement, without_replacement
+from specdec.rules.params import SamplingParams
+from specdec.rules.sampling import History, probabilities, sample
 from tests.conformance.bugs.value import Bug, Law, everywhere
-from verifier_service import verifier
-from verifier_service.plan import Row
+from verifier_service.batching import target_pass
+from verifier_service.batching.batch_plan import Row
 
 Params = Sequence[SamplingParams]
 
@@ -88,22 +88,22 @@ def min_p_on_the_bonus_alone(patch: pytest.MonkeyPatch) -> None:
             histories,
         )
 
-    patch.setattr(verifier, "probabilities", planted)
+    patch.setattr(target_pass, "probabilities", planted)
 
 
 def served_penalties_blind_to_drafts(patch: pytest.MonkeyPatch) -> None:
-    """In the verifier, penalties see the committed output only."""
-    patch.setattr(verifier, "_histories", lambda row: iter([row.history] * (len(row.draft.tokens) + 1)))
+    """In the target_pass, penalties see the committed output only."""
+    patch.setattr(target_pass, "_histories", lambda row: iter([row.history] * (len(row.draft.tokens) + 1)))
 
 
 def bonus_without_penalties(patch: pytest.MonkeyPatch) -> None:
     """The bonus row's penalties do not see the drafts it follows."""
-    histories = verifier._histories
+    histories = target_pass._histories
 
     def planted(row: Row) -> Iterator[History]:
         return iter([*list(histories(row))[:-1], row.history])
 
-    patch.setattr(verifier, "_histories", planted)
+    patch.setattr(target_pass, "_histories", planted)
 
 
 def zero_can_be_drawn(patch: pytest.MonkeyPatch) -> None:

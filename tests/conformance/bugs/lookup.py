@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from drafter_service.drafters import prompt_lookup
-from specdec.acceptance import rejection, residual
-from specdec.draft import SparseProbs
+from specdec.rules.acceptance import rejection, residual
+from specdec.rules.draft import SparseProbs
 from tests.conformance.bugs.value import Bug, Law, everywhere
 from tests.conformance.small import VOCAB_SIZE
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.coupling import choose, coupled
-from specdec.rng import Lane, uniform
-from specdec.sampling import sample
+from specdec.rules.coupling import choose, coupled
+from specdec.rules.rng import Lane, uniform
+from specdec.rules.sampling import sample
 from tests.conformance.bugs.value import Bug, Law, everywhere
 
 Keys = Sequence[int]

@@ -12,26 +12,26 @@ from drafter_service.drafters.model import ModelDrafter
 from specdec.engine import self_check
 from specdec.engine.attention import Rule
 from specdec.engine.host.packed_step import SlabSpan
-from specdec.params import SamplingParams
-from specdec.sampling import History, probabilities
+from specdec.rules.params import SamplingParams
+from specdec.rules.sampling import History, probabilities
 from tests.conformance.bugs.service import Plant, rolled_back
 from tests.conformance.bugs.value import Bug, Law, everywhere
-from verifier_service import verifier
-from verifier_service.drafting import RemoteDrafts
-from verifier_service.plan import Share
-from verifier_service.verifier import Result, TargetEngine, verify_batch
+from verifier_service.batching import target_pass
+from verifier_service.batching.batch_plan import ScheduledChunk
+from verifier_service.batching.target_pass import Result, TargetEngine, verify_batch
+from verifier_service.drafters.session_drafts import RemoteDrafts
 
 
 def failure_kept(patch: pytest.MonkeyPatch) -> None:
     """What a failed pass wrote stays, and the next try goes behind it."""
 
-    def planted(engine: TargetEngine, batch: Sequence[Share]) -> list[Result]:
+    def planted(engine: TargetEngine, batch: Sequence[ScheduledChunk]) -> list[Result]:
         try:
-            return verifier._pass(engine, batch)
+            return target_pass._pass(engine, batch)
         except Exception as error:  # noqa: BLE001 - as in the original
             if len(batch) > 1:
                 return [planted(engine, [share])[0] for share in batch]
-            return [verifier._without_draft(engine, batch[0], error)]
+            return [target_pass._without_draft(engine, batch[0], error)]
 
     everywhere(patch, verify_batch, planted)
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.acceptance import rejection
-from specdec.draft import Verdict
 from specdec.errors import NoDistribution
-from specdec.params import SamplingParams
-from specdec.sampling import History, probabilities
+from specdec.rules.acceptance import rejection
+from specdec.rules.draft import Verdict
+from specdec.rules.params import SamplingParams
+from specdec.rules.sampling import History, probabilities
 from tests.conformance.bugs.value import Bug, Law, everywhere
-from verifier_service import verifier
-from verifier_service.plan import Row
+from verifier_service.batching import target_pass
+from verifier_service.batching.batch_plan import Row
 
 Params = Sequence[SamplingParams]
 
@@ -31,7 +31,7 @@ def lenience_of_the_batch(patch: pytest.MonkeyPatch) -> None:
         least = min(row.lenience for row in rows)
         return [least] * len(rows) if least < 1.0 else None
 
-    patch.setattr(verifier, "_lenience", planted)
+    patch.setattr(target_pass, "_lenience", planted)
 
 
 def bonus_of_any_id(patch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def bonus_of_any_id(patch: pytest.MonkeyPatch) -> None:
         free = [replace(each, allowed_token_ids=()) if ends else each for each, ends in zip(params, last, strict=True)]
         return probabilities(logits, free, histories)
 
-    patch.setattr(verifier, "probabilities", planted)
+    patch.setattr(target_pass, "probabilities", planted)
 
 
 def masked_row_is_flat(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def masked_row_is_flat(patch: pytest.MonkeyPatch) -> None:
 
 def logprobs_of_p(patch: pytest.MonkeyPatch) -> None:
     """Log probabilities are those after temperature and filters."""
-    scored = verifier._scored
+    scored = target_pass._scored
 
     def planted(
         rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]
@@ -68,17 +68,17 @@ def logprobs_of_p(patch: pytest.MonkeyPatch) -> None:
         p = probabilities(logits, params, [History()] * len(params))
         return scored(rows, starts, p.clamp_min(1e-30).log(), verdicts)
 
-    patch.setattr(verifier, "_scored", planted)
+    patch.setattr(target_pass, "_scored", planted)
 
 
 def logprobs_of_q(patch: pytest.MonkeyPatch) -> None:
     """An accepted token comes with the log probability that the drafter gave it."""
-    scored = verifier._scored
+    scored = target_pass._scored
 
     def planted(rows: Sequence[Row], *others: object) -> list[Verdict]:
         return [_drafters(row, verdict) for row, verdict in zip(rows, scored(rows, *others), strict=True)]  # type: ignore[arg-type]
 
-    patch.setattr(verifier, "_scored", planted)
+    patch.setattr(target_pass, "_scored", planted)
 
 
 def _drafters(row: Row, verdict: Verdict) -> Verdict:

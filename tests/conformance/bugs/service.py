@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from gateway import detokenizer
-from gateway.stops import held_length
-from specdec.draft import Verdict
+from gateway.text import detokenizer
+from gateway.text.stops import held_length
 from specdec.engine import Engine, facts
-from specdec.params import FinishReason
+from specdec.rules.draft import Verdict
+from specdec.rules.params import FinishReason
 from tests.conformance.bugs.value import Bug, Law, everywhere
 from verifier_service.app import load_engine
-from verifier_service.rounds import Cut, cut
-from verifier_service.session import Session
+from verifier_service.generation.rounds import Cut, cut
+from verifier_service.generation.session import Session
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 SLACK = 16

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.acceptance import block, block_h, block_pi, rejection, residual
-from specdec.draft import Draft, Verdict
-from specdec.params import Mode
-from specdec.rng import Lane, uniform
-from specdec.sampling import sample
-from specdec.verification import verify
+from specdec.rules.acceptance import block, block_h, block_pi, rejection, residual
+from specdec.rules.draft import Draft, Verdict
+from specdec.rules.params import Mode
+from specdec.rules.rng import Lane, uniform
+from specdec.rules.sampling import sample
+from specdec.rules.verification import verify
 from tests.conformance.bugs.value import Bug, Law, everywhere
 
 Keys = Sequence[int]

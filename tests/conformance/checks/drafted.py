@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from specdec.draft import Draft
-from specdec.params import Mode
-from specdec.prefix import PrefixHash
+from specdec.rules.draft import Draft
+from specdec.rules.params import Mode
+from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 from specdec.wire.tokens import tokens_from_bytes
 from tests.conformance.checks.served import Workload
 from tests.conformance.checks.value import Check, count
 from tests.conformance.served import Done
 from tests.conformance.small import PROMPT, small
-from verifier_service.drafting import RemoteDrafts
-from verifier_service.session import Session
+from verifier_service.drafters.session_drafts import RemoteDrafts
+from verifier_service.generation.session import Session
 
 LENGTH = 12
 PAUSES = 3

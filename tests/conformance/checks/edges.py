@@ -8,14 +8,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from specdec import acceptance, rng, sampling, verification
-from specdec.draft import Draft, SparseProbs, Verdict
 from specdec.errors import NoDistribution
-from specdec.params import FinishReason, Mode, Origin, SamplingParams
-from specdec.sampling import History
+from specdec.rules import acceptance, rng, sampling, verification
+from specdec.rules.draft import Draft, SparseProbs, Verdict
+from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
+from specdec.rules.sampling import History
 from tests.conformance.checks.value import Check, count
 from tests.gateway_fakes import ByteTokenizer
-from verifier_service import rounds
+from verifier_service.generation import rounds
 
 END = 0
 TEXT = "aéa €nd n"
@@ -101,8 +101,8 @@ def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> rou
 
 def wrong_texts() -> float:
     """Ways to split a text of long characters and a stop string over rounds that change what is shown."""
-    from gateway.detokenizer import Detokenizer
-    from gateway.output import OutputText
+    from gateway.text.detokenizer import Detokenizer
+    from gateway.text.output import OutputText
 
     ids = list(TEXT.encode())
     bad = 0

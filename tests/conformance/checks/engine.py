@@ -7,16 +7,16 @@ from pathlib import Path
 
 import torch
 
-from specdec.draft import NO_DRAFT, Draft, SparseProbs
 from specdec.engine import Engine
-from specdec.params import Mode, SamplingParams
+from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.checks.value import Check, count
 from tests.conformance.folders import root
 from tests.conformance.greedy import answers, differing
 from tests.conformance.small import PROMPT, VOCAB_SIZE, small
 from tests.tiny_models import make_tiny_model
-from verifier_service import verifier
-from verifier_service.plan import Row, Share
+from verifier_service.batching import target_pass
+from verifier_service.batching.batch_plan import Row, ScheduledChunk
 
 PADDING = 7
 """Rows of the models' matrices beyond their tokenizers' ids."""
@@ -55,12 +55,12 @@ def wrong_after_a_failure() -> float:
     return sum(one != other for one, other in zip(alone, together, strict=True))
 
 
-def _judged(rows: Sequence[Row]) -> list[tuple[verifier.Result, int]]:
+def _judged(rows: Sequence[Row]) -> list[tuple[target_pass.Result, int]]:
     """Each row's verdict and the length of its KV after that."""
     engine = Engine.load(small().target, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
     for row in rows:
         engine.admit(row.session, 4 * len(PROMPT))
-    results = verifier.verify_batch(engine, [Share(row, 0, row.goal) for row in rows])
+    results = target_pass.verify_batch(engine, [ScheduledChunk(row, 0, row.goal) for row in rows])
     return [(result, engine.length(row.session)) for row, result in zip(rows, results, strict=True)]
 
 

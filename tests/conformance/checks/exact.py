@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from specdec import sampling
-from specdec.draft import SparseProbs
-from specdec.multidraft import Siblings
-from specdec.params import Mode, SamplingParams
-from specdec.proposal import compress
-from specdec.sampling import History
+from specdec.rules import sampling
+from specdec.rules.draft import SparseProbs
+from specdec.rules.multidraft import Siblings
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import compress
+from specdec.rules.sampling import History
 from tests.conformance.checks.value import Check, exact
 from tests.conformance.enumeration import Drafter, Drawn, outcome, proposed, sample_law
 from tests.conformance.lenience import published

@@ -2,8 +2,8 @@
 
 import torch
 
-from specdec.multidraft import Siblings
-from specdec.params import Mode, SamplingParams
+from specdec.rules.multidraft import Siblings
+from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.checks.value import Check, Kind, count
 from tests.conformance.forests import first_token_p_value, forest
 from tests.conformance.g_test import g_test

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.tokens import tokens_from_bytes
 from tests.conformance.checks.value import Check, Kind

@@ -19,9 +19,9 @@ from drafter_service.service import SERVICE
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.engine import Chunk, Engine
-from specdec.params import Mode, SamplingParams
-from specdec.proposal import propose
-from specdec.sampling import History, probabilities
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import propose
+from specdec.rules.sampling import History, probabilities
 from specdec.serving.channel import open_channel
 from specdec.wire.draft import PROTOCOL, DraftTokens, draft_from_pb
 from specdec.wire.params import mode_to_pb, sampling_to_pb

@@ -4,8 +4,8 @@ import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import Engine
-from specdec.params import Mode, SamplingParams
-from specdec.prefix import PrefixHash
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 from specdec.wire.tokens import tokens_to_bytes
 from tests.integration.drafter.conftest import PROMPT, Serve, Service, opening, received, reference

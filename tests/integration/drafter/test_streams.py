@@ -6,7 +6,7 @@ import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import Engine
-from specdec.params import SamplingParams
+from specdec.rules.params import SamplingParams
 from tests.integration.drafter.conftest import PATIENCE, PROMPT, Serve, Service, Verifier, opening, received, reference
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from specdec.engine import Chunk, Engine
 from specdec.engine.attention import attending
 from specdec.engine.loader import load_decoder
-from specdec.engine.paged.place import Paged
+from specdec.engine.paged.backend import Paged
 from specdec.engine.probe import Recorder
 from specdec.errors import ModelRefused
 from tests.places import CallingCapture, triton_kernels

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specdec import vocabulary
-from specdec.blocks import BLOCK_TOKENS
 from specdec.engine import Chunk, Engine
 from specdec.engine.decoder import Decoder
-from specdec.engine.host.place import open_host
+from specdec.engine.host.backend import open_host
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError, ModelRefused
+from specdec.rules import vocabulary
+from specdec.rules.blocks import BLOCK_TOKENS
 from tests.tiny_models import END_TOKEN_ID, make_tokenizer
 
 pytestmark = pytest.mark.integration

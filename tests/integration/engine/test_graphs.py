@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specdec.engine import Chunk, Engine
+from specdec.engine.paged.backend import Paged
 from specdec.engine.paged.graphs import COMMON, Replay
-from specdec.engine.paged.place import Paged
 from tests.places import CallingCapture, PlainKernels, graphs
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec.engine import Engine, span
-from specdec.engine.holding import Holding
+from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import ModelRefused
 from tests.places import PLACES
 from tests.tiny_models import make_tiny_model
@@ -142,8 +142,8 @@ def test_the_self_check_finds_a_mask_that_shows_the_future(
 def test_the_self_check_finds_a_rollback_that_does_not(
     place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = Holding.truncate
-    monkeypatch.setattr(Holding, "truncate", lambda self, length: honest(self, length - 1))
+    honest = SequenceKv.truncate
+    monkeypatch.setattr(SequenceKv, "truncate", lambda self, length: honest(self, length - 1))
     with pytest.raises(ModelRefused, match="packed passes differ"):
         load_folder(folder, place=PLACES[place]())
 

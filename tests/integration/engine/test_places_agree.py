@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdec.engine import Chunk, Engine
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 from tests.devices import NO_CUDA
 from tests.places import PLACES
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec import blocks
-from specdec.blocks import BLOCK_TOKENS
 from specdec.engine import Chunk, Engine
 from specdec.errors import InternalError
+from specdec.rules import blocks
+from specdec.rules.blocks import BLOCK_TOKENS
 from tests.tiny_models import ARCHITECTURES
 
 pytestmark = pytest.mark.integration

@@ -9,11 +9,11 @@ import pytest
 from torch import Tensor
 
 from specdec.engine import Chunk, Engine
-from specdec.multidraft import Siblings
-from specdec.params import SamplingParams
-from specdec.sampling import History, probabilities
-from specdec.tree import ROOT, Tree, TreeDraft, TreeVerdict
-from specdec.tree_verification import verify_tree
+from specdec.rules.multidraft import Siblings
+from specdec.rules.params import SamplingParams
+from specdec.rules.sampling import History, probabilities
+from specdec.rules.tree import ROOT, Tree, TreeDraft, TreeVerdict
+from specdec.rules.tree_verification import verify_tree
 
 pytestmark = pytest.mark.integration
 

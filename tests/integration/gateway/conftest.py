@@ -15,7 +15,7 @@ from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.verifiers.verifier import Call, VerifiedRound
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from specdec.params import Mode, Speculation
+from specdec.rules.params import Mode, Speculation
 from specdec.serving.server import start_grpc
 from specdec.wire.logprobs import logprobs_to_pb
 from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb

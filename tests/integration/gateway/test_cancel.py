@@ -3,7 +3,7 @@
 import asyncio
 
 from gateway.request import tenant_of
-from gateway.turns import session_id_for
+from gateway.turns.turn import session_id_for
 from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.gateway.test_resume import pair, server, verifier  # noqa: F401 - fixtures

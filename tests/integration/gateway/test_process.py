@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import yaml
 
-from gateway.tokenizer import ModelTokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.cli.processes import Children
 from specdec.serving.server import start_grpc

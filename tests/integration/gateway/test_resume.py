@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gateway.config import DrainSettings
-from gateway.ending import end
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit, SessionState
-from gateway.turns import note_of
+from gateway.tasks import end
+from gateway.turns.turn import note_of
 from gateway.verifiers.verifier import VerifiedRound
 from specdec.cli.processes import Children
-from specdec.params import Origin
+from specdec.rules.params import Origin
 from tests.gateway_fakes import ScriptedVerifier, until
 from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server

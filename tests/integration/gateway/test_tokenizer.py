@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from gateway.detokenizer import Detokenizer
 from gateway.request import ChatPrompt, Message, TextPrompt, TokenPrompt
-from gateway.tokenizer import ModelTokenizer
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
-from specdec.vocabulary import fingerprint
+from specdec.rules.vocabulary import fingerprint
 
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "target"
 TEXT = "def naïve(x):\n    return '😀 déjà vu 漢字'\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster import ClusterSettings
+from gateway.discovery.cluster import ClusterSettings
 from tests.fake_kubernetes import FakeKubernetes
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.cluster import ClusterSettings
+from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.slices import endpoints_of
 from tests.fake_kubernetes import FakeKubernetes

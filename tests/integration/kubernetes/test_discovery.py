@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.cluster import ClusterSettings
+from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.kubernetes import KubernetesSource
 from specdec.errors import ConfigError
 from specdec.serving.discovery import Endpoint

@@ -12,8 +12,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from gateway.app import running
-from gateway.cluster import ClusterSettings
 from gateway.config import FailoverSettings, GatewaySettings, TokenizerSettings
+from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.server import start_grpc

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster import ClusterSettings, connect
+from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import LeaseSettings, MetricsSettings, RatioSettings, ScalingSettings
 from gateway.ratio_controller.lease import Leadership

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from gateway.app import running
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.request import cache_domain, tenant_of
-from gateway.tokenizer import ModelTokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient
 from protos.drafter.v1 import drafter_pb2
 from tests.gateway_fakes import MemorySessionStore

@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry
 from drafter_service.metrics import DrafterMetrics
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
-from specdec.params import Origin
+from specdec.rules.params import Origin
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.prometheus import Prometheus
 from specdec.serving.readings import COUNTERS, GAUGES, MetricsUnreadable
 from specdec.serving.scraper import Scraper
+from verifier_service.generation.rounds import Fallback, Round, Timing
 from verifier_service.metrics import Metrics
-from verifier_service.rounds import Fallback, Round, Timing
 
 pytestmark = pytest.mark.integration
 

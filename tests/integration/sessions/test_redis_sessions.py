@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gateway.ending import end
 from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit, Opened, SessionState, SessionStore
+from gateway.tasks import end
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,

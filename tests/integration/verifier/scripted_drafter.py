@@ -10,7 +10,7 @@ import grpc.aio
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
-from specdec.prefix import PrefixHash
+from specdec.rules.prefix import PrefixHash
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 

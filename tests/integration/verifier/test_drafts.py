@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from tests.integration.verifier.conftest import LENGTH, PROMPT, House, Target, output, reasons
 from tests.integration.verifier.scripted_drafter import Script, Seen, drafts, eventually
 

@@ -9,9 +9,9 @@ from specdec.serving.discovery import Endpoint, Endpoints
 from tests.integration.verifier.conftest import House
 from tests.integration.verifier.scripted_drafter import eventually
 from tests.integration.verifier.test_drafts import silent
-from verifier_service.drafter_client import Identity
-from verifier_service.drafter_pool import DrafterPool
-from verifier_service.fleet import Fleet
+from verifier_service.drafters.client import Identity
+from verifier_service.drafters.discovery import DrafterDiscovery
+from verifier_service.drafters.pool import DrafterPool
 from verifier_service.metrics import Metrics
 
 
@@ -36,7 +36,7 @@ async def test_drafters_come_drain_and_go(house: House) -> None:
     registry = CollectorRegistry()
     pool, source = DrafterPool(), WrittenSource()
     identity = Identity("test", house.target.tokenizer_hash)
-    task = asyncio.create_task(Fleet(pool, identity, 1.0, Metrics(registry)).run(source))
+    task = asyncio.create_task(DrafterDiscovery(pool, identity, 1.0, Metrics(registry)).run(source))
 
     def states() -> dict[str, str]:
         return {status.address: status.state for status in pool.statuses()}

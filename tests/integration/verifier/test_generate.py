@@ -19,7 +19,7 @@ from specdec.errors import (
     SpecdecError,
     TokenOutOfRange,
 )
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.server import start_grpc
 from specdec.serving.status import from_rpc_error
 from tests.integration.verifier.conftest import LENGTH, PROMPT, House, Target, output

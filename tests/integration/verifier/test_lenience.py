@@ -7,7 +7,7 @@ import pytest
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from tests.conformance.served import pair, running_verifier
 from tests.integration.verifier.conftest import output

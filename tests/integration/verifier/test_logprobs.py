@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from protos.common.v1 import common_pb2 as common
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.logprobs import TokenLogprobs
-from specdec.params import Mode, SamplingParams
+from specdec.rules.logprobs import TokenLogprobs
+from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from specdec.wire.logprobs import logprobs_from_pb
 from tests.conformance.served import pair

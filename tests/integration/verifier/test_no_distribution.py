@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec.errors import FieldInvalid, NoDistribution, SpecdecError
-from specdec.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from tests.conformance.served import running_drafter, running_verifier
 from tests.integration.verifier.conftest import PROMPT, Client, output

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from torch import Tensor
 
 from specdec.engine import Chunk, Engine
-from specdec.params import Mode
+from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
 from tests.integration.verifier.conftest import PROMPT, House, Target, connected, output
 from tests.integration.verifier.test_drafts import oracle

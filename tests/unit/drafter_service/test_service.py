@@ -2,12 +2,12 @@
 
 import torch
 
-from drafter_service.messages import End, Frame, Malformed, Nack, Reason
 from drafter_service.service import frame_to_pb, messages_from_pb
+from drafter_service.sessions.messages import End, Frame, Malformed, Nack, Reason
 from protos.common.v1 import common_pb2
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.draft import Draft, SparseProbs
-from specdec.params import Mode, SamplingParams
+from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.params import mode_to_pb, sampling_to_pb
 from specdec.wire.session import Close, Commit, Open

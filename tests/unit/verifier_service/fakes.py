@@ -8,19 +8,19 @@ import torch
 from prometheus_client import CollectorRegistry
 from torch import Tensor
 
-from specdec.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.engine import Chunk
 from specdec.engine.kv_pool import KvMemory
-from specdec.params import Mode, SamplingParams, Speculation
-from specdec.prefix import PrefixHash
+from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
-from verifier_service.drafts import Proposal
-from verifier_service.job import Job
-from verifier_service.link import DrafterLink
+from verifier_service.batching.batch_plan import KvRequest, Row
+from verifier_service.batching.scheduler import Outcome
+from verifier_service.drafters.drafts import Proposal
+from verifier_service.drafters.link import DrafterLink
+from verifier_service.generation.job import Job
+from verifier_service.generation.rounds import Fallback
 from verifier_service.metrics import Metrics
-from verifier_service.plan import Claim, Row
-from verifier_service.rounds import Fallback
-from verifier_service.scheduler import Outcome
 
 VOCABULARY = 16
 GREEDY = SamplingParams(temperature=0.0)
@@ -140,14 +140,14 @@ class DirectTarget:
         self.rows: list[Row] = []
         """With the tokens of their time."""
         self.prefills: list[int] = []
-        self.claim: Claim | None = None
+        self.claim: KvRequest | None = None
         self.seated = False
         self.refuses_drafts = False
         self.room = 1000
         """For drafts, in a pass."""
 
     @asynccontextmanager
-    async def seat(self, claim: Claim, tokens: Sequence[int]) -> AsyncIterator[None]:
+    async def seat(self, claim: KvRequest, tokens: Sequence[int]) -> AsyncIterator[None]:
         self.claim, self.seated = claim, True
         try:
             yield

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specdec.errors import ConfigError
-from specdec.params import Mode
+from specdec.rules.params import Mode
 from verifier_service.config import VerifierSettings
 
 

@@ -2,7 +2,7 @@
 
 from specdec.cli.compare import identity, measure, verdict
 from specdec.cli.events import Finished, Outcome, Request, Started, Token
-from specdec.params import FinishReason, Mode, Origin
+from specdec.rules.params import FinishReason, Mode, Origin
 
 
 class Server:

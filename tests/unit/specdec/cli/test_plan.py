@@ -10,7 +10,7 @@ from specdec.cli.launch import environment_of
 from specdec.cli.plan import Addresses
 from specdec.cli.settings import UpSettings, find_model
 from specdec.errors import ConfigError
-from specdec.params import Mode
+from specdec.rules.params import Mode
 
 ADDRESSES = Addresses(
     gateway_http=["h:1"],

@@ -8,7 +8,7 @@ from rich.console import Console
 from specdec.cli import render
 from specdec.cli.events import Finished, Outcome, Round, Started, Token
 from specdec.cli.render import LOOKS, REJECTED, Piece
-from specdec.params import FinishReason, Origin
+from specdec.rules.params import FinishReason, Origin
 
 ROUND = Round(
     tokens=(Token(1, "def ", Origin.ACCEPTED), Token(2, "f", Origin.ACCEPTED), Token(3, "(x)", Origin.RECOVERED)),

@@ -7,7 +7,7 @@ import pytest
 from specdec.cli.events import Event, Finished, Round, Started, Token
 from specdec.cli.run import collect, report
 from specdec.errors import InternalError
-from specdec.params import FinishReason, Origin
+from specdec.rules.params import FinishReason, Origin
 
 STARTED = Started("g1", "demo", 7)
 FINISHED = Finished(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})

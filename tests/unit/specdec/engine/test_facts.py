@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from specdec import vocabulary
 from specdec.engine.facts import end_token_ids, read_facts
 from specdec.errors import ModelRefused
+from specdec.rules import vocabulary
 
 
 class FakeTokenizer:

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.blocks import BLOCK_TOKENS
 from specdec.engine.host.slab_store import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.kv_store import KvStore
 from specdec.engine.paged.page_store import PageStore
 from specdec.errors import InternalError
-from specdec.tree import Tree
+from specdec.rules.blocks import BLOCK_TOKENS
+from specdec.rules.tree import Tree
 
 LAYOUT = KvLayout(layers=2, heads=1, key_width=64, value_width=64, dtype=torch.float32, device=torch.device("cpu"))
 PAGE = BLOCK_TOKENS

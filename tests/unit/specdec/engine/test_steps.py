@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.blocks import BLOCK_TOKENS
 from specdec.engine.attention import Rule, Step
 from specdec.engine.batch import Batch
 from specdec.engine.host.packed_step import PackedStep, SlabSpan
@@ -21,7 +20,8 @@ from specdec.engine.paged.page_store import PageStore
 from specdec.engine.paged.paged_span import PagedSpan
 from specdec.engine.paged.paged_step import Gathered, PagedStep
 from specdec.engine.span import FOLD_LIMIT, tail_mask, tree_mask
-from specdec.tree import Tree
+from specdec.rules.blocks import BLOCK_TOKENS
+from specdec.rules.tree import Tree
 from tests.places import PlainKernels
 
 KERNEL_LIMIT = 6

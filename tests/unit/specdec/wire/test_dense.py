@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.dense import Dense
-from specdec.draft import Draft, SparseProbs
 from specdec.errors import FieldInvalid, InternalError
-from specdec.params import Mode
-from specdec.proposal import compress, propose
+from specdec.rules.dense import Dense
+from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.params import Mode
+from specdec.rules.proposal import compress, propose
 from specdec.wire.draft import DraftTokens, draft_from_pb, draft_to_pb
 
 FORMS = list(Dense)

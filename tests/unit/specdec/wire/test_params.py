@@ -8,7 +8,7 @@ import pytest
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.params import FinishReason, Mode, Origin, SamplingParams
+from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.wire.params import (
     finish_from_pb,
     finish_to_pb,

@@ -7,7 +7,7 @@ from specdec.engine.host.slab import Slab
 from specdec.engine.host.slab_store import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.errors import InternalError
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 
 LAYOUT = KvLayout(layers=3, heads=2, key_width=4, value_width=6, dtype=torch.float32, device=torch.device("cpu"))
 FORKED = Tree((-1, 0, 0, 2, 1, 3))

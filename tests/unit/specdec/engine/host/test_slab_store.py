@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec.blocks import BLOCK_TOKENS
 from specdec.engine.host.slab_store import SlabStore
 from specdec.engine.kv_layout import KvLayout
+from specdec.rules.blocks import BLOCK_TOKENS
 
 
 def store(key_width: int, value_width: int, dtype: torch.dtype = torch.float32) -> SlabStore:

@@ -7,7 +7,7 @@ from specdec.engine.kv_layout import KvLayout
 from specdec.engine.paged.inputs import Inputs, Shape, flatten, lineage_bits, reaches, views
 from specdec.engine.paged.page_list import PageList
 from specdec.engine.paged.page_store import PageStore
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 
 LAYOUT = KvLayout(1, 1, 1, 1, torch.float32, torch.device("cpu"))
 FORKED = Tree((-1, 0, 0, 2))

@@ -17,7 +17,7 @@ from specdec.engine.paged.inputs import MOST_NODES, Inputs, Shape, flatten, reac
 from specdec.engine.paged.kernels import Kernels
 from specdec.engine.paged.page_list import PageList
 from specdec.engine.paged.page_store import PageStore
-from specdec.tree import Tree
+from specdec.rules.tree import Tree
 from tests.devices import NO_CUDA
 from tests.places import PlainKernels
 

@@ -1,0 +1,130 @@
+"""The model's own tokenizer: text and chats to ids, ids to text; the only place that knows the folder."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
+from gateway.text.token_bytes import piece
+from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
+from specdec.rules.vocabulary import fingerprint
+
+_THREADS = 2
+_MARK = "\u241fanswer\u241f"
+"""Stands for an assistant's text in a chat template."""
+
+
+class Tokenizer(Protocol):
+    """What the gateway asks of a tokenizer."""
+
+    @property
+    def fingerprint(self) -> str:
+        """As `specdec.rules.vocabulary.fingerprint` makes it."""
+
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The ids of a prompt; ids come back as they are."""
+
+    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        """The ids of a prompt that goes on from `history`, which stays as it is; from nothing, as `encode`."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token on its own; of a special token, its name."""
+
+
+class ModelTokenizer:
+    """A Hugging Face tokenizer; encoding runs on threads, for a long prompt takes longer than a round."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
+        self.fingerprint = fingerprint(tokenizer.get_vocab())
+
+    @classmethod
+    def load(cls, path: Path) -> "ModelTokenizer":
+        """Load from a local model folder.
+
+        Raises:
+            ConfigError: there is no tokenizer that can be loaded.
+        """
+        from transformers import AutoTokenizer
+
+        if not path.is_dir():
+            raise ConfigError(f"model.path {path}: no such folder")
+        try:
+            return cls(AutoTokenizer.from_pretrained(path, local_files_only=True))
+        except Exception as error:  # a broken folder can fail in any way
+            raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
+
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The ids of a prompt.
+
+        Raises:
+            UnsupportedParameter: a chat, and the model has no chat template.
+            FieldInvalid: the chat template refuses the messages.
+        """
+        match prompt:
+            case TokenPrompt(tokens):
+                return tokens
+            case TextPrompt(text):
+                return await self._on_thread(partial(self._encode, text, True))
+            case ChatPrompt(messages):
+                return await self._on_thread(partial(self._encode_chat, messages))
+
+    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        """The ids of a prompt that goes on from `history`: no tokens that open a text, no system prompt of its own.
+
+        Raises:
+            UnsupportedParameter: a chat, and the model has no chat template, or one that tells no turns apart.
+            FieldInvalid: the chat template refuses the messages.
+        """
+        match prompt:
+            case TextPrompt(text) if history:
+                return await self._on_thread(partial(self._encode, text, False))
+            case ChatPrompt(messages) if history:
+                return await self._on_thread(partial(self._encode_turn, messages, history[-1]))
+        return await self.encode(prompt)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+        text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token on its own; of a special token, its name."""
+        return piece(self._tokenizer, token)
+
+    async def _on_thread(self, work: "partial[tuple[int, ...]]") -> tuple[int, ...]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
+
+    def _encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._encode(self._render(messages), False)
+
+    def _encode_turn(self, messages: Sequence[Message], last: int) -> tuple[int, ...]:
+        """What the template puts behind an assistant's turn, whose closing token may be `last` already."""
+        before = (Message("user", "?"), Message("assistant", _MARK))
+        _, mark, rest = self._render((*before, *messages)).rpartition(_MARK)
+        if not mark:
+            raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
+        ids = self._encode(rest, False)
+        return ids[1:] if ids[:1] == (last,) else ids
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        from jinja2 import TemplateError
+
+        if self._tokenizer.chat_template is None:
+            raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
+        return str(text)

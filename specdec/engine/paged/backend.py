@@ -1,0 +1,73 @@
+"""Sessions in pages, and passes over them as the device allows: captured, by kernels, or on plain PyTorch."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from specdec.engine.decoder import Decoder
+from specdec.engine.kv_backend import KvBackend
+from specdec.engine.kv_layout import KvLayout
+from specdec.engine.paged.graphs import COMMON, Capture, CudaCapture, Switch
+from specdec.engine.paged.inputs import Shape
+from specdec.engine.paged.kernels import Kernels
+from specdec.engine.paged.page_list import PageList
+from specdec.engine.paged.page_store import PageStore
+from specdec.engine.paged.runner import Runner
+from specdec.errors import ModelRefused
+from specdec.rules.kernels import usable
+
+_log = logging.getLogger(__name__)
+
+
+class Paged:
+    """Opens pages for a model; see `place.Open`."""
+
+    def __init__(
+        self,
+        kernels: Kernels | None = None,
+        capture: Callable[[], Capture] | None = None,
+        common: Sequence[Shape] = (),
+    ) -> None:
+        """
+        Args:
+            kernels: None attends on plain PyTorch, to keys and values that are gathered for each pass and layer.
+            capture: makes what captures the passes of one model; needs kernels.
+            common: buckets to capture before the first session comes.
+        """
+        self._kernels = kernels
+        self._capture = capture
+        self._common = common
+        self._switch = Switch()
+
+    @classmethod
+    def on(cls, device: torch.device) -> "Paged":
+        """The best that runs on a device."""
+        kernels = _kernels(device) if device.type == "cuda" else None
+        return cls() if kernels is None else cls(kernels, partial(CudaCapture, device), COMMON)
+
+    def __call__(self, decoder: Decoder, layout: KvLayout, budget: int) -> KvBackend[PageList]:
+        """Allocate the whole budget.
+
+        Raises:
+            ModelRefused: the device has not so much memory.
+        """
+        try:
+            store = PageStore(layout, budget)
+        except torch.OutOfMemoryError as error:
+            raise ModelRefused(f"{layout.device} has no room for kv_bytes of {budget}") from error
+        runner = Runner(decoder, store.memory, self._kernels)
+        if self._capture is not None and self._switch.on:
+            runner.capture_with(self._capture(), self._switch)
+        return KvBackend(store, runner, partial(runner.warm, self._common))
+
+
+def _kernels(device: torch.device) -> Kernels | None:
+    """Triton's kernels where Triton works: it comes with PyTorch for CUDA, and needs a C compiler at run time."""
+    if usable(device):
+        from specdec.engine.paged.triton_kernels import TritonKernels
+
+        return TritonKernels()
+    _log.warning("Triton does not run here, so attention gathers its pages and passes are not captured")
+    return None

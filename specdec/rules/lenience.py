@@ -1,0 +1,60 @@
+"""Lenience at temperature 0: accept a draft that is nearly the best (Leviathan et al., arXiv 2211.17192, §A.5)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdec.errors import InternalError
+from specdec.rules.draft import Draft
+from specdec.rules.params import SamplingParams
+from specdec.rules.sampling import History, probabilities
+from specdec.rules.transfer import moved
+
+
+def lenient_greedy(
+    p: Tensor,
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    histories: Sequence[History],
+    drafts: Sequence[Draft],
+    lenience: Sequence[float],
+) -> Tensor:
+    """p [R, V], with the one-hot of a row at temperature 0 moved to the draft token x after it iff p(x) ≥ ℓ·max p.
+
+    That p is the one before the one-hot: the same parameters at temperature 1. Only rows of ℓ < 1 are looked at, so
+    ℓ = 1 leaves every tie where it was. `verify` then accepts x, and emits the argmax after a rejection, as ever.
+
+    Args:
+        p: what `probabilities` made of `logits`; it is left as it is.
+        logits: [R, V], for each draft its γ + 1 rows, one draft after the other.
+        params: of each row.
+        histories: of each row.
+        drafts: [B]
+        lenience: ℓ in (0, 1] of each draft [B].
+    """
+    if not len(p) == len(logits) == sum(len(draft.tokens) + 1 for draft in drafts):
+        raise InternalError(f"{len(p)} rows of p and {len(logits)} of logits do not fit the drafts")
+    asked = [
+        (row, token, ell)
+        for row, token, ell in _rows(drafts, lenience)
+        if token is not None and ell < 1.0 and params[row].temperature == 0.0
+    ]
+    if not asked:
+        return p
+    rows, tokens, ells = (list(column) for column in zip(*asked, strict=True))
+    warm = [replace(params[row], temperature=1.0) for row in rows]
+    ids, least = torch.tensor(tokens)[:, None], torch.tensor(ells, dtype=torch.float64)[:, None]
+    own, x, ell = moved(p.device, torch.tensor(rows), ids, least)
+    law = probabilities(logits[own], warm, [histories[row] for row in rows])
+    near = law.gather(1, x) >= ell.to(law.dtype) * law.amax(1, keepdim=True)
+    lenient = p.clone()
+    lenient[own] = torch.where(near, torch.zeros_like(law).scatter_(1, x, 1.0), p[own])
+    return lenient
+
+
+def _rows(drafts: Sequence[Draft], lenience: Sequence[float]) -> list[tuple[int, int | None, float]]:
+    """Of each row of p: its number, the draft token after it, if any, and its ℓ."""
+    after = [(token, ell) for draft, ell in zip(drafts, lenience, strict=True) for token in (*draft.tokens, None)]
+    return [(row, token, ell) for row, (token, ell) in enumerate(after)]

@@ -1,0 +1,161 @@
+"""The one function from logits to a distribution, and the draw from it; target, drafter and plain decoding share both.
+
+Order: logit_bias, allowed and banned ids, min_tokens, repetition, presence and frequency penalties, temperature, top-k,
+top-p, min-p. Each filter sees the distribution the filters before it left. A filter keeps every token that ties with
+the last one it keeps, and always at least the most likely token.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec.errors import InternalError, NoDistribution
+from specdec.rules.edits import Edits
+from specdec.rules.params import SamplingParams
+from specdec.rules.transfer import moved
+
+_NUCLEUS_HEAD = 256
+"""Tokens looked at before a nucleus is worth sorting the whole vocabulary for."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The tokens before a row: what penalties count."""
+
+    prompt: Sequence[int] = ()
+    output: Sequence[int] = ()
+    """Committed output, then the drafts in flight before this row."""
+
+
+def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
+    """Turn logits [N, V] into distributions [N, V]; the logits are left as they are.
+
+    Returns:
+        float32, or float64 for float64 logits. A row is the same whatever the other rows ask for. Temperature 0 is
+        one-hot on the argmax, the lowest id of several.
+
+    Raises:
+        NoDistribution: a row is NaN, infinite or masked throughout. On another device than the host nothing is asked:
+            there such a row is NaN, and whoever reads what is made of it raises.
+        InternalError: the arguments differ in length.
+        TokenOutOfRange: a history or a bias names an id outside V.
+    """
+    if not len(logits) == len(params) == len(histories):
+        raise InternalError(f"{len(logits)} rows of logits, {len(params)} params, {len(histories)} histories")
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    scores = _edited(scores, params, histories)
+    top = scores.amax(-1, keepdim=True)
+    if scores.is_cpu and not bool(top.isfinite().all()):
+        rows = (~top.isfinite())[:, 0].nonzero()[:, 0].tolist()
+        raise NoDistribution(f"logits are NaN, infinite or masked throughout in rows {rows}")
+    sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
+    if len(sampled) == len(params):
+        return _softmax(scores - top, params)
+    p = torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
+    if not scores.is_cpu:
+        p[:, :1] += top - top  # nothing, or NaN in a row that has no distribution
+    if sampled:
+        (drawn,) = moved(scores.device, torch.tensor(sampled))
+        p[drawn] = _softmax(scores[drawn] - top[drawn], [params[row] for row in sampled])
+    return p
+
+
+def sample(p: Tensor, u: Tensor) -> Tensor:
+    """Draw an id per row, int64 [N], by the inverse CDF of p [N, V] at u [N]; p may be unnormalised.
+
+    An id of zero probability is never drawn.
+    """
+    cdf = p.double().cumsum(-1)
+    # Impossible ids can never be hit, wherever rounding puts the target.
+    cdf = cdf.masked_fill_(p <= 0, -1.0)
+    total = cdf.amax(-1)
+    below = torch.nextafter(total, torch.zeros_like(total))
+    target = torch.minimum(u * total, below)
+    return (cdf > target[:, None]).byte().argmax(-1)
+
+
+def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
+    """Bias, masks and penalties; a copy when there are any."""
+    rows = [row for row, wanted in enumerate(params) if wanted.needs_history or _rules_out(wanted)]
+    if not rows:
+        return scores
+    edits = Edits(scores.shape[-1])
+    for row in rows:
+        edits.add(row, params[row], histories[row].prompt, histories[row].output)
+    scores = scores.clone(memory_format=torch.contiguous_format)
+    edits.apply(scores)
+    return scores
+
+
+def _rules_out(params: SamplingParams) -> bool:
+    return bool(params.logit_bias or params.allowed_token_ids or params.banned_token_ids)
+
+
+def _softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Temperature, filters and softmax; each row's best score is 0, so a tiny temperature cannot overflow."""
+    temperatures = [wanted.temperature for wanted in params]
+    if any(temperature != 1.0 for temperature in temperatures):
+        (divisors,) = moved(scores.device, torch.tensor(temperatures, dtype=torch.float64))
+        scores = scores / divisors.to(scores.dtype).clamp_min_(torch.finfo(scores.dtype).tiny)[:, None]
+    return _filtered(scores, params).softmax(-1)
+
+
+def _filtered(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Mask what top-k, top-p and min-p take out; each is a least score to keep, so ties stay together."""
+    top_k = {row: wanted.top_k for row, wanted in enumerate(params) if 0 < wanted.top_k < scores.shape[-1]}
+    top_p = {row: wanted.top_p for row, wanted in enumerate(params) if wanted.top_p < 1.0}
+    # The best score is 0, so the threshold min_p · max p is ln min_p.
+    min_p = {row: math.log(wanted.min_p) for row, wanted in enumerate(params) if wanted.min_p > 0.0}
+    if not (top_k or top_p or min_p):
+        return scores
+    floor = torch.full_like(scores[:, :1], -math.inf)
+    k_rows, k, p_rows, p, m_rows, least = moved(scores.device, *_listed(top_k), *_listed(top_p), *_listed(min_p))
+    if top_k:
+        floor[k_rows] = _top_k_floor(_some(scores, k_rows), k.long(), max(top_k.values()))
+    if top_p:
+        mine = _some(scores, p_rows)
+        left = mine.masked_fill(mine < floor[p_rows], -math.inf)
+        floor[p_rows] = torch.maximum(floor[p_rows], _top_p_floor(left, p))
+    if min_p:
+        floor[m_rows] = torch.maximum(floor[m_rows], least.to(scores.dtype))
+    return scores.masked_fill(scores < floor, -math.inf)
+
+
+def _listed(values: Mapping[int, float]) -> tuple[Tensor, Tensor]:
+    """Rows, int64 [n], and the value of each, float64 [n, 1]."""
+    return torch.tensor(list(values), dtype=torch.int64), torch.tensor(list(values.values()), dtype=torch.float64)[
+        :, None
+    ]
+
+
+def _some(scores: Tensor, rows: Tensor) -> Tensor:
+    """Rows in ascending order; all of them cost nothing."""
+    return scores if len(rows) == len(scores) else scores[rows]
+
+
+def _top_k_floor(scores: Tensor, k: Tensor, most: int) -> Tensor:
+    """The k-th best score of each row, [n, 1], of k [n, 1] up to `most`."""
+    return scores.topk(most).values.gather(-1, k - 1)
+
+
+def _top_p_floor(scores: Tensor, top_p: Tensor, head: int = _NUCLEUS_HEAD) -> Tensor:
+    """The score, [n, 1], of the last of the most likely tokens whose mass first reaches top_p [n, 1].
+
+    On the host a nucleus that is longer than the head is looked for again. To ask elsewhere costs more: there the head
+    is the vocabulary.
+    """
+    head = min(head, scores.shape[-1]) if scores.is_cpu else scores.shape[-1]
+    best = scores.topk(head).values if head < scores.shape[-1] else scores.sort(descending=True).values
+    mass = (best - scores.logsumexp(-1, keepdim=True)).exp().double()
+    before = mass.cumsum(-1) - mass
+    kept = (before < top_p).sum(-1, keepdim=True)
+    floor = best.gather(-1, (kept - 1).clamp_min_(0))
+    if head == scores.shape[-1]:
+        return floor
+    longer = (kept[:, 0] == head).nonzero()[:, 0]
+    if len(longer):
+        floor[longer] = _top_p_floor(scores[longer], top_p[longer], 16 * head)
+    return floor

@@ -1,0 +1,161 @@
+"""How many verifiers and drafters a wanted throughput takes, and whether drafting pays at all; a closed form.
+
+With E tokens a round (specdec.rules.gamma), X tokens/s take L = X / E rounds/s. A verifier judges B_v sessions in t_v,
+a drafter drafts γ tokens for B_d sessions in γ·t_d, each kept busy to a share ρ:
+
+    N_v = ⌈L·t_v / (B_v·ρ_v)⌉    N_d = ⌈L·γ·t_d / (B_d·ρ_d)⌉    N_d / N_v = γ·c·(B_v/B_d)·(ρ_v/ρ_d),  c = t_d/t_v
+
+α cancels in the ratio: it sizes both tiers, not one against the other.
+"""
+
+import math
+from dataclasses import dataclass
+
+from specdec.rules.gamma import best_gamma, expected_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What rounds cost here, measured or guessed. Seconds.
+
+    Raises:
+        ValueError: a number that cannot be.
+    """
+
+    alpha: float
+    """Chance that a draft token is accepted."""
+    gamma: int
+    """Tokens a draft has."""
+    draft_step: float
+    """t_d: one drafter step over a batch of `draft_batch` sessions."""
+    verify_pass: float
+    """t_v: one target pass that judges `gamma` drafts of each of `verify_batch` sessions."""
+    plain_pass: float
+    """t_p: one target pass over as many sessions without drafts."""
+    draft_batch: float
+    verify_batch: float
+    round_trip: float = 0.0
+    """R: network and encoding, verifier to drafter and back."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.alpha <= 1.0:
+            raise ValueError(f"alpha must be in 0..1, got {self.alpha}")
+        if self.gamma < 0 or self.round_trip < 0:
+            raise ValueError("gamma and the round trip must not be negative")
+        for name in ("draft_step", "verify_pass", "plain_pass", "draft_batch", "verify_batch"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name.replace('_', ' ')} must be positive, got {getattr(self, name)}")
+
+    @property
+    def c(self) -> float:
+        """A draft step in verify passes."""
+        return self.draft_step / self.verify_pass
+
+    @property
+    def tokens_per_round(self) -> float:
+        """E."""
+        return expected_tokens(self.alpha, self.gamma)
+
+    @property
+    def speedup(self) -> float:
+        """Of one session against plain decoding: E·t_p / (t_v + γ·t_d + R); 1 without drafts."""
+        if self.gamma == 0:
+            return 1.0
+        return self.tokens_per_round * self.plain_pass / self.round_seconds
+
+    @property
+    def round_seconds(self) -> float:
+        """One round of a session that waits for nobody: t_v + γ·t_d + R."""
+        return self.verify_pass + self.gamma * self.draft_step + self.round_trip
+
+    @property
+    def best_gamma(self) -> int:
+        """The γ of the greatest speed-up, if a verified token costs what it costs now."""
+        beta = (self.verify_pass / self.plain_pass - 1.0) / self.gamma if self.gamma else 0.0
+        step = self.plain_pass
+        return best_gamma(self.alpha, self.draft_step / step, self.round_trip / step, max(beta, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How full the tiers may be, and what drafting must bring."""
+
+    verify_busy: float = 0.8
+    """ρ_v."""
+    draft_busy: float = 0.8
+    """ρ_d."""
+    min_speedup: float = 1.0
+    """Drafting must do better than this, or else γ = 0."""
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.verify_busy <= 1.0 and 0.0 < self.draft_busy <= 1.0):
+            raise ValueError("how busy a tier may be must be in 0..1, without 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What a throughput takes."""
+
+    pays: bool
+    """Whether drafting does; when not, the counts are those of plain decoding."""
+    speedup: float
+    """What drafting would bring a session."""
+    gamma: int
+    tokens_per_round: float
+    rounds_per_second: float
+    verifiers: int
+    drafters: int
+    ratio: float
+    """N_d / N_v before rounding."""
+    sessions_per_verifier: int
+    """Sessions that keep one verifier's batches full: B_v·(t_v + γ·t_d + R) / t_v. Size KV for these, not for B_v."""
+    plain_verifiers: int
+    """What plain decoding takes for the same throughput."""
+
+
+def drafters_per_verifier(costs: Costs, policy: Policy) -> float:
+    """N_d / N_v = γ·c·(B_v/B_d)·(ρ_v/ρ_d)."""
+    batches = costs.verify_batch / costs.draft_batch
+    return costs.gamma * costs.c * batches * policy.verify_busy / policy.draft_busy
+
+
+def pays(costs: Costs, policy: Policy) -> bool:
+    """Whether a session gains enough from drafts."""
+    return costs.gamma > 0 and costs.speedup > policy.min_speedup
+
+
+def size(tokens_per_second: float, costs: Costs, policy: Policy) -> Sizing:
+    """Replicas of each tier for a throughput.
+
+    Raises:
+        ValueError: the throughput is not positive.
+    """
+    if not tokens_per_second > 0:
+        raise ValueError(f"tokens per second must be positive, got {tokens_per_second}")
+    drafting = pays(costs, policy)
+    per_round = costs.tokens_per_round if drafting else 1.0
+    rounds = tokens_per_second / per_round
+    plain = _replicas(tokens_per_second * costs.plain_pass, costs.verify_batch * policy.verify_busy)
+    verifiers = _replicas(rounds * costs.verify_pass, costs.verify_batch * policy.verify_busy) if drafting else plain
+    work = rounds * costs.gamma * costs.draft_step
+    fill = costs.round_seconds / costs.verify_pass if drafting else 1.0
+    return Sizing(
+        pays=drafting,
+        speedup=costs.speedup,
+        gamma=costs.gamma if drafting else 0,
+        tokens_per_round=per_round,
+        rounds_per_second=rounds,
+        verifiers=verifiers,
+        drafters=_replicas(work, costs.draft_batch * policy.draft_busy) if drafting else 0,
+        ratio=drafters_per_verifier(costs, policy) if drafting else 0.0,
+        sessions_per_verifier=math.ceil(costs.verify_batch * fill - _ROUNDING),
+        plain_verifiers=plain,
+    )
+
+
+_ROUNDING = 1e-9
+"""A count that is whole but for the last bits of a float is whole."""
+
+
+def _replicas(work: float, capacity: float) -> int:
+    return max(math.ceil(work / capacity - _ROUNDING), 1)

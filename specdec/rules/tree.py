@@ -1,0 +1,125 @@
+"""The nouns of a tree round: a topology by parents, a draft laid over it, and the verdict that walks down it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from specdec.errors import FieldInvalid
+from specdec.rules.draft import SparseProbs
+from specdec.rules.params import Origin
+
+ROOT = -1
+"""The parent of a first node: the last token of the context."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """n nodes, each after its parent; a node's siblings are in the order in which they were drawn.
+
+    Raises:
+        FieldInvalid: a parent is not ROOT or an earlier node.
+    """
+
+    parents: tuple[int, ...] = ()
+    """Index of each node's parent, ROOT for a first node."""
+
+    def __post_init__(self) -> None:
+        for node, parent in enumerate(self.parents):
+            if not ROOT <= parent < node:
+                raise FieldInvalid(
+                    f"the parent of node {node} must be in [{ROOT}, {node - 1}], got {parent}", "parents"
+                )
+
+    @classmethod
+    def chain(cls, length: int) -> "Tree":
+        """`length` nodes, one after the other."""
+        return cls(tuple(range(ROOT, length - 1)))
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every node follows the one before it."""
+        return self.trunk == len(self)
+
+    @cached_property
+    def trunk(self) -> int:
+        """Leading nodes that form a chain."""
+        forks = (node for node, parent in enumerate(self.parents) if parent != node - 1)
+        return next(forks, len(self))
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Tokens between the context and each node: its position is the context's length plus this."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent == ROOT else depths[parent] + 1)
+        return tuple(depths)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """The children of the root, then of each node: those of `node` are at `node + 1`."""
+        children: list[list[int]] = [[] for _ in range(len(self) + 1)]
+        for node, parent in enumerate(self.parents):
+            children[parent + 1].append(node)
+        return tuple(map(tuple, children))
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """bool [n, n]: row i is True at node i and at every node above it."""
+        reach = torch.eye(len(self), dtype=torch.bool)
+        for node, parent in enumerate(self.parents):
+            if parent != ROOT:
+                reach[node] |= reach[parent]
+        return reach
+
+    def is_path(self, nodes: tuple[int, ...]) -> bool:
+        """Whether `nodes` lead down from a child of the root, each to a child of its own."""
+        return all(
+            0 <= node < len(self) and self.parents[node] == above
+            for above, node in zip((ROOT, *nodes), nodes, strict=False)
+        )
+
+    def after(self, pending: int) -> "Tree":
+        """This tree hung under the last of a chain of `pending` tokens: what the target's pass sees."""
+        return Tree((*range(ROOT, pending - 1), *(parent + pending for parent in self.parents)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeDraft:
+    """A token for each node, and the q̂ that each set of siblings was drawn from.
+
+    Raises:
+        FieldInvalid: tokens, distributions and nodes do not match in number.
+    """
+
+    tree: Tree = Tree()
+    tokens: tuple[int, ...] = ()
+    probs: tuple[SparseProbs | None, ...] = ()
+    """q̂ of the root's children, then of each node's; None where there are none. Empty for children not sampled."""
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.tree):
+            raise FieldInvalid(f"{len(self.tokens)} tokens for {len(self.tree)} nodes", "tokens")
+        if len(self.probs) not in (0, len(self.tree) + 1):
+            raise FieldInvalid(f"{len(self.probs)} distributions for {len(self.tree)} nodes and a root", "probs")
+
+
+@dataclass(frozen=True, slots=True)
+class TreeVerdict:
+    """What one round commits of a tree: an accepted path and the one token the target adds."""
+
+    path: tuple[int, ...]
+    """Accepted nodes, from the root down."""
+    tokens: tuple[int, ...]
+    """Those of the path, then the target's own: len(path) + 1."""
+    last: Origin
+    """Of the token the target adds: bonus when the path ends at a leaf, plain when there was no draft."""
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The origin of each token."""
+        return (Origin.ACCEPTED,) * len(self.path) + (self.last,)

@@ -1,0 +1,213 @@
+"""One round's verdicts on trees of drafts (SpecInfer, arXiv 2305.09781): walk down from the root while a child is kept.
+
+Every draw at absolute position t uses (seed, t, purpose, place among the siblings), so a verdict depends on nothing but
+its own rows, and a chain gets the very verdict of `specdec.rules.verification` in mode rejection.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, product
+
+import torch
+from torch import Tensor
+
+from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
+from specdec.rules.coupling import choose
+from specdec.rules.draft import SparseProbs
+from specdec.rules.layout import check_masses, check_probs, masses, supports
+from specdec.rules.multidraft import NONE, Choice, Siblings, agreement, with_replacement, without_replacement
+from specdec.rules.params import Origin
+from specdec.rules.rng import Lane, final_uniform, uniform
+from specdec.rules.sampling import sample
+from specdec.rules.tree import ROOT, TreeDraft, TreeVerdict
+
+
+def verify_tree(
+    siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]
+) -> list[TreeVerdict]:
+    """Judge a batch of trees; an empty one gets one plain token.
+
+    At temperature 0 the walk is greedy: when siblings differ, it keeps the longest path of argmaxes.
+
+    Args:
+        siblings: how the children were made, which decides the rule.
+        p: target distributions [R, V], floating: for each draft that of the root, then of each of its n nodes.
+        drafts: of any shapes.
+        seeds: of the sessions [B].
+        positions: absolute position of the root's children, which is the committed length [B].
+
+    Raises:
+        FieldInvalid, TokenOutOfRange: as `check_trees`.
+        InternalError: shapes disagree, or a row of p is not a distribution.
+    """
+    if not len(drafts) == len(seeds) == len(positions):
+        raise InternalError(f"{len(drafts)} drafts, {len(seeds)} seeds, {len(positions)} positions")
+    mass = masses(p, rows=sum(len(draft.tree) + 1 for draft in drafts))
+    check_masses(mass.cpu())
+    check_trees(siblings, drafts, p.shape[1])
+    if not drafts:
+        return []
+    if siblings is Siblings.DETERMINISTIC:
+        paths, final = _agreed(p, drafts, seeds, positions)
+    else:
+        paths, law = walk(siblings, p, mass, drafts, _accept_noise(drafts, seeds, positions).to(p.device))
+        final = sample(law, _final_noise(drafts, paths, seeds, positions).to(p.device))
+    return [_verdict(*each) for each in zip(drafts, paths, final.tolist(), strict=True)]
+
+
+def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int) -> None:
+    """Refuse what no drafter of this protocol sends; run it on a draft as it arrives to keep a bad one out of a batch.
+
+    Raises:
+        TokenOutOfRange: a token is not in the vocabulary.
+        FieldInvalid: sampled children have no q̂, or one that is malformed or lacks a child; a token is among siblings
+            twice that were not sampled with replacement.
+    """
+    for draft in drafts:
+        if not all(0 <= token < vocab_size for token in draft.tokens):
+            raise TokenOutOfRange(f"a draft token is outside the vocabulary of {vocab_size}", "tokens")
+        if siblings is not Siblings.WITH_REPLACEMENT:
+            _check_distinct(draft)
+    if siblings is not Siblings.DETERMINISTIC:
+        _check_laws(drafts, vocab_size)
+
+
+def walk(
+    siblings: Siblings, p: Tensor, mass: Tensor, drafts: Sequence[TreeDraft], u: Tensor
+) -> tuple[list[tuple[int, ...]], Tensor]:
+    """Recursive rejection at each node on the way down: the paths, and what each last token is drawn from [B, V].
+
+    Args:
+        siblings: sampled with or without replacement.
+        p: target distributions [R, V] as in `verify_tree`.
+        mass: Σp of each row, float64 [R].
+        drafts: [B]
+        u: uniforms in [0, 1) by depth and place among the siblings [B, D, K]; D is one more than the deepest draft's.
+    """
+    paths: list[tuple[int, ...]] = [()] * len(drafts)
+    law = mass.new_empty(len(drafts), p.shape[1])
+    going = list(range(len(drafts)))
+    for level in u.unbind(1):
+        if not going:
+            break
+        nodes = [_end(paths[b]) for b in going]
+        rows = _rows(drafts, going, nodes)
+        here = p[rows].double() / mass[rows, None]
+        choice = _choose(siblings, here, [drafts[b] for b in going], nodes, level[going])
+        law[going] = choice.left
+        going = _descend(drafts, paths, going, choice.child)
+    return paths, law
+
+
+def _agreed(
+    p: Tensor, drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]
+) -> tuple[list[tuple[int, ...]], Tensor]:
+    """The target's own draws, for as long as some child agrees: the paths, and each last draw, int64 [B].
+
+    The draws are those of `specdec.rules.coupling`, so the output is a function of (seed, target) whatever the tree,
+    and the same as that of modes coupled and off.
+    """
+    paths: list[tuple[int, ...]] = [()] * len(drafts)
+    final = torch.zeros(len(drafts), dtype=torch.int64, device=p.device)
+    ids = torch.arange(p.shape[1], device=p.device)
+    going = list(range(len(drafts)))
+    while going:
+        nodes = [_end(paths[b]) for b in going]
+        at = [positions[b] + len(paths[b]) for b in going]
+        here = p[_rows(drafts, going, nodes)]
+        final[going] = choose(here, ids.expand_as(here), [seeds[b] for b in going], at)
+        children = _children([drafts[b] for b in going], nodes, p.device)
+        going = _descend(drafts, paths, going, agreement(final[going], children))
+    return paths, final
+
+
+def _descend(
+    drafts: Sequence[TreeDraft], paths: list[tuple[int, ...]], going: Sequence[int], places: Tensor
+) -> list[int]:
+    """Lengthen the paths of the drafts of which a child is kept; those drafts."""
+    kept = [(b, place) for b, place in zip(going, places.tolist(), strict=True) if place != NONE]
+    for b, place in kept:
+        paths[b] += (drafts[b].tree.children[_end(paths[b]) + 1][place],)
+    return [b for b, _ in kept]
+
+
+def _choose(siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], nodes: Sequence[int], u: Tensor) -> Choice:
+    """The rule at one node of each draft; a leaf has no siblings to choose from."""
+    none = SparseProbs(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    laws = [draft.probs[node + 1] if draft.probs else None for draft, node in zip(drafts, nodes, strict=True)]
+    ids, q = supports([law or none for law in laws], p.device)
+    rule = with_replacement if siblings is Siblings.WITH_REPLACEMENT else without_replacement
+    return rule(p, ids, q, _children(drafts, nodes, p.device), u)
+
+
+def _children(drafts: Sequence[TreeDraft], nodes: Sequence[int], device: torch.device) -> Tensor:
+    """The tokens of the children of one node of each draft, int64 [n, K], NONE past a node's own."""
+    families = [
+        torch.tensor([draft.tokens[child] for child in draft.tree.children[node + 1]], dtype=torch.int64)
+        for draft, node in zip(drafts, nodes, strict=True)
+    ]
+    return torch.nn.utils.rnn.pad_sequence(families, batch_first=True, padding_value=NONE).to(device)
+
+
+def _rows(drafts: Sequence[TreeDraft], going: Sequence[int], nodes: Sequence[int]) -> list[int]:
+    """Row of p of one node of each draft that goes on."""
+    ends = list(accumulate(len(draft.tree) + 1 for draft in drafts))
+    return [ends[b] - len(drafts[b].tree) + node for b, node in zip(going, nodes, strict=True)]
+
+
+def _end(path: tuple[int, ...]) -> int:
+    return path[-1] if path else ROOT
+
+
+def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """Uniforms by depth and place among the siblings [B, D, K]; no position is judged in more than one round."""
+    deep = 1 + max((depth + 1 for draft in drafts for depth in draft.tree.depths), default=0)
+    wide = max(len(family) for draft in drafts for family in draft.tree.children)
+    keys = list(product(range(len(drafts)), range(deep), range(wide)))
+    u = uniform(
+        [seeds[b] for b, _, _ in keys],
+        [positions[b] + depth for b, depth, _ in keys],
+        Lane.ACCEPT,
+        indices=[place for _, _, place in keys],
+    )
+    return u.view(len(drafts), deep, wide)
+
+
+def _final_noise(
+    drafts: Sequence[TreeDraft], paths: Sequence[tuple[int, ...]], seeds: Sequence[int], positions: Sequence[int]
+) -> Tensor:
+    """Uniforms for the last tokens [B]: one purpose where siblings were rejected, another behind a leaf."""
+    at = [position + len(path) for position, path in zip(positions, paths, strict=True)]
+    return final_uniform(seeds, at, [not _is_leaf(draft, path) for draft, path in zip(drafts, paths, strict=True)])
+
+
+def _is_leaf(draft: TreeDraft, path: tuple[int, ...]) -> bool:
+    return not draft.tree.children[_end(path) + 1]
+
+
+def _verdict(draft: TreeDraft, path: tuple[int, ...], token: int) -> TreeVerdict:
+    last = Origin.BONUS if _is_leaf(draft, path) else Origin.RECOVERED
+    tokens = (*(draft.tokens[node] for node in path), token)
+    return TreeVerdict(path, tokens, last if draft.tokens else Origin.PLAIN)
+
+
+def _check_distinct(draft: TreeDraft) -> None:
+    for family in draft.tree.children:
+        if len({draft.tokens[child] for child in family}) != len(family):
+            raise FieldInvalid("siblings share a token", "tokens")
+
+
+def _check_laws(drafts: Sequence[TreeDraft], vocab_size: int) -> None:
+    laws: list[SparseProbs] = []
+    slots: list[int] = []
+    tokens: list[int] = []
+    for draft in drafts:
+        for slot, family in enumerate(draft.tree.children):
+            law = draft.probs[slot] if draft.probs else None
+            if family and law is None:
+                raise FieldInvalid("each set of siblings needs its distribution", "probs")
+            if law is not None:
+                slots += [len(laws)] * len(family)
+                tokens += [draft.tokens[child] for child in family]
+                laws.append(law)
+    if laws:
+        check_probs(laws, slots, tokens, vocab_size)

@@ -1,0 +1,188 @@
+"""Drafting with a model: the right q for every token, whatever the batch, the past and the neighbours."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from drafter_service.drafters.base import Failed, Proposed, Work
+from drafter_service.drafters.model import ModelDrafter
+from drafter_service.sessions.session import Session
+from specdec.engine import Chunk
+from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
+from specdec.rules.draft import SparseProbs
+from specdec.rules.params import Mode, SamplingParams
+from specdec.wire.session import Open
+from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts
+from tests.looks import looks
+
+PENALISED = SamplingParams(seed=8, presence_penalty=1.5, repetition_penalty=1.3, min_tokens=3, end_token_ids=(4,))
+KINDS = [
+    OPEN,
+    replace(OPEN, mode=Mode.BLOCK, params=SamplingParams(seed=6, temperature=0.7, top_p=0.8)),
+    replace(OPEN, mode=Mode.COUPLED, params=SamplingParams(seed=7)),
+    replace(OPEN, params=SamplingParams(temperature=0.0)),
+    replace(OPEN, params=PENALISED, tokens=(1, 4, 4, 2, 9)),
+]
+
+
+def _drafter(model: PrefixModel | None = None, support: int = 64) -> ModelDrafter:
+    return ModelDrafter("tiny", model or PrefixModel(), support)
+
+
+def _session(drafter: ModelDrafter, opened: Open, key: str = "s") -> Session:
+    session = Session(key, opened, CONTEXT)
+    assert drafter.admit(key, session.limit, session.since(0), "")
+    return session
+
+
+def _whole(drafter: ModelDrafter, session: Session) -> Work:
+    return Work(session, len(session) - drafter.length(session.key))
+
+
+def _step(drafter: ModelDrafter, *sessions: Session) -> list[Proposed]:
+    """One step for all, every one of which must succeed; the drafts are added."""
+    outcomes = drafter.step([_whole(drafter, session) for session in sessions])
+    proposed = [outcome for outcome in outcomes if isinstance(outcome, Proposed)]
+    assert [outcome.session for outcome in proposed] == list(sessions)
+    for outcome in proposed:
+        outcome.session.extend(outcome.token)
+    return proposed
+
+
+def _plain(probs: SparseProbs | None) -> tuple[list[int], list[int]] | None:
+    return None if probs is None else (probs.ids.tolist(), probs.weights.tolist())
+
+
+def _same(proposed: Sequence[Proposed], expected: Sequence[tuple[int, SparseProbs | None]]) -> bool:
+    return [(one.token, _plain(one.probs)) for one in proposed] == [(token, _plain(q)) for token, q in expected]
+
+
+@pytest.mark.parametrize("opened", KINDS)
+def test_drafts_come_from_q_of_their_own_prefix(opened: Open) -> None:
+    drafter = _drafter()
+    session = _session(drafter, opened)
+    assert _same([_step(drafter, session)[0] for _ in range(5)], expected_drafts(opened, 5))
+
+
+def test_a_session_drafts_the_same_in_a_batch_of_all_modes() -> None:
+    drafter = _drafter()
+    sessions = [_session(drafter, opened, f"s{number}") for number, opened in enumerate(KINDS)]
+    steps = [_step(drafter, *sessions) for _ in range(4)]
+    for row, opened in enumerate(KINDS):
+        assert _same([step[row] for step in steps], expected_drafts(opened, 4))
+
+
+def test_the_support_is_cut_before_the_draw() -> None:
+    drafter = _drafter(support=2)
+    session = _session(drafter, OPEN)
+    proposed = [_step(drafter, session)[0] for _ in range(6)]
+    assert _same(proposed, expected_drafts(OPEN, 6, support=2))
+    assert {len(one.probs.ids) for one in proposed if one.probs is not None} == {2}
+
+
+def test_greedy_is_a_point_mass() -> None:
+    drafter = _drafter()
+    (proposed,) = _step(drafter, _session(drafter, replace(OPEN, params=SamplingParams(temperature=0.0))))
+    assert _plain(proposed.probs) is not None
+    assert proposed.probs is not None
+    assert proposed.probs.ids.tolist() == [proposed.token]
+
+
+def test_a_prompt_computed_in_parts_drafts_with_its_last_part() -> None:
+    drafter = _drafter()
+    session = _session(drafter, OPEN)
+    assert drafter.step([Work(session, 2)]) == []
+    assert _same(_step(drafter, session), expected_drafts(OPEN, 1))
+
+
+def test_parts_of_a_prompt_and_steps_share_a_pass() -> None:
+    model = PrefixModel()
+    drafter = _drafter(model)
+    ready, long = _session(drafter, OPEN, "ready"), _session(drafter, replace(OPEN, tokens=tuple(range(9))), "long")
+    _step(drafter, ready)
+    outcomes = drafter.step([Work(ready, 1), Work(long, 4)])
+    assert [outcome.session.key for outcome in outcomes] == ["ready"]
+    assert [(chunk.session, len(chunk.tokens), chunk.logits) for chunk in model.passes[-1]] == [
+        ("ready", 1, 1),
+        ("long", 4, 0),
+    ]
+
+
+def test_a_session_with_impossible_parameters_fails_alone() -> None:
+    drafter = _drafter()
+    bad = _session(drafter, replace(OPEN, params=SamplingParams(logit_bias={VOCAB: 1.0})), "bad")
+    good = [_session(drafter, OPEN, "a"), _session(drafter, OPEN, "b")]
+    first, failed, last = drafter.step([_whole(drafter, one) for one in (good[0], bad, good[1])])
+    assert isinstance(failed, Failed)
+    assert failed.session is bad
+    assert isinstance(failed.error, TokenOutOfRange)
+    for outcome in (first, last):
+        assert isinstance(outcome, Proposed)
+        assert _same([outcome], expected_drafts(OPEN, 1))
+
+
+def test_a_row_of_nan_fails_alone() -> None:
+    model = PrefixModel()
+    model.spoiled.add("bad")
+    drafter = _drafter(model)
+    sessions = [_session(drafter, OPEN, key) for key in ("good", "bad")]
+    good, bad = drafter.step([_whole(drafter, session) for session in sessions])
+    assert isinstance(good, Proposed)
+    assert isinstance(bad, Failed)
+    assert isinstance(bad.error, InternalError)
+
+
+def test_its_step_is_measured_without_leaving_a_trace() -> None:
+    model = PrefixModel()
+    drafter = _drafter(model)
+    assert drafter.info.step_seconds > 0
+    assert not model.kv
+    assert (drafter.info.model, drafter.info.tokenizer_hash) == ("tiny", model.tokenizer_hash)
+
+
+def test_truncating_never_lengthens() -> None:
+    drafter = _drafter()
+    session = _session(drafter, OPEN)
+    _step(drafter, session)
+    drafter.truncate("s", 30)
+    assert drafter.length("s") == 3
+    drafter.truncate("s", 1)
+    assert drafter.length("s") == 1
+
+
+class ThereModel(PrefixModel):
+    """Its logits lie on another device."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        return super().forward(chunks).to(self._device, non_blocking=True)
+
+
+@pytest.mark.parametrize("kinds", [KINDS, *([kind] for kind in KINDS)])
+def test_a_step_on_another_device_is_the_same_and_looks_at_it_once(kinds: list[Open], device: torch.device) -> None:
+    drafter = _drafter(ThereModel(device))
+    sessions = [_session(drafter, opened, f"s{number}") for number, opened in enumerate(kinds)]
+    steps = []
+    for _ in range(4):
+        with looks(device) as seen:
+            steps.append(_step(drafter, *sessions))
+        assert len(seen) == 1, seen
+    for row, opened in enumerate(kinds):
+        assert _same([step[row] for step in steps], expected_drafts(opened, 4))
+
+
+def test_a_row_of_nan_on_another_device_fails_alone(device: torch.device) -> None:
+    model = ThereModel(device)
+    model.spoiled.add("bad")
+    drafter = _drafter(model)
+    sessions = [_session(drafter, opened, key) for key, opened in zip(("good", "bad", "fine"), KINDS, strict=False)]
+    outcomes = drafter.step([_whole(drafter, session) for session in sessions])
+    assert [type(outcome) for outcome in outcomes] == [Proposed, Failed, Proposed]
+    assert isinstance(outcomes[1], Failed)
+    assert isinstance(outcomes[1].error, NoDistribution)

@@ -1,0 +1,233 @@
+"""The table of sessions: who owns a name, who is let in, and which KV outlives a message."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from drafter_service.drafters.base import Work
+from drafter_service.drafters.model import ModelDrafter
+from drafter_service.sessions.messages import Malformed, Message, Reason, Refused
+from drafter_service.sessions.session import Session
+from drafter_service.sessions.sessions import Sessions
+from specdec.rules.params import SamplingParams
+from specdec.wire.session import Close
+from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
+
+
+class Table:
+    """A table, its model, and one stream."""
+
+    def __init__(self, max_sessions: int = 4, tokens: int = 1000) -> None:
+        self.model = PrefixModel(tokens)
+        self.drafter = ModelDrafter("tiny", self.model, support=8)
+        self.now = 100.0
+        self.sessions = Sessions(self.drafter, max_sessions, lambda: self.now)
+        self.stream = ListStream()
+
+    def take(self, message: Message, stream: ListStream | None = None) -> Session | None:
+        return self.sessions.take(stream or self.stream, message)
+
+    def opened(self, message: Message) -> Session:
+        session = self.take(message)
+        assert session is not None
+        return session
+
+    def draft(self, session: Session, count: int) -> None:
+        """Let the model draft, so that there is KV."""
+        for _ in range(count):
+            pending = len(session) - self.drafter.length(session.key)
+            (outcome,) = self.drafter.step([Work(session, pending)])
+            session.extend(getattr(outcome, "token"))  # noqa: B009 - a failed one has none, and fails here
+
+
+def _reason(act: Callable[[], object]) -> Reason:
+    with pytest.raises(Refused) as refused:
+        act()
+    return refused.value.reason
+
+
+def test_a_closed_session_gives_its_room_back() -> None:
+    table = Table()
+    before = table.model.free
+    table.take(OPEN)
+    assert table.model.free == before - len(OPEN.tokens)
+    table.take(Close("s", 1))
+    assert (len(table.sessions), table.model.free) == (0, before)
+
+
+def test_closing_twice_or_in_an_older_epoch_does_nothing() -> None:
+    table = Table()
+    table.take(replace(OPEN, epoch=2))
+    table.take(Close("s", 1))
+    assert len(table.sessions) == 1
+    table.take(Close("s", 2))
+    table.take(Close("s", 2))
+    assert len(table.sessions) == 0
+
+
+def test_a_stream_that_ends_gives_all_its_room_back_and_no_other() -> None:
+    table, other = Table(), ListStream(2)
+    table.take(OPEN)
+    table.take(replace(OPEN, session_id="t"))
+    table.take(OPEN, other)
+    table.sessions.end(table.stream)
+    table.sessions.end(table.stream)
+    assert [(stream.number, session.session_id) for stream, session in table.sessions] == [(2, "s")]
+    assert list(table.model.kv) == ["2/s"]
+
+
+def test_two_streams_may_use_the_same_name() -> None:
+    table, other = Table(), ListStream(2)
+    table.take(OPEN)
+    table.take(continued(OPEN, 4), other)
+    assert [len(session) for _, session in table.sessions] == [3, 4]
+
+
+def test_a_commit_to_a_session_that_is_not_open_is_unknown() -> None:
+    table = Table()
+    assert _reason(lambda: table.take(commit(3, 4))) is Reason.UNKNOWN
+    table.take(OPEN)
+    assert _reason(lambda: table.take(commit(3, 4), ListStream(2))) is Reason.UNKNOWN
+
+
+def test_a_gap_forgets_the_session() -> None:
+    table = Table()
+    table.take(OPEN)
+    assert _reason(lambda: table.take(commit(9, 4))) is Reason.STALE
+    assert _reason(lambda: table.take(commit(3, 4))) is Reason.UNKNOWN
+    assert not table.model.kv
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (replace(OPEN, epoch=4), Reason.STALE),
+        (commit(3, 4, epoch=4), Reason.STALE),
+        (Malformed("s", 4, "what"), Reason.MALFORMED),
+    ],
+)
+def test_a_message_of_an_older_owner_does_not_touch_the_session(message: Message, reason: Reason) -> None:
+    table = Table()
+    table.take(replace(OPEN, epoch=5))
+    assert _reason(lambda: table.take(message)) is reason
+    assert table.take(commit(3, 4, epoch=5)) is not None
+
+
+def test_a_malformed_message_forgets_its_session_only() -> None:
+    table = Table()
+    table.take(OPEN)
+    table.take(replace(OPEN, session_id="t"))
+    assert _reason(lambda: table.take(Malformed("s", 1, "what"))) is Reason.MALFORMED
+    assert [session.session_id for _, session in table.sessions] == ["t"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        replace(OPEN, tokens=(1, VOCAB)),
+        replace(OPEN, params=SamplingParams(logit_bias={VOCAB: 1.0})),
+        replace(OPEN, params=SamplingParams(end_token_ids=(VOCAB,))),
+        commit(3, VOCAB),
+        commit(3, -1),
+    ],
+)
+def test_an_id_outside_the_vocabulary_is_malformed(message: Message) -> None:
+    table = Table()
+    table.take(OPEN)
+    assert _reason(lambda: table.take(message)) is Reason.MALFORMED
+    assert len(table.sessions) == 0
+
+
+def test_more_sessions_than_allowed_are_refused() -> None:
+    table = Table(max_sessions=1)
+    table.take(OPEN)
+    assert _reason(lambda: table.take(replace(OPEN, session_id="t"))) is Reason.OVERLOADED
+    table.take(replace(OPEN, epoch=2))
+    assert [session.epoch for _, session in table.sessions] == [2]
+
+
+def test_a_session_without_room_is_refused_and_leaves_nothing() -> None:
+    table = Table(tokens=5)
+    table.take(replace(OPEN, max_len=5))
+    assert _reason(lambda: table.take(replace(OPEN, session_id="t", max_len=5))) is Reason.OVERLOADED
+    assert _reason(lambda: table.take(replace(OPEN, session_id="u", max_len=6))) is Reason.OVERLOADED
+    assert len(table.sessions) == 1
+    table.take(replace(OPEN, session_id="t", tokens=(1, 2), max_len=5))
+    assert len(table.sessions) == 2
+
+
+def grow(table: Table, session: Session) -> list[Session]:
+    """Let one session draft, and say which then had to go."""
+    table.now += 1.0
+    for work in table.sessions.with_room([Work(session, len(session) - table.drafter.length(session.key))]):
+        (outcome,) = table.drafter.step([work])
+        session.extend(getattr(outcome, "token"))  # noqa: B009 - a failed one has none, and fails here
+    return [dropped for _, dropped in table.sessions.take_dropped()]
+
+
+def test_a_session_that_grows_takes_the_room_of_the_one_longest_unheard_of_that_nobody_waits_for() -> None:
+    table = Table(tokens=12)
+    waiting = table.opened(replace(OPEN, session_id="waiting", max_len=12))
+    idle = replace(OPEN, gamma=0, max_len=12)
+    cold, warm, growing = (table.opened(replace(idle, session_id=name)) for name in ("cold", "warm", "grows"))
+    table.now += 1.0
+    table.take(commit(3, gamma=0, session_id="warm"))
+    assert [grow(table, growing) for _ in range(8)] == [[], [cold], [], [], [warm], [], [], [growing]]
+    assert [session for _, session in table.sessions] == [waiting]
+    assert list(table.model.kv) == ["1/waiting"]
+
+
+def test_a_session_that_is_opened_takes_the_room_of_one_that_has_long_been_silent() -> None:
+    table = Table(tokens=5)
+    table.take(replace(OPEN, gamma=0, max_len=5))
+    opening = replace(OPEN, session_id="t", max_len=5)
+    assert _reason(lambda: table.take(opening)) is Reason.OVERLOADED
+    table.now += 2.0
+    table.take(opening)
+    assert [session.session_id for _, session in table.sessions.take_dropped()] == ["s"]
+    assert list(table.model.kv) == ["1/t"]
+
+
+def test_a_sequence_at_its_end_takes_no_room() -> None:
+    table = Table()
+    session = table.opened(replace(OPEN, max_len=3))
+    assert not table.model.kv
+    assert session.take_end()
+    table.take(commit(3, 4))
+    table.take(Close("s", 1))
+    assert len(table.sessions) == 0
+
+
+def test_a_diverging_verdict_voids_the_kv_behind_it() -> None:
+    table = Table()
+    session = table.opened(OPEN)
+    table.draft(session, 4)
+    drafts = session.since(3)
+    assert table.model.kv["1/s"] == [1, 2, 3, *drafts[:3]]
+    table.take(commit(3, drafts[0], (drafts[1] + 1) % VOCAB))
+    assert table.model.kv["1/s"] == [1, 2, 3, drafts[0]]
+
+
+def test_a_session_opened_again_keeps_the_kv_of_what_is_the_same() -> None:
+    table = Table()
+    session = table.opened(OPEN)
+    table.draft(session, 4)
+    drafts = session.since(3)
+    table.take(replace(continued(OPEN, drafts[0], (drafts[1] + 1) % VOCAB), epoch=2))
+    assert table.model.kv["1/s"] == [1, 2, 3, drafts[0]]
+
+
+def test_a_session_opened_again_where_it_was_still_has_a_token_to_compute() -> None:
+    table = Table()
+    table.draft(table.opened(OPEN), 2)
+    table.draft(table.opened(OPEN), 1)
+    assert table.model.kv["1/s"] == [1, 2, 3]
+
+
+def test_a_session_opened_again_for_more_tokens_gets_more_room() -> None:
+    table = Table()
+    table.draft(table.opened(OPEN), 2)
+    table.take(replace(OPEN, max_len=40))
+    assert table.model.limits == {"1/s": 40}
+    assert table.model.kv == {"1/s": []}

@@ -1,0 +1,116 @@
+"""Storing is behind everything else: bounded, and what fails costs one block."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from gateway.kv.metrics import KvMetrics
+from gateway.kv.store import Block
+from gateway.kv.writer import KvWriter, Offer
+from gateway.tasks import end
+from specdec.errors import NoVerifier, SessionStoreDown
+
+
+class Store:
+    """A BlockStore in memory."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, bytes] = {}
+        self.down = False
+        self.touched: list[tuple[str, int]] = []
+
+    async def sizes(self, keys: Sequence[str]) -> list[int]:
+        if self.down:
+            raise SessionStoreDown("down")
+        return [len(self.blocks.get(key, b"")) for key in keys]
+
+    async def get(self, key: str) -> bytes:
+        return self.blocks.get(key, b"")
+
+    async def put(self, domain: str, key: str, value: bytes) -> bool:
+        self.blocks[key] = value
+        return True
+
+    async def touch(self, domain: str, keys: Sequence[str], sizes: Sequence[int]) -> None:
+        self.touched = list(zip(keys, sizes, strict=True))
+
+    async def drop(self, key: str) -> None:
+        del self.blocks[key]
+
+    async def is_full(self, domain: str) -> bool:
+        return domain == "full"
+
+    async def close(self) -> None: ...
+
+
+class Source:
+    """A verifier that has every block but some."""
+
+    def __init__(self, gone: Sequence[int] = (), lost: Sequence[int] = ()) -> None:
+        self.gone, self.lost = gone, lost
+        self.asked: list[int] = []
+
+    async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
+        self.asked.append(start)
+        if start in self.lost:
+            raise NoVerifier("lost")
+        return b"" if start in self.gone else b"value"
+
+
+def offer(source: Any, start: int, domain: str = "d") -> Offer:
+    return Offer(source, Block(f"k{start}", start, start + 16), (), domain)
+
+
+async def written(writer: KvWriter) -> None:
+    task = asyncio.create_task(writer.run())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await end(task)
+
+
+async def test_the_oldest_offers_are_dropped_for_new_ones_and_counted() -> None:
+    registry, store, source = CollectorRegistry(), Store(), Source()
+    writer = KvWriter(store, KvMetrics(registry), limit=2)
+    for start in (0, 16, 32, 48):
+        writer.offer(offer(source, start))
+    await written(writer)
+    assert store.blocks == {"k32": b"value", "k48": b"value"}
+    assert registry.get_sample_value("specdec_kv_blocks_dropped_total", {"reason": "queue"}) == 2
+    assert registry.get_sample_value("specdec_kv_block_bytes_total", {"direction": "in"}) == 10
+
+
+async def test_a_block_that_is_stored_is_not_exported_again() -> None:
+    store, source = Store(), Source()
+    writer = KvWriter(store, KvMetrics(CollectorRegistry()), limit=9)
+    for _ in range(2):
+        writer.offer(offer(source, 0))
+    await written(writer)
+    assert source.asked == [0]
+
+
+async def test_what_cannot_be_stored_is_counted_by_why_and_the_rest_is_stored() -> None:
+    registry, store = CollectorRegistry(), Store()
+    source = Source(gone=[0], lost=[16])
+    writer = KvWriter(store, KvMetrics(registry), limit=9)
+    for start, domain in ((0, "d"), (16, "d"), (32, "full"), (48, "d")):
+        writer.offer(offer(source, start, domain))
+    await written(writer)
+    assert list(store.blocks) == ["k48"]
+    for reason in ("gone", "failed", "budget"):
+        assert registry.get_sample_value("specdec_kv_blocks_dropped_total", {"reason": reason}) == 1
+    assert 32 not in source.asked
+
+
+async def test_a_store_that_comes_back_is_written_to_again() -> None:
+    store, source = Store(), Source()
+    writer = KvWriter(store, KvMetrics(CollectorRegistry()), limit=9)
+    store.down = True
+    writer.offer(offer(source, 0))
+    await written(writer)
+    assert not store.blocks
+    store.down = False
+    writer.offer(offer(source, 16))
+    await written(writer)
+    assert list(store.blocks) == ["k16"]

@@ -1,0 +1,126 @@
+"""Committed tokens become text that may be shown."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.output import OutputText, OutputToken
+from specdec.rules.params import Origin
+from tests.gateway_fakes import EOS, ByteTokenizer, logprobs
+
+
+def make(stops: Sequence[str] = (), min_tokens: int = 0) -> OutputText:
+    return OutputText(Detokenizer(ByteTokenizer().decode), stops, min_tokens)
+
+
+def plain(tokens: Sequence[int]) -> list[Origin]:
+    return [Origin.PLAIN] * len(tokens)
+
+
+def taken(output: OutputText, data: bytes) -> str:
+    return output.take(data, plain(data)).text
+
+
+def test_without_stops_everything_is_released_at_once() -> None:
+    assert taken(make(), b"abc") == "abc"
+
+
+def test_tokens_of_a_character_are_released_together() -> None:
+    output = make()
+    first, second = "😀".encode()[:2], "😀".encode()[2:]
+    assert output.take(first, plain(first)).released == ()
+    released = output.take(second, plain(second)).released
+    assert [token.text for token in released] == ["", "", "", "😀"]
+
+
+def test_a_token_keeps_its_logprobs_through_holding_back_and_cutting() -> None:
+    output = make(["STOP"])
+    data = "aé STOPx".encode()
+    scores = [logprobs(token, 2) for token in data]
+    released = [
+        token
+        for start in range(0, len(data), 3)
+        for token in output.take(
+            data[start : start + 3], plain(data[start : start + 3]), scores[start : start + 3]
+        ).released
+    ]
+    assert [(token.id, token.logprobs) for token in released] == list(zip(data, scores, strict=True))[:-1]
+
+
+def test_a_stop_across_rounds_is_cut_where_it_begins() -> None:
+    output = make(["STOP"])
+    assert taken(output, b"abcS") == "abc"
+    assert output.tail == "S"
+    assert taken(output, b"TO") == ""
+    end = output.take(b"Pxyz", plain(b"Pxyz"))
+    assert (end.text, end.count, end.stop) == ("", 1, "STOP")
+    assert [token.id for token in end.released] == list(b"STOP")
+
+
+def test_a_false_alarm_is_released() -> None:
+    output = make(["STOP"])
+    taken(output, b"ST")
+    assert taken(output, b"X") == "STX"
+
+
+def test_the_tokens_of_a_stop_inside_a_token_keep_the_text_before_it() -> None:
+    class Words:
+        def decode(self, tokens: Sequence[int]) -> str:
+            return "".join(["one two", " three"][token] for token in tokens)
+
+    output = OutputText(Detokenizer(Words().decode), ["e t", "thr"])
+    end = output.take([0, 1], plain([0, 1]))
+    assert end.released == (OutputToken(0, "on", Origin.PLAIN),)
+    assert (end.count, end.stop) == (1, "e t")
+
+
+def test_what_was_held_is_released_at_the_end() -> None:
+    output = make(["STOP"])
+    taken(output, b"abST")
+    assert output.finish().text == "ST"
+    assert output.tail == ""
+
+
+def test_half_a_character_at_the_end_is_dropped_and_its_token_kept() -> None:
+    output = make()
+    taken(output, b"a" + "é".encode()[:1])
+    end = output.finish()
+    assert (end.text, [token.id for token in end.released]) == ("", [0xC3])
+
+
+def test_stop_strings_are_not_looked_for_before_min_tokens() -> None:
+    output = make(["ab"], min_tokens=3)
+    assert taken(output, b"abx") == "abx"
+    end = output.take(b"yab", plain(b"yab"))
+    assert (end.text, end.stop) == ("y", "ab")
+
+
+def test_the_end_token_has_no_text_and_is_not_held() -> None:
+    output = make()
+    end = output.take([97, EOS], plain([97, EOS]))
+    assert [(token.id, token.text) for token in end.released] == [(97, "a"), (EOS, "")]
+
+
+@given(
+    text=st.text("abé😀", max_size=30),
+    stops=st.lists(st.text("abé😀", min_size=1, max_size=4), max_size=3),
+    size=st.integers(1, 7),
+)
+def test_any_text_in_any_rounds_is_cut_at_the_first_stop(text: str, stops: list[str], size: int) -> None:
+    data, output = text.encode(), make(stops)
+    shown, tokens, stop, start = "", [], "", 0
+    while start < len(data) and not stop:
+        part = data[start : start + size]
+        result = output.take(part, plain(part))
+        shown += result.text
+        tokens += [token.id for token in result.released]
+        stop, start = result.stop, start + result.count
+        assert shown + output.tail == text[: len(shown + output.tail)]
+    if not stop:
+        end = output.finish()
+        shown, tokens = shown + end.text, tokens + [token.id for token in end.released]
+    ends = [(text.find(s) + len(s), text.find(s)) for s in stops if s in text]
+    assert shown == (text[: min(ends)[1]] if ends else text)
+    assert tokens == list(data[:start])

@@ -1,0 +1,119 @@
+"""A generation and its readers: they share it, wait for it, leave it, and come back."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from gateway.turns.broadcast import Broadcasts
+from gateway.turns.events import Event, Round
+from specdec.errors import Draining, InternalError
+from tests.gateway_fakes import until
+
+
+class Source:
+    """Rounds numbered from 1, up to `end` or without one."""
+
+    def __init__(self, end: int = 0, error: Exception | None = None) -> None:
+        self.made = 0
+        self.closed = False
+        self._end = end
+        self._error = error
+
+    async def events(self) -> AsyncGenerator[Event]:
+        try:
+            while not self._end or self.made < self._end:
+                await asyncio.sleep(0)
+                self.made += 1
+                yield Round("", (), (), 0, 0, self.made)
+            if self._error is not None:
+                raise self._error
+        finally:
+            self.closed = True
+
+
+async def numbers(events: AsyncGenerator[Event], count: int = 10**6) -> list[int]:
+    found: list[int] = []
+    async with aclosing(events):
+        async for event in events:
+            assert isinstance(event, Round)
+            found.append(event.committed)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_every_reader_gets_every_event_in_order() -> None:
+    live = Broadcasts().start("g", Source(end=5).events(), 60)
+    assert await asyncio.gather(numbers(live.read()), numbers(live.read())) == [[1, 2, 3, 4, 5]] * 2
+    assert await numbers(live.read()) == [1, 2, 3, 4, 5]
+
+
+async def test_it_waits_for_its_fastest_reader() -> None:
+    source = Source()
+    turns = Broadcasts()
+    live = turns.start("g", source.events(), 0)
+    reader = live.read()
+    await anext(reader)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert source.made <= 2
+    await reader.aclose()
+
+
+async def test_without_readers_it_goes_on_until_the_grace_is_over() -> None:
+    source, turns = Source(), Broadcasts()
+    live = turns.start("g", source.events(), 0.05)
+    assert await numbers(live.read(), 3) == [1, 2, 3]
+    assert turns.get("g") is live
+    await until(lambda: source.closed)
+    assert source.made > 3
+    assert turns.get("g") is None
+
+
+async def test_a_reader_that_comes_back_in_time_keeps_it_alive() -> None:
+    source, turns = Source(), Broadcasts()
+    live = turns.start("g", source.events(), 0.05)
+    await numbers(live.read(), 3)
+    back = live.read()
+    assert await anext(back) is not None
+    await asyncio.sleep(0.1)
+    assert not source.closed
+    await back.aclose()
+    await turns.close()
+    assert source.closed
+
+
+async def test_without_a_grace_it_has_ended_when_its_last_reader_is_gone() -> None:
+    source, turns = Source(), Broadcasts()
+    live = turns.start("g", source.events(), 0)
+    first, second = live.read(), live.read()
+    await anext(first)
+    await anext(second)
+    await first.aclose()
+    assert not source.closed
+    await second.aclose()
+    assert source.closed
+    assert turns.get("g") is None
+
+
+async def test_an_error_comes_after_the_events_to_every_reader() -> None:
+    live = Broadcasts().start("g", Source(2, InternalError("oh")).events(), 60)
+    for _ in range(2):
+        reader = live.read()
+        assert [await anext(reader) for _ in range(2)]
+        with pytest.raises(InternalError, match="oh"):
+            await anext(reader)
+
+
+async def test_a_stopped_one_tells_its_readers_that_it_can_be_resumed() -> None:
+    turns = Broadcasts()
+    live = turns.start("g", Source().events(), 60)
+    reader = live.read()
+    await anext(reader)
+    await turns.stop_unread()
+    await anext(reader)
+    await turns.close()
+    with pytest.raises(Draining, match="resumed"):
+        await numbers(reader)

@@ -1,0 +1,110 @@
+"""Several generations of one request: together from the start, in step with their readers, and gone together."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from gateway.request import GenerationRequest, TextPrompt
+from gateway.turns.choices import merged
+from gateway.turns.events import Event, Finished, Round, Started
+from gateway.turns.statistics import Statistics, total
+from specdec.errors import FieldInvalid, NoVerifier
+from specdec.rules.params import MAX_SEED, FinishReason, Mode, SamplingParams, Speculation
+
+SUMMARY = Statistics(Speculation()).summary()
+
+
+class Generation:
+    """So many rounds, of which one may fail; it knows whether it was closed."""
+
+    def __init__(self, name: str, rounds: int, fails_at: int = -1) -> None:
+        self._name = name
+        self._rounds = rounds
+        self._fails_at = fails_at
+        self.given = 0
+        self.over = False
+
+    async def events(self) -> AsyncGenerator[Event]:
+        try:
+            if self._fails_at == 0:
+                raise NoVerifier(self._name)
+            yield Started(self._name, 0, "m", (1,), 5, "fp")
+            for number in range(1, self._rounds + 1):
+                if number == self._fails_at:
+                    raise NoVerifier(self._name)
+                self.given = number
+                yield Round(self._name, (), (), 0, 0, number)
+            yield Finished(FinishReason.STOP, self._name, 1, self._rounds, SUMMARY)
+        finally:
+            self.over = True
+
+
+def events(*generations: Generation) -> AsyncGenerator[Event]:
+    return merged([each.events() for each in generations])
+
+
+async def test_one_start_then_every_event_with_its_place() -> None:
+    found = [event async for event in events(Generation("a", 1), Generation("b", 3), Generation("c", 2))]
+    assert [event.id for event in found if isinstance(event, Started)] == ["a"]
+    assert isinstance(found[0], Started)
+    for place, (name, rounds) in enumerate([("a", 1), ("b", 3), ("c", 2)]):
+        own = [event for event in found if isinstance(event, Round) and event.choice == place]
+        assert [(event.text, event.committed) for event in own] == [(name, n + 1) for n in range(rounds)]
+        assert [event.matched_stop for event in found if isinstance(event, Finished) and event.choice == place] == [
+            name
+        ]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+async def test_what_fails_one_fails_all(fails_at: int) -> None:
+    good, bad = Generation("good", 50), Generation("bad", 5, fails_at)
+    with pytest.raises(NoVerifier, match="bad"):
+        async for _ in events(good, bad):
+            pass
+    assert (bad.over, good.over) == (True, True)
+    assert good.given < 50
+
+
+async def test_a_reader_who_leaves_closes_all() -> None:
+    running = [Generation(name, 50) for name in "abc"]
+    async with aclosing(events(*running)) as stream:
+        async for event in stream:
+            if isinstance(event, Round):
+                break
+    assert all(each.over for each in running)
+
+
+async def test_a_reader_who_is_slow_holds_them_back() -> None:
+    running = [Generation(name, 50) for name in "ab"]
+    async with aclosing(events(*running)) as stream:
+        for _ in range(6):
+            await anext(stream)
+        assert sum(each.given for each in running) <= 6 + len(running)
+
+
+def test_each_choice_has_a_seed_of_its_own() -> None:
+    request = GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(seed=MAX_SEED - 1), n=3, seeded=True)
+    assert [each.sampling.seed for each in request.choices()] == [MAX_SEED - 1, MAX_SEED, 0]
+    assert {(each.n, each.seeded, each.request_id) for each in request.choices()} == {(3, True, request.request_id)}
+
+
+@pytest.mark.parametrize("n", [0, -1, 17])
+def test_the_number_of_choices_is_bounded(n: int) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(), n=n)
+    assert refused.value.param == "n"
+
+
+def test_sums_over_choices_add_up() -> None:
+    first, second = Statistics(Speculation(Mode.BLOCK, 3)), Statistics(Speculation(Mode.BLOCK, 3))
+    for accepted in (0, 3, 3):
+        first.add(3, accepted)
+    second.add(1, 1)
+    second.add(0, 0, "draft_timeout")
+    both = total([first.summary(), second.summary()])
+    assert both.acceptance_histogram == (1, 1, 0, 2)
+    assert (both.num_spec_steps, both.num_plain_steps) == (4, 1)
+    assert (both.num_draft_tokens, both.num_accepted_draft_tokens) == (10, 7)
+    assert dict(both.fallbacks) == {"draft_timeout": 1}
+    assert total([first.summary()]) == first.summary()

@@ -1,0 +1,72 @@
+"""The sums of speculation agree with each other, under vLLM's names."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.http.replies import metrics_of, report_of
+from gateway.turns.statistics import Statistics
+from specdec.rules.params import Mode, Speculation
+
+ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))))
+
+
+@given(rounds=ROUNDS)
+def test_the_sums_agree(rounds: list[tuple[int, int]]) -> None:
+    statistics = Statistics(Speculation(Mode.REJECTION))
+    for drafted, accepted in rounds:
+        statistics.add(drafted, accepted, "" if drafted else "drafter_unavailable")
+    summary = statistics.summary()
+    histogram = summary.acceptance_histogram
+    assert len(histogram) == summary.num_spec_tokens + 1
+    assert sum(histogram) == summary.num_spec_steps
+    assert sum(count * rounds for count, rounds in enumerate(histogram)) == summary.num_accepted_draft_tokens
+    assert summary.num_spec_steps + summary.num_plain_steps == len(rounds)
+    assert sum(summary.fallbacks.values()) == summary.num_plain_steps
+    assert summary.num_draft_tokens == sum(drafted for drafted, _ in rounds)
+
+
+def test_the_shape_is_vllms() -> None:
+    statistics = Statistics(Speculation(Mode.BLOCK, 3))
+    for accepted, rounds in enumerate([39, 1, 0, 3]):
+        for _ in range(rounds):
+            statistics.add(3, accepted)
+    metrics = metrics_of(statistics.summary())
+    assert metrics is not None
+    assert metrics.model_dump() == {
+        "speculative_decoding": {
+            "mean_acceptance_length": 1 + 10 / 43,
+            "draft_acceptance_rate": 10 / 129,
+            "acceptance_histogram": [39, 1, 0, 3],
+            "num_spec_steps": 43,
+            "num_accepted_draft_tokens": 10,
+            "num_draft_tokens": 129,
+            "num_spec_tokens": 3,
+        }
+    }
+    assert report_of(statistics.summary()).model_dump() == {
+        "mode": "block",
+        "gamma": 3,
+        "lenience": 1.0,
+        "lossy": False,
+        "fallbacks": {},
+    }
+
+
+def test_lenience_is_labelled_lossy() -> None:
+    report = report_of(Statistics(Speculation(Mode.REJECTION, lenience=0.9)).summary())
+    assert (report.lenience, report.lossy) == (0.9, True)
+
+
+def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
+    statistics = Statistics(Speculation(Mode.REJECTION))
+    statistics.add(0, 0, "drafter_unavailable")
+    summary = statistics.summary()
+    assert metrics_of(summary) is None
+    assert (summary.draft_acceptance_rate, summary.mean_acceptance_length) == (0.0, 0.0)
+    assert report_of(summary).model_dump() == {
+        "mode": "rejection",
+        "gamma": "auto",
+        "lenience": 1.0,
+        "lossy": False,
+        "fallbacks": {"drafter_unavailable": 1},
+    }

@@ -1,0 +1,153 @@
+"""What is kept of a turn tells it again exactly, and what names it cannot be mistaken."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from gateway.http.cursor import cursor, idempotency_key, received
+from gateway.http.shape import Shape
+from gateway.request import MAX_CHOICES, MAX_NAME, GenerationRequest, TextPrompt, tenant_of
+from gateway.store.sessions import StoredRound
+from gateway.turns.events import Round
+from gateway.turns.plan import Plan
+from gateway.turns.transcript import Transcript
+from gateway.turns.turn import (
+    Header,
+    Turn,
+    header_from_bytes,
+    header_to_bytes,
+    new_session_id,
+    note_of,
+    round_from,
+    session_id_for,
+)
+from gateway.verifiers.verifier import VerifiedRound
+from specdec.errors import FieldInvalid, GenerationNotFound, InternalError
+from specdec.rules.logprobs import TokenLogprobs
+from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
+from tests.gateway_fakes import ByteTokenizer
+
+PLAN = Plan(
+    prompt=(1, 2, 3),
+    sampling=SamplingParams(temperature=0.1, seed=2**62 + 1, logit_bias={7: -1.5}, end_token_ids=(256,)),
+    max_tokens=50,
+    stop_token_ids=(256, 9),
+    speculation=Speculation(Mode.COUPLED, 3),
+    stop=("lo, w", "é"),
+    logprobs=None,
+)
+HEADER = Header(PLAN, "demo", "fp", 17, "openai chat", True)
+TURN = Turn("0" * 32, "t", 2)
+
+
+def test_a_header_comes_back_as_it_was() -> None:
+    assert header_from_bytes(header_to_bytes(HEADER), PLAN.prompt) == HEADER
+    assert b"prompt" not in header_to_bytes(HEADER)
+
+
+def verified(base: int, text: str, drafted: int, accepted: int) -> VerifiedRound:
+    tokens = tuple(text.encode())
+    origins = (Origin.ACCEPTED,) * accepted + (Origin.RECOVERED,) * (len(tokens) - accepted)
+    return VerifiedRound(base, tokens, origins, (65,) * drafted, accepted, verify_seconds=0.5)
+
+
+def tell(rounds: list[VerifiedRound]) -> tuple[Transcript, list[VerifiedRound], list[Round]]:
+    transcript = Transcript(TURN, HEADER, ByteTokenizer().decode)
+    steps = [transcript.take(taken) for taken in rounds]
+    return transcript, [step.verified for step in steps], [step.shown for step in steps]
+
+
+def test_rounds_read_back_make_the_same_events_as_when_they_ran() -> None:
+    live, kept, shown = tell([verified(3, "Hel", 4, 2), verified(6, "lo, world", 9, 8)])
+    assert "".join(round_.text for round_ in shown) == "Hel"
+    stored = [StoredRound(taken.tokens, taken.finish.value if taken.finish else "", note_of(taken)) for taken in kept]
+    bases = [3, 6]
+    again, _, told = tell([round_from(round_, base) for round_, base in zip(stored, bases, strict=True)])
+    assert told == shown
+    assert again.finished() == live.finished()
+    assert again.finished().matched_stop == "lo, w"
+
+
+def test_log_probabilities_come_back_with_their_tokens_even_infinite_ones() -> None:
+    scores = (TokenLogprobs(-0.5, ((7, -0.5), (8, -math.inf))),)
+    scored = replace(verified(3, "a", 0, 0), logprobs=scores)
+    assert round_from(StoredRound(scored.tokens, "", note_of(scored)), 3).logprobs == scores
+
+
+def test_an_end_without_tokens_and_without_a_note_is_told() -> None:
+    transcript, _, _ = tell([verified(3, "lo", 0, 0)])
+    step = transcript.take(round_from(StoredRound((), "stop", b""), 5))
+    assert step.shown.text == "lo"
+    assert transcript.finished().reason is FinishReason.STOP
+    assert transcript.finished().summary.num_plain_steps == 1
+
+
+def test_a_round_out_of_place_is_a_bug() -> None:
+    with pytest.raises(InternalError):
+        tell([verified(4, "x", 0, 0)])
+
+
+def test_a_turn_is_found_by_its_name_and_nothing_else() -> None:
+    assert Turn.named(TURN.name, "t") == TURN
+    for wrong in ("", "x", "0" * 32, "0" * 32 + "-0", "0" * 31 + "{-1", "0" * 32 + "-1-1", "A" * 32 + "-1"):
+        with pytest.raises(GenerationNotFound):
+            Turn.named(wrong, "t")
+
+
+def test_names_are_random_or_a_function_of_tenant_and_key() -> None:
+    assert new_session_id() != new_session_id()
+    assert re.fullmatch("[0-9a-f]{32}", new_session_id())
+    assert session_id_for("a", "k") == session_id_for("a", "k")
+    assert len({session_id_for("a", "k"), session_id_for("b", "k"), session_id_for("a", "l")}) == 3
+    assert session_id_for("a", "1:bk") != session_id_for("a:1", "bk")
+
+
+def test_a_user_called_like_the_tenant_of_all_others_is_still_alone() -> None:
+    assert tenant_of("default") != tenant_of("")
+
+
+def ask(**changes: object) -> GenerationRequest:
+    values: dict[str, object] = {"prompt": TextPrompt("a"), "sampling": SamplingParams(seed=1)}
+    return GenerationRequest(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_a_digest_is_of_what_is_asked_and_not_of_a_seed_drawn_for_the_caller() -> None:
+    same = [ask(), ask(sampling=SamplingParams(seed=2)), ask(idempotency_key="k"), ask(form="x", resumable=False)]
+    assert len({request.digest for request in same}) == 1
+    other = [ask(prompt=TextPrompt("b")), ask(max_tokens=3), ask(user="u"), ask(seeded=True)]
+    assert len({request.digest for request in (ask(), *other)}) == 5
+    seeded = ask(seeded=True)
+    assert seeded.digest != replace(seeded, sampling=SamplingParams(seed=2)).digest
+
+
+def test_a_cursor_is_read_as_it_was_written_and_for_its_own_generation() -> None:
+    for positions in ((12,), (3, 0, 999_999_999), (1,) * MAX_CHOICES):
+        assert received({"last-event-id": cursor(TURN.name, positions)}, TURN.name) == positions
+    assert received({}) == ()
+    many = ".1" * (MAX_CHOICES + 1)
+    for wrong in ("12", "x.12", f"{TURN.name}.-1", f"{TURN.name}.", f"{TURN.name}.1.", TURN.name + many):
+        with pytest.raises(FieldInvalid):
+            received({"last-event-id": wrong}, TURN.name)
+
+
+def test_names_have_a_limit() -> None:
+    assert idempotency_key({"idempotency-key": "k" * MAX_NAME}) == "k" * MAX_NAME
+    long = "k" * (MAX_NAME + 1)
+    with pytest.raises(FieldInvalid):
+        idempotency_key({"idempotency-key": long})
+    with pytest.raises(FieldInvalid):
+        tenant_of(long)
+    for changes in ({"user": long}, {"idempotency_key": long}):
+        with pytest.raises(FieldInvalid):
+            ask(**changes)
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(chat=True), Shape(True, True, True), Shape(include_usage=True)])
+def test_a_shape_comes_back_from_its_text(shape: Shape) -> None:
+    assert Shape.parse(shape.text()) == shape
+
+
+def test_what_has_no_shape_is_a_completion_with_its_ids() -> None:
+    assert Shape.parse("") == Shape(token_ids=True)

@@ -1,0 +1,69 @@
+"""Both sides draw with one noise: agreement is likely, and the target's draws are its own."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec.rules.coupling import choose, coupled
+from specdec.rules.rng import exponential
+
+COUNT = 20_000
+
+
+def repeated(*mass: float) -> Tensor:
+    return torch.tensor(mass).expand(COUNT, -1)
+
+
+def ids(p: Tensor) -> Tensor:
+    return torch.arange(p.shape[1]).expand_as(p)
+
+
+def test_the_winner_has_the_least_noise_over_probability() -> None:
+    p = torch.tensor([[0.2, 0.0, 0.5, 0.3]], dtype=torch.float64)
+    noise = exponential([7], [11], torch.zeros(4, dtype=torch.int64), torch.arange(4))
+    arrival = [float(e / mass) if mass else float("inf") for e, mass in zip(noise, p[0], strict=True)]
+    assert int(choose(p, ids(p), [7], [11])) == arrival.index(min(arrival))
+
+
+def test_a_choice_is_an_exact_draw() -> None:
+    """20,000 draws; frequencies within five standard errors."""
+    p = repeated(0.1, 0.0, 0.6, 0.3)
+    observed = torch.bincount(choose(p, ids(p), range(COUNT), [4] * COUNT), minlength=4) / COUNT
+    assert observed[1] == 0
+    torch.testing.assert_close(observed, p[0], atol=5 * 0.5 / COUNT**0.5, rtol=0)
+
+
+def test_both_sides_agree_as_often_as_the_theory_says() -> None:
+    """Pr[x = y] = Σᵢ 1 / Σⱼ max(pⱼ/pᵢ, qⱼ/qᵢ), at least (1 - TV)/(1 + TV); within five standard errors."""
+    p, q = repeated(0.5, 0.3, 0.2), repeated(0.2, 0.3, 0.5)
+    seeds, positions = range(COUNT), [9] * COUNT
+    agreed = float((choose(p, ids(p), seeds, positions) == choose(q, ids(q), seeds, positions)).double().mean())
+    theory = sum(1 / float(torch.maximum(p[0] / p[0, i], q[0] / q[0, i]).sum()) for i in range(3))
+    assert agreed == pytest.approx(theory, abs=5 * 0.5 / COUNT**0.5)
+    distance = float((p[0] - q[0]).abs().sum()) / 2
+    assert theory >= (1 - distance) / (1 + distance) - 1e-6
+
+
+def test_a_drafter_that_knows_only_part_of_the_vocabulary_uses_the_same_noise() -> None:
+    p = torch.tensor([[0.0, 0.0, 0.4, 0.6]])
+    part = p[:, 2:]
+    for seed in range(50):
+        assert torch.equal(choose(p, ids(p), [seed], [3]), choose(part, torch.tensor([[2, 3]]), [seed], [3]))
+
+
+def test_scaling_the_probabilities_changes_nothing() -> None:
+    p = repeated(0.5, 0.3, 0.2)
+    assert torch.equal(choose(p, ids(p), range(COUNT), [1] * COUNT), choose(2 * p, ids(p), range(COUNT), [1] * COUNT))
+
+
+def test_the_targets_draws_go_on_while_the_draft_agrees() -> None:
+    p = torch.rand(4, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    plain = [int(choose(p[[step]], ids(p[[step]]), [5], [20 + step])) for step in range(4)]
+    wrong = (plain[1] + 1) % 10
+    assert coupled(p, [plain[:3]], [5], [20]) == [tuple(plain)]
+    assert coupled(p, [[plain[0], wrong, plain[2]]], [5], [20]) == [tuple(plain[:2])]
+    assert coupled(p[:1], [[]], [5], [20]) == [tuple(plain[:1])]
+
+
+def test_a_batch_of_no_drafts_is_empty() -> None:
+    assert coupled(torch.zeros(0, 4), [], [], []) == []

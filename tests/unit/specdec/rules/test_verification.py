@@ -1,0 +1,234 @@
+"""One call for a ragged batch: nothing but a draft's own rows decides its verdict, and bad input is named."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
+from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
+from specdec.rules.params import Mode, Origin
+from specdec.rules.proposal import propose
+from specdec.rules.verification import check_drafts, verify, verify_each
+
+DRAFTING = [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED]
+RATIO = [Mode.REJECTION, Mode.BLOCK]
+VOCAB = 50
+
+
+def distributions(rows: int, seed: int, vocab_size: int = VOCAB, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (2 * torch.randn(rows, vocab_size, generator=generator)).to(dtype).softmax(-1)
+
+
+def drafted(mode: Mode, gamma: int, seed: int, position: int = 10, support: int = 8) -> Draft:
+    """γ tokens drawn from γ unrelated distributions."""
+    if gamma == 0:
+        return NO_DRAFT
+    at = [position + step for step in range(gamma)]
+    tokens, probs = propose(
+        mode, distributions(gamma, 77 + seed), [seed] * gamma, at, support, starts=[position] * gamma
+    )
+    return Draft(tuple(tokens), tuple(probs))
+
+
+def point_mass(token: int) -> SparseProbs:
+    return SparseProbs(torch.tensor([token]), torch.tensor([1]))
+
+
+def law(ids: list[int], weights: list[int]) -> SparseProbs:
+    return SparseProbs(torch.tensor(ids, dtype=torch.int64), torch.tensor(weights, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_verdict_is_the_same_alone_and_in_a_batch_of_32(mode: Mode, dtype: torch.dtype) -> None:
+    gammas = [b % 6 for b in range(32)]
+    drafts = [drafted(mode, gamma, seed=b, support=1 + b) for b, gamma in enumerate(gammas)]
+    rows = [distributions(gamma + 1, seed=b, dtype=dtype) for b, gamma in enumerate(gammas)]
+    together = verify(mode, torch.cat(rows), drafts, list(range(32)), [10] * 32)
+    alone = [verify(mode, rows[b], [drafts[b]], [b], [10])[0] for b in range(32)]
+    assert together == alone
+    assert {verdict.accepted for verdict in together} > {0}
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(0, 2**63), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=30)
+def test_a_verdict_keeps_a_prefix_and_adds_one_token(mode: Mode, gammas: list[int], seed: int, position: int) -> None:
+    drafts = [drafted(mode, gamma, seed=b, position=position) for b, gamma in enumerate(gammas)]
+    p = distributions(sum(gammas) + len(gammas), seed=1)
+    seeds, positions = [seed + b for b in range(len(gammas))], [position] * len(gammas)
+    for draft, verdict in zip(drafts, verify(mode, p, drafts, seeds, positions), strict=True):
+        assert verdict.drafted == len(draft.tokens)
+        assert len(verdict.tokens) == verdict.accepted + 1
+        assert verdict.tokens[: verdict.accepted] == draft.tokens[: verdict.accepted]
+        assert all(0 <= token < VOCAB for token in verdict.tokens)
+    assert verify(mode, p, drafts, seeds, positions) == verify(mode, p, drafts, seeds, positions)
+
+
+@pytest.mark.parametrize("mode", [*DRAFTING, Mode.OFF])
+def test_an_empty_draft_gets_one_plain_token(mode: Mode) -> None:
+    (verdict,) = verify(mode, torch.eye(VOCAB)[[3]], [NO_DRAFT], [1], [5])
+    assert verdict == Verdict((3,), accepted=0, drafted=0)
+    assert verdict.origins == (Origin.PLAIN,)
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_a_plain_token_is_the_bonus_token_of_the_same_position(mode: Mode) -> None:
+    """p is one-hot on the draft for two positions, so the third token is a bonus drawn from the third row."""
+    for seed in range(100):
+        last = distributions(1, seed)
+        p = torch.cat([torch.eye(VOCAB)[[4, 2]], last])
+        draft = Draft((4, 2), (point_mass(4), point_mass(2)))
+        (full,) = verify(mode, p, [draft], [seed], [10])
+        (plain,) = verify(mode, last, [NO_DRAFT], [seed], [12])
+        assert full.tokens == (4, 2, *plain.tokens)
+        assert full.origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.BONUS)
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_greedy_is_the_argmax_whatever_was_drafted(mode: Mode) -> None:
+    best = [5, 9, 1, 30]
+    p = torch.eye(VOCAB)[best]
+    for draft, accepted in [((5, 9, 1), 3), ((5, 8, 1), 1), ((4, 9, 1), 0), ((5, 9, 0), 2)]:
+        probs = tuple(point_mass(token) for token in draft)
+        (verdict,) = verify(mode, p, [Draft(draft, probs)], [0], [10])
+        assert verdict.accepted == accepted
+        assert verdict.tokens == tuple(best[: accepted + 1])
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_the_position_is_absolute(mode: Mode) -> None:
+    p = distributions(200, seed=2)
+    drafts, seeds = [NO_DRAFT] * 200, [9] * 200
+    here = verify(mode, p, drafts, seeds, range(200))
+    assert here == [verify(mode, p[[b]], [NO_DRAFT], [9], [b])[0] for b in range(200)]
+    assert here != verify(mode, p, drafts, seeds, range(1, 201))
+    assert here != verify(mode, p, drafts, [8] * 200, range(200))
+
+
+@pytest.mark.parametrize("mode", RATIO)
+def test_a_drafter_that_proposes_p_itself_is_always_accepted(mode: Mode) -> None:
+    weights = [1000, 3000, 60000]
+    p = torch.tensor([weights] * 4, dtype=torch.float64)
+    draft = Draft((2, 1, 0), tuple(law([0, 1, 2], weights) for _ in range(3)))
+    verdicts = verify(mode, p.repeat(500, 1), [draft] * 500, list(range(500)), [7] * 500)
+    assert {verdict.accepted for verdict in verdicts} == {3}
+
+
+@pytest.mark.parametrize("mode", RATIO)
+def test_an_unnormalised_p_is_taken_as_normalised(mode: Mode) -> None:
+    drafts = [drafted(mode, 3, seed=b) for b in range(64)]
+    p = distributions(256, seed=3, dtype=torch.float64)
+    seeds, positions = list(range(64)), [10] * 64
+    assert verify(mode, p, drafts, seeds, positions) == verify(mode, 4 * p, drafts, seeds, positions)
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_p_and_the_drafts_are_left_as_they_are(mode: Mode) -> None:
+    p, draft = distributions(4, seed=3), drafted(mode, 3, seed=1)
+    before = p.clone(), [(probs.ids.clone(), probs.weights.clone()) for probs in draft.probs]
+    verify(mode, p, [draft], [0], [10])
+    assert torch.equal(p, before[0])
+    for probs, (ids, weights) in zip(draft.probs, before[1], strict=True):
+        assert torch.equal(probs.ids, ids)
+        assert torch.equal(probs.weights, weights)
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_another_device_gives_the_same_verdicts(mode: Mode, device: torch.device) -> None:
+    drafts = [drafted(mode, b % 6, seed=b) for b in range(60)]
+    p = distributions(sum(len(draft.tokens) + 1 for draft in drafts), seed=4, dtype=torch.float64)
+    seeds, positions = list(range(60)), [10] * 60
+    assert verify(mode, p.to(device), drafts, seeds, positions) == verify(mode, p, drafts, seeds, positions)
+
+
+def test_each_draft_may_have_a_mode_of_its_own(device: torch.device) -> None:
+    modes = [[*DRAFTING, Mode.OFF][b % 4] for b in range(40)]
+    drafts = [NO_DRAFT if mode is Mode.OFF else drafted(mode, b % 5, seed=b) for b, mode in enumerate(modes)]
+    sizes = [len(draft.tokens) + 1 for draft in drafts]
+    p = distributions(sum(sizes), seed=4, dtype=torch.float64)
+    lenience = [0.5 if mode is Mode.REJECTION else 1.0 for mode in modes]
+    alone = [
+        verify(mode, rows, [draft], [b], [10], [ell])[0]
+        for b, (mode, rows, draft, ell) in enumerate(zip(modes, p.split(sizes), drafts, lenience, strict=True))
+    ]
+    for each in (p, p.to(device)):
+        assert verify_each(modes, each, drafts, range(40), [10] * 40, lenience) == alone
+
+
+def test_no_drafts_give_no_verdicts() -> None:
+    assert verify_each([], torch.zeros(0, VOCAB), [], [], []) == []
+    assert verify(Mode.REJECTION, torch.zeros(0, VOCAB), [], [], []) == []
+
+
+BAD_DRAFTS = {
+    "token over the vocabulary": (Draft((VOCAB,), (point_mass(VOCAB - 1),)), TokenOutOfRange),
+    "negative token": (Draft((-1,), (point_mass(1),)), TokenOutOfRange),
+    "no distribution": (Draft((1,), ()), FieldInvalid),
+    "more distributions than tokens": (Draft((1,), (point_mass(1), point_mass(1))), FieldInvalid),
+    "empty distribution": (Draft((1,), (law([], []),)), FieldInvalid),
+    "zero weight": (Draft((1,), (law([1, 2], [1, 0]),)), FieldInvalid),
+    "negative weight": (Draft((1,), (law([1, 2], [1, -1]),)), FieldInvalid),
+    "weight over uint16": (Draft((1,), (law([1], [65536]),)), FieldInvalid),
+    "id over the vocabulary": (Draft((1,), (law([1, VOCAB], [1, 1]),)), FieldInvalid),
+    "negative id": (Draft((1,), (law([-1, 1], [1, 1]),)), FieldInvalid),
+    "id twice": (Draft((1,), (law([1, 1], [1, 1]),)), FieldInvalid),
+    "ids out of order": (Draft((1,), (law([2, 1], [1, 1]),)), FieldInvalid),
+    "token outside its support": (Draft((3,), (law([1, 2], [1, 1]),)), FieldInvalid),
+    "more ids than weights": (Draft((1,), (law([1, 2], [1]),)), FieldInvalid),
+    "real-valued weights": (Draft((1,), (SparseProbs(torch.tensor([1]), torch.tensor([1.0])),)), FieldInvalid),
+}
+
+
+@pytest.mark.parametrize("mode", RATIO)
+@pytest.mark.parametrize(("draft", "error"), BAD_DRAFTS.values(), ids=BAD_DRAFTS)
+def test_a_malformed_draft_is_refused_by_name(mode: Mode, draft: Draft, error: type[SpecdecError]) -> None:
+    good = drafted(mode, 2, seed=0)
+    with pytest.raises(error):
+        check_drafts(mode, [draft], VOCAB)
+    with pytest.raises(error):
+        verify(mode, distributions(3 + 2, seed=0), [good, draft], [0, 1], [10, 10])
+
+
+def test_coupled_needs_no_distributions_but_checks_tokens() -> None:
+    check_drafts(Mode.COUPLED, [Draft((1, 2))], VOCAB)
+    with pytest.raises(TokenOutOfRange):
+        check_drafts(Mode.COUPLED, [Draft((VOCAB,))], VOCAB)
+
+
+def test_mode_off_takes_no_drafts() -> None:
+    with pytest.raises(FieldInvalid):
+        verify(Mode.OFF, distributions(2, seed=0), [Draft((1,), (point_mass(1),))], [0], [10])
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.5])
+def test_a_row_of_p_that_is_no_distribution_is_named(mode: Mode, bad: float) -> None:
+    p = distributions(5, seed=0)
+    p[3, 7] = bad
+    with pytest.raises(InternalError, match=r"\[3\]"):
+        verify(mode, p, [drafted(mode, 2, seed=0), drafted(mode, 1, seed=1)], [0, 1], [10, 10])
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_a_row_of_zeros_is_no_distribution(mode: Mode) -> None:
+    with pytest.raises(InternalError):
+        verify(mode, torch.zeros(1, VOCAB), [NO_DRAFT], [0], [10])
+
+
+@pytest.mark.parametrize(
+    ("p", "seeds", "positions"),
+    [
+        (torch.ones(2, VOCAB), [0], [0]),
+        (torch.ones(1, VOCAB, dtype=torch.int64), [0], [0]),
+        (torch.ones(VOCAB), [0], [0]),
+        (torch.ones(1, VOCAB), [0, 1], [0]),
+        (torch.ones(1, VOCAB), [0], []),
+    ],
+)
+def test_shapes_that_disagree_are_refused(p: Tensor, seeds: list[int], positions: list[int]) -> None:
+    with pytest.raises(InternalError):
+        verify(Mode.REJECTION, p, [NO_DRAFT], seeds, positions)

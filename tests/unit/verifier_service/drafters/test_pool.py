@@ -1,0 +1,77 @@
+"""Which drafter a session gets."""
+
+from tests.unit.verifier_service.fakes import make_link
+from verifier_service.drafters.link import DrafterLink
+from verifier_service.drafters.pool import DrafterPool
+
+SESSIONS = [f"session-{index}" for index in range(60)]
+
+
+def ready_links(*round_trips: float) -> list[DrafterLink]:
+    """Links that are ready, each with what its ping took."""
+    links = [make_link(address=f"d{index}:1") for index in range(len(round_trips))]
+    for link, seconds in zip(links, round_trips, strict=True):
+        link.connected("small", 0.1)
+        link.round_trip(seconds)
+    return links
+
+
+def chosen(links: list[DrafterLink]) -> dict[str, DrafterLink | None]:
+    pool = DrafterPool(links)
+    return {session: pool.choose(session, ()) for session in SESSIONS}
+
+
+def test_a_lost_drafter_moves_only_its_own_sessions() -> None:
+    links = [make_link(address=f"d{index}:1") for index in range(3)]
+    for link in links:
+        link.connected("small", 0.1)
+    pool = DrafterPool(links)
+    sessions = [f"session-{index}" for index in range(60)]
+    before = {session: pool.choose(session, ()) for session in sessions}
+    assert set(before.values()) == set(links)
+    links[0].lost("gone")
+    after = {session: pool.choose(session, ()) for session in sessions}
+    assert all(after[session] is link for session, link in before.items() if link is not links[0])
+    assert links[0] not in after.values()
+
+
+def test_the_pool_averages_what_ready_drafters_say_a_step_takes() -> None:
+    links = [make_link(address=f"d{index}:1") for index in range(3)]
+    assert DrafterPool(links).step_seconds() is None
+    links[0].connected("small", 0.1)
+    links[1].connected("small", 0.3)
+    assert DrafterPool(links).step_seconds() == 0.2
+
+
+def test_drafters_that_are_near_come_first() -> None:
+    near, far, also_near = ready_links(0.0002, 0.005, 0.0007)
+    assert set(chosen([near, far, also_near]).values()) == {near, also_near}
+
+
+def test_one_late_answer_makes_no_drafter_far() -> None:
+    links = ready_links(0.0002, 0.0003)
+    before = chosen(links)
+    links[0].round_trip(0.2)
+    assert chosen(links) == before
+    assert set(before.values()) == set(links)
+
+
+def test_near_drafters_that_have_much_more_than_their_share_are_not_preferred() -> None:
+    near, far = links = ready_links(0.0002, 0.005)
+    for sessions, expected in ((13, {near}), (14, {near, far})):
+        near.loaded(sessions, 0.1)
+        far.loaded(7, 0.1)
+        assert set(chosen(links).values()) == expected
+
+
+def test_in_one_zone_a_session_keeps_its_drafter_whatever_the_load() -> None:
+    links = ready_links(0.0002, 0.0003)
+    before = chosen(links)
+    links[0].loaded(1000, 0.1)
+    assert chosen(links) == before
+
+
+def test_where_the_near_are_lost_the_far_are_taken() -> None:
+    near, far = links = ready_links(0.0002, 0.005)
+    near.lost("gone")
+    assert set(chosen(links).values()) == {far}

@@ -1,0 +1,318 @@
+"""One session and its drafters: waiting, falling back, moving, fencing."""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import pytest
+
+from specdec.rules.draft import Draft
+from specdec.rules.params import Mode, Speculation
+from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close, Commit, Open
+from tests.unit.verifier_service.fakes import chunk_after, make_job, make_metrics
+from verifier_service.batching.costs import DraftCost
+from verifier_service.config import DraftingSettings
+from verifier_service.drafters.drafts import Proposal
+from verifier_service.drafters.link import DrafterLink
+from verifier_service.drafters.listener import Refusal
+from verifier_service.drafters.outbox import Frame
+from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafters.session_drafts import Price, RemoteDrafts
+from verifier_service.generation.rounds import Fallback
+
+PROMPT = (1, 2, 3)
+SETTINGS = DraftingSettings(timeout=0.02, probe=100.0, overload_pause=50.0)
+PATIENT = DraftingSettings(timeout=60.0, probe=100.0)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Scene:
+    """A session, its links, and what was sent over them."""
+
+    def __init__(self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True) -> None:
+        self.clock = Clock()
+        self.links = [DrafterLink(f"d{index}:1", 100.0, make_metrics()) for index in range(links)]
+        for link in self.links if ready else ():
+            link.connected("small", 0.001)
+        self.pool = DrafterPool(self.links)
+        job = make_job(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
+        self.worth = math.inf
+        self.drafts = RemoteDrafts(job, 20, self.pool, settings, Price(DraftCost(), lambda *_: self.worth), self.clock)
+
+    @property
+    def link(self) -> DrafterLink:
+        return self.links[0]
+
+    async def propose(self, gamma: int = 2, patient: bool = True) -> Proposal:
+        return await self.drafts.propose(gamma, patient=patient)
+
+    async def sent(self, link: DrafterLink | None = None) -> Frame:
+        return await (link or self.link).outbox.take()
+
+    async def waiting(self, gamma: int = 2) -> "asyncio.Task[Proposal]":
+        task = asyncio.create_task(self.propose(gamma))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not task.done()
+        return task
+
+    async def after(self, event: Callable[[], None], gamma: int = 2) -> Proposal:
+        """What a waiting round gets once `event` happens."""
+        task = await self.waiting(gamma)
+        event()
+        return await task
+
+
+async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
+    scene = Scene()
+    scene.drafts.begin(4)
+    scene.drafts.begin(4)
+    (opened,) = (await scene.sent()).opens
+    job = make_job(tokens=PROMPT)
+    assert opened == Open("s", 1, PROMPT, 3, job.params, Mode.COUPLED, 4, 20)
+
+
+async def test_a_round_waits_for_all_its_drafts() -> None:
+    scene = Scene()
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    await asyncio.sleep(0)
+    assert not task.done()
+    scene.link.drafted(chunk_after((*PROMPT, 7), 8))
+    proposal = await task
+    assert proposal.draft.tokens == (7, 8)
+    assert proposal.fallback is Fallback.NONE
+
+
+async def test_what_is_there_already_is_not_waited_for() -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    scene.link.drafted(chunk_after(PROMPT, 7, 8, 9))
+    assert (await scene.propose()).draft.tokens == (7, 8)
+
+
+async def test_the_end_of_drafting_ends_the_wait_with_what_is_there() -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    assert (await scene.after(lambda: scene.link.ended("s", 1, 4))).draft.tokens == (7,)
+
+
+async def test_an_end_that_overtook_nothing_gives_a_reason() -> None:
+    proposal = await (scene := Scene()).after(lambda: scene.link.ended("s", 1, 3))
+    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.UNAVAILABLE)
+
+
+async def test_a_lost_link_ends_the_wait_at_once() -> None:
+    proposal = await (scene := Scene()).after(lambda: scene.link.lost("gone"))
+    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.UNAVAILABLE)
+
+
+async def test_after_a_timeout_ragged_drafts_are_used() -> None:
+    scene = Scene(settings=SETTINGS)
+    scene.drafts.begin(4)
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    proposal = await scene.propose(gamma=4)
+    assert (proposal.draft.tokens, proposal.fallback) == ((7,), Fallback.NONE)
+
+
+async def test_after_a_wait_in_vain_rounds_do_not_wait_until_drafts_fit_again() -> None:
+    scene = Scene(settings=SETTINGS)
+    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    async with asyncio.timeout(0):
+        assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after((*PROMPT, 7), 8))
+    assert (await task).draft.tokens == (7, 8)
+
+
+async def test_a_late_draft_is_not_waited_for_longer_than_it_is_worth() -> None:
+    scene = Scene()
+    scene.worth = 0.0
+    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    assert (await scene.propose()).draft.tokens == (7,)
+    # The drafter is late, not gone: nobody else waits less for it.
+    assert scene.link.breaker.allows(scene.clock.now)
+    scene.worth = math.inf
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after((*PROMPT, 7), 8))
+    assert (await task).draft.tokens == (7, 8)
+
+
+async def test_after_a_probe_interval_a_round_waits_again() -> None:
+    scene = Scene(settings=SETTINGS)
+    await scene.propose()
+    scene.clock.now += SETTINGS.probe
+    await (await scene.waiting())
+
+
+async def test_a_drafter_that_hangs_for_others_is_not_waited_for() -> None:
+    scene = Scene(settings=SETTINGS)
+    for _ in range(4):
+        scene.link.breaker.failed(scene.clock.now)
+    async with asyncio.timeout(0):
+        assert (await scene.propose()).fallback is Fallback.TIMEOUT
+
+
+async def test_an_impatient_round_takes_what_is_there_and_has_no_complaint() -> None:
+    scene = Scene()
+    async with asyncio.timeout(0):
+        proposal = await scene.propose(patient=False)
+    assert (proposal.draft.tokens, proposal.fallback, proposal.waited) == ((), Fallback.NONE, 0.0)
+
+
+async def test_gamma_0_asks_nobody() -> None:
+    scene = Scene()
+    assert await scene.propose(gamma=0) == Proposal()
+    scene.drafts.begin(0)
+    assert scene.drafts.epoch == 1
+    scene.link.outbox.ping(1)
+    assert (await scene.sent()).opens == ()
+
+
+async def test_verdicts_are_sent_with_absolute_lengths() -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    await scene.sent()
+    scene.drafts.commit((7, 8), 1, 2)
+    scene.drafts.commit((9,), 0, 3)
+    assert (await scene.sent()).commits == (Commit("s", 1, 3, (7, 8, 9), 3),)
+
+
+async def test_verdicts_are_kept_while_no_drafts_are_wanted() -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    await scene.sent()
+    scene.drafts.commit((7,), 0, 0)
+    scene.drafts.commit((8,), 0, 0)
+    scene.link.outbox.ping(1)
+    assert (await scene.sent()).commits == ()
+    scene.drafts.commit((9,), 0, 4)
+    assert (await scene.sent()).commits == (Commit("s", 1, 3, (7, 8, 9), 4),)
+
+
+async def test_drafts_of_another_epoch_or_prefix_never_get_in() -> None:
+    scene = Scene()
+    scene.drafts.begin(1)
+    other_epoch = DraftTokens("s", 2, 3, chunk_after(PROMPT).prefix_hash, Draft((7,)))
+    scene.link.drafted(other_epoch)
+    scene.link.drafted(chunk_after((1, 2, 9), 7))
+    assert (await scene.propose(1, patient=False)).draft.tokens == ()
+
+
+async def test_a_lost_session_opens_elsewhere_with_committed_tokens_and_the_same_epoch() -> None:
+    scene = Scene(links=2)
+    scene.drafts.begin(2)
+    first = scene.pool.choose("s", ())
+    assert first is not None
+    (second,) = (link for link in scene.links if link is not first)
+    scene.drafts.commit((7, 8), 0, 2)
+    first.lost("gone")
+    await scene.propose(patient=False)
+    (opened,) = (await scene.sent(second)).opens
+    assert (opened.tokens, opened.prompt_len, opened.epoch) == ((*PROMPT, 7, 8), 3, 1)
+
+
+async def test_a_drafter_that_forgot_the_session_is_told_everything_again() -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    await scene.sent()
+    scene.drafts.commit((7,), 0, 2)
+    scene.link.nacked("s", 1, Refusal.UNKNOWN, "")
+    await scene.propose(patient=False)
+    assert (await scene.sent()).opens[0].tokens == (*PROMPT, 7)
+
+
+async def test_a_drafter_that_forgets_again_and_again_is_asked_less_and_less_often() -> None:
+    scene = Scene()
+    for _ in range(2):
+        scene.drafts.begin(2)
+        scene.link.nacked("s", 1, Refusal.UNKNOWN, "")
+    assert (await scene.propose(patient=False)).fallback is Fallback.UNAVAILABLE
+    scene.clock.now += PATIENT.probe
+    task = await scene.waiting()
+    scene.link.lost("")
+    await task
+
+
+async def test_an_overloaded_drafter_is_left_alone_for_a_while() -> None:
+    scene = Scene(settings=SETTINGS)
+    scene.drafts.begin(2)
+    scene.link.nacked("s", 1, Refusal.OVERLOADED, "")
+    assert (await scene.propose()).fallback is Fallback.OVERLOADED
+    scene.clock.now += SETTINGS.overload_pause
+    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+
+
+async def test_a_drafter_that_failed_is_left_alone_for_a_while_and_not_called_overloaded() -> None:
+    scene = Scene(settings=SETTINGS)
+    scene.drafts.begin(2)
+    scene.link.nacked("s", 1, Refusal.INTERNAL, "")
+    assert (await scene.propose()).fallback is Fallback.UNAVAILABLE
+    scene.clock.now += SETTINGS.overload_pause
+    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+
+
+@pytest.mark.parametrize("why", [Refusal.OVERLOADED, Refusal.INTERNAL])
+async def test_a_session_that_is_refused_goes_elsewhere(why: Refusal) -> None:
+    scene = Scene(links=2)
+    scene.drafts.begin(2)
+    first = scene.pool.choose("s", ())
+    assert first is not None
+    first.nacked("s", 1, why, "")
+    (second,) = (link for link in scene.links if link is not first)
+    proposal = await scene.after(lambda: second.drafted(chunk_after(PROMPT, 7, 8)))
+    assert proposal.draft.tokens == (7, 8)
+
+
+@pytest.mark.parametrize("how", ["malformed frame", "unusable draft"])
+async def test_a_drafter_that_talks_nonsense_is_left_for_good(how: str) -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    await scene.sent()
+    if how == "malformed frame":
+        scene.link.malformed("s", 1, "broken")
+    else:
+        scene.drafts.distrust()
+    assert (await scene.sent()).closes == (Close("s", 1),)
+    scene.clock.now += 1e9
+    assert (await scene.propose()).fallback is Fallback.UNAVAILABLE
+
+
+async def test_drafts_that_a_verdict_saw_are_drawn_anew() -> None:
+    scene = Scene()
+    scene.drafts.begin(3)
+    scene.link.drafted(chunk_after(PROMPT, 7, 8, 9))
+    await scene.propose(3)
+    await scene.sent()
+    # The recovered token equals the second draft: the drafter would go on with the third, which was judged.
+    scene.drafts.commit((7, 8), 3, 3)
+    await scene.propose(3, patient=False)
+    frame = await scene.sent()
+    assert frame.opens[0].tokens == (*PROMPT, 7, 8)
+    assert frame.closes == ()
+
+
+async def test_without_a_ready_drafter_the_reason_says_which_trouble_it_is() -> None:
+    scene = Scene(ready=False)
+    assert (await scene.propose()).fallback is Fallback.UNAVAILABLE
+    scene.link.refused("another tokenizer")
+    assert (await scene.propose()).fallback is Fallback.TOKENIZER
+
+
+async def test_a_closed_session_is_closed_at_the_drafter() -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    await scene.sent()
+    scene.drafts.close()
+    scene.drafts.close()
+    assert (await scene.sent()).closes == (Close("s", 1),)

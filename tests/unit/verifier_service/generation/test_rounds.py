@@ -1,0 +1,35 @@
+"""The cut: the earliest end wins, and counts are of what was kept."""
+
+import pytest
+
+from specdec.rules.draft import Verdict
+from specdec.rules.params import FinishReason, Origin
+from verifier_service.generation.rounds import cut
+
+VERDICT = Verdict((4, 5, 6, 7), accepted=3, drafted=3)
+
+
+def test_without_an_end_everything_is_kept() -> None:
+    kept = cut(VERDICT, (), room=5)
+    assert (kept.tokens, kept.accepted, kept.finish) == ((4, 5, 6, 7), 3, None)
+    assert kept.origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.ACCEPTED, Origin.BONUS)
+
+
+@pytest.mark.parametrize(
+    ("ends", "room", "tokens", "accepted", "finish"),
+    [
+        ({5}, 9, (4, 5), 2, FinishReason.STOP),
+        ({7}, 9, (4, 5, 6, 7), 3, FinishReason.STOP),
+        ({7, 4}, 9, (4,), 1, FinishReason.STOP),
+        ((), 4, (4, 5, 6, 7), 3, FinishReason.LENGTH),
+        ((), 2, (4, 5), 2, FinishReason.LENGTH),
+        ({6}, 2, (4, 5), 2, FinishReason.LENGTH),
+        ({5}, 2, (4, 5), 2, FinishReason.STOP),
+    ],
+)
+def test_the_earliest_end_wins(
+    ends: set[int], room: int, tokens: tuple[int, ...], accepted: int, finish: FinishReason
+) -> None:
+    kept = cut(VERDICT, ends, room)
+    assert (kept.tokens, kept.accepted, kept.finish) == (tokens, accepted, finish)
+    assert len(kept.origins) == len(tokens)

@@ -1,0 +1,202 @@
+"""Dials one drafter and keeps ONE stream to it for all sessions, made again whenever it is lost."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from protos.drafter.v1 import drafter_pb2 as pb
+from protos.drafter.v1 import drafter_pb2_grpc
+from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
+from specdec.serving.channel import open_channel
+from specdec.serving.tls import Certificates
+from specdec.wire.draft import PROTOCOL, draft_from_pb
+from specdec.wire.session import close_to_pb, commit_to_pb, open_to_pb
+from verifier_service.drafters.link import DrafterLink, LinkState
+from verifier_service.drafters.listener import Refusal
+from verifier_service.drafters.outbox import Frame
+
+_REFUSALS = {
+    pb.Nack.REASON_UNKNOWN: Refusal.UNKNOWN,
+    pb.Nack.REASON_STALE: Refusal.STALE,
+    pb.Nack.REASON_OVERLOADED: Refusal.OVERLOADED,
+    pb.Nack.REASON_INTERNAL: Refusal.INTERNAL,
+}
+
+Call = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds."""
+
+    hello: float = 5.0
+    """Longest wait for the handshake."""
+    ping: float = 0.5
+    silent_pings: int = 4
+    """So many pings without any frame in between, and the stream is given up."""
+    first_retry: float = 0.1
+    last_retry: float = 2.0
+    refused_retry: float = 10.0
+    """Between attempts at a drafter that does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How this verifier introduces itself."""
+
+    verifier_id: str
+    tokenizer_hash: str
+    certificates: Certificates | None = None
+    """None for plaintext."""
+
+
+class LinkBroken(Exception):
+    """The stream could not be made or cannot go on."""
+
+
+class DrafterClient:
+    """Moves frames between one link and its drafter."""
+
+    def __init__(self, link: DrafterLink, identity: Identity, times: Times | None = None) -> None:
+        self._link = link
+        self._identity = identity
+        self._times = times or Times()
+        self._unanswered = 0
+        self._asked: dict[int, float] = {}
+        """When each ping that has no answer yet was sent."""
+
+    async def run(self) -> None:
+        """Connect, and again after every loss, until cancelled."""
+        retry = self._times.first_retry
+        while True:
+            try:
+                async with self.greeted() as call:
+                    await self._exchange(call)
+            except DrafterMismatch as error:
+                self._link.refused(error.message)
+                retry = self._times.refused_retry
+            except LinkBroken as error:
+                served = self._link.state is LinkState.READY
+                self._link.lost(str(error))
+                retry = self._times.first_retry if served else min(retry * 2, self._times.last_retry)
+            await asyncio.sleep(retry * random.uniform(0.5, 1.0))
+
+    @asynccontextmanager
+    async def greeted(self) -> AsyncIterator[Call]:
+        """A stream whose handshake is done.
+
+        Raises:
+            DrafterMismatch: the drafter does not fit.
+            LinkBroken: no answer, or the stream broke inside the context.
+        """
+        async with open_channel(self._link.address, self._identity.certificates) as channel:
+            call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
+            try:
+                async with asyncio.timeout(self._times.hello):
+                    await self._greet(call)
+                yield call
+            except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
+                raise LinkBroken(_explain(error)) from error
+            finally:
+                call.cancel()
+
+    async def _greet(self, call: Call) -> None:
+        mine = self._identity
+        hello = pb.Hello(protocol=PROTOCOL, verifier_id=mine.verifier_id, tokenizer_hash=mine.tokenizer_hash)
+        try:
+            await call.write(pb.DraftRequest(hello=hello))
+            ack = (await _read(call)).hello_ack
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
+            raise
+        if ack.tokenizer_hash != mine.tokenizer_hash:
+            raise TokenizerMismatch(f"the tokenizer of {ack.model or 'the drafter'} is not the target's")
+        self._link.connected(ack.model, ack.step_seconds)
+
+    async def _exchange(self, call: Call) -> None:
+        self._unanswered = 0
+        self._asked = {}
+        parts = [asyncio.create_task(part) for part in (self._receive(call), self._send(call), self._watch())]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+        for part in done:
+            part.result()
+
+    async def _receive(self, call: Call) -> None:
+        while True:
+            response = await _read(call)
+            self._unanswered = 0
+            self._take(response)
+
+    async def _send(self, call: Call) -> None:
+        while True:
+            frame = await self._link.outbox.take()
+            await call.write(_frame_to_pb(frame))
+
+    async def _watch(self) -> None:
+        nonce = 0
+        while True:
+            await asyncio.sleep(self._times.ping)
+            if self._unanswered >= self._times.silent_pings:
+                raise LinkBroken("no answer to pings")
+            nonce += 1
+            self._unanswered += 1
+            self._asked[nonce] = time.perf_counter()
+            self._link.outbox.ping(nonce)
+
+    def _take(self, response: pb.DraftResponse) -> None:
+        for message in response.drafts:
+            try:
+                self._link.drafted(draft_from_pb(message))
+            except SpecdecError as error:
+                self._link.malformed(message.session_id, message.epoch, error.message)
+        for end in response.ends:
+            self._link.ended(end.session_id, end.epoch, end.base_len)
+        for nack in response.nacks:
+            reason = _REFUSALS.get(nack.reason, Refusal.MALFORMED)
+            self._link.nacked(nack.session_id, nack.epoch, reason, nack.detail)
+        if response.HasField("pong"):
+            self._answered(response.pong.nonce)
+        if response.HasField("load"):
+            self._link.loaded(response.load.sessions, response.load.step_seconds)
+
+    def _answered(self, nonce: int) -> None:
+        asked = self._asked.get(nonce)
+        self._asked = {later: sent for later, sent in self._asked.items() if later > nonce}
+        if asked is not None:
+            self._link.round_trip(time.perf_counter() - asked)
+
+
+async def _read(call: Call) -> pb.DraftResponse:
+    response = await call.read()
+    if not isinstance(response, pb.DraftResponse):
+        raise LinkBroken("the drafter ended the stream")
+    return response
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.details() or error.code().name
+    return str(error) or type(error).__name__
+
+
+def _frame_to_pb(frame: Frame) -> pb.DraftRequest:
+    request = pb.DraftRequest(
+        opens=[open_to_pb(message) for message in frame.opens],
+        commits=[commit_to_pb(message) for message in frame.commits],
+        closes=[close_to_pb(message) for message in frame.closes],
+    )
+    if frame.ping is not None:
+        request.ping.nonce = frame.ping
+    return request

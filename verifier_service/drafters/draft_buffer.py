@@ -1,0 +1,122 @@
+"""The drafted tokens that extend the committed ones; what does not continue the exact prefix never gets in."""
+
+from collections.abc import Sequence
+
+from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.prefix import PrefixHash
+from specdec.wire.draft import DraftTokens
+
+_REMEMBERED = 256
+"""Prefix lengths a late chunk can still be matched at."""
+
+
+class DraftBuffer:
+    """One session's tokens: first the committed ones, then a chain of drafts that continues them."""
+
+    def __init__(self, committed: Sequence[int], limit: int) -> None:
+        """Begin without drafts; `limit` is the most drafts held."""
+        self._tokens = list(committed)
+        self._committed = len(committed)
+        self._probs: list[SparseProbs | None] = []
+        self._limit = limit
+        # Of the prefixes of length _first, _first + 1, ... up to all tokens.
+        self._hashes = [PrefixHash(committed)]
+        self._first = len(committed)
+
+    def __len__(self) -> int:
+        """Drafted tokens."""
+        return len(self._tokens) - self._committed
+
+    @property
+    def committed(self) -> tuple[int, ...]:
+        """Every committed token."""
+        return tuple(self._tokens[: self._committed])
+
+    @property
+    def committed_len(self) -> int:
+        """Number of committed tokens."""
+        return self._committed
+
+    @property
+    def end(self) -> int:
+        """Length of committed and drafted tokens together."""
+        return len(self._tokens)
+
+    def add(self, chunk: DraftTokens) -> bool:
+        """Take what a chunk adds, also a late one whose first tokens have been committed meanwhile.
+
+        Returns:
+            Whether the chain has tokens it did not have; False for a chunk of another prefix.
+        """
+        if self._hash_at(chunk.base_len) != chunk.prefix_hash:
+            return False
+        tokens, probs = chunk.draft.tokens, chunk.draft.probs
+        same = _common(self._tokens[chunk.base_len :], tokens)
+        start = chunk.base_len + same
+        if start < self._committed or same == len(tokens):
+            return False
+        self._truncate(start)
+        room = self._limit - len(self)
+        self._extend(tokens[same : same + room])
+        self._probs += probs[same : same + room] or (None,) * len(tokens[same : same + room])
+        return room > 0
+
+    def take(self, gamma: int) -> Draft:
+        """The first `gamma` drafts, or as many as there are; they stay until `advance`."""
+        tokens = tuple(self._tokens[self._committed : self._committed + gamma])
+        return Draft(tokens, tuple(probs for probs in self._probs[: len(tokens)] if probs is not None))
+
+    def advance(self, tokens: Sequence[int], judged: int) -> bool:
+        """Commit what the verdict on the first `judged` drafts made of them.
+
+        Drafts behind the committed tokens stay only when the whole draft was accepted and they continue the bonus
+        token: a draft that a verdict has looked at and not committed may never be looked at again, or the output would
+        be biased.
+
+        Returns:
+            False when such drafts had to go although they continue the committed tokens: their drafter believes that
+            they are in use, and must be told to begin again.
+        """
+        same = _common(self._tokens[self._committed :], tokens)
+        matching = same == len(tokens)
+        keep = matching and len(tokens) > judged
+        stuck = matching and not keep and len(self) > same
+        self._truncate(self.end if keep else self._committed + same)
+        self._extend(tokens[same:])
+        self._committed += len(tokens)
+        del self._probs[: len(tokens)]
+        self._forget_old()
+        return not stuck
+
+    def clear(self) -> None:
+        """Drop the drafts."""
+        self._truncate(self._committed)
+
+    def _hash_at(self, length: int) -> int | None:
+        if not self._first <= length <= self.end:
+            return None
+        return self._hashes[length - self._first].value
+
+    def _truncate(self, length: int) -> None:
+        del self._tokens[length:]
+        del self._probs[length - self._committed :]
+        del self._hashes[length - self._first + 1 :]
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._tokens.append(token)
+            self._hashes.append(self._hashes[-1].extended((token,)))
+
+    def _forget_old(self) -> None:
+        old = self._committed - self._first - _REMEMBERED
+        if old > 0:
+            del self._hashes[:old]
+            self._first += old
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))
