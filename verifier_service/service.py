@@ -147,7 +147,7 @@ def _job_from_pb(request: pb.GenerateRequest, default_mode: Mode) -> Job:
         max_tokens=request.max_tokens,
         end_ids=frozenset(request.stop_token_ids),
         speculation=Speculation(
-            mode=mode_from_pb(speculation.mode, default_mode),
+            mode=mode_from_pb(speculation.mode) if speculation.mode else default_mode,
             gamma=speculation.gamma if speculation.HasField("gamma") else None,
             lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
         ),

@@ -30,7 +30,7 @@ from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid, FieldRequired, InternalError
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.params import SamplingParams
 from specdec.wire.params import mode_from_pb
 
 SERVICES = (
@@ -145,7 +145,7 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
 def _request(message: pb.GenerateRequest) -> GenerationRequest:
     """The value; raises RequestError."""
     ends, speculation = message.stop, message.speculation
-    mode = mode_from_pb(speculation.mode, Mode.OFF) if speculation.mode else None
+    mode = mode_from_pb(speculation.mode) if speculation.mode else None
     return GenerationRequest(
         prompt=_prompt(message),
         sampling=_sampling(message.sampling, ends.min_tokens),

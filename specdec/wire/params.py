@@ -33,14 +33,12 @@ def mode_to_pb(mode: Mode) -> pb.VerificationMode.ValueType:
     return _MODES[mode]
 
 
-def mode_from_pb(number: pb.VerificationMode.ValueType, default: Mode) -> Mode:
-    """The mode of a number; `default` when it is not set.
+def mode_from_pb(number: pb.VerificationMode.ValueType) -> Mode:
+    """The mode of a number.
 
     Raises:
-        FieldInvalid: a number this build does not know.
+        FieldInvalid: no mode is set, or this build does not know it.
     """
-    if number == pb.VERIFICATION_MODE_UNSPECIFIED:
-        return default
     if number not in _MODES_BACK:
         raise FieldInvalid(f"unknown verification mode {number}", "speculation.mode")
     return _MODES_BACK[number]

@@ -73,7 +73,7 @@ def open_from_pb(wire: pb.Open) -> Open:
         tokens=tuple(tokens_from_bytes(wire.tokens)),
         prompt_len=wire.prompt_len,
         params=sampling_from_pb(wire.sampling),
-        mode=mode_from_pb(wire.mode, default=Mode.OFF),
+        mode=mode_from_pb(wire.mode),
         gamma=wire.gamma,
         max_len=wire.max_len,
         cache_salt=wire.cache_salt,

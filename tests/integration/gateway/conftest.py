@@ -15,7 +15,7 @@ from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.verifiers.verifier import Call, VerifiedRound
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from specdec.rules.params import Mode, Speculation
+from specdec.rules.params import Speculation
 from specdec.serving.server import start_grpc
 from specdec.wire.logprobs import logprobs_to_pb
 from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb
@@ -56,9 +56,7 @@ def _call(request: pb.GenerateRequest) -> Call:
         sampling=sampling_from_pb(request.sampling),
         max_tokens=request.max_tokens,
         stop_token_ids=tuple(request.stop_token_ids),
-        speculation=Speculation(
-            mode_from_pb(request.speculation.mode, Mode.REJECTION), gamma, request.speculation.lenience
-        ),
+        speculation=Speculation(mode_from_pb(request.speculation.mode), gamma, request.speculation.lenience),
         logprobs=request.logprobs if request.HasField("logprobs") else None,
         priority=request.priority,
         cache_salt=request.cache_salt,

@@ -1,0 +1,80 @@
+"""Hop 1's blocks of keys and values: whose they are, and their values in pieces of bounded size."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+
+from protos.verifier.v1 import verifier_pb2 as pb
+from specdec.errors import FieldInvalid
+from specdec.rules.blocks import BLOCK_TOKENS
+from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+
+_PIECE_BYTES = 2**20
+"""Bytes of a value in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvSpan:
+    """Consecutive blocks of one length, each of whole blocks of the engine's."""
+
+    tokens: tuple[int, ...]
+    """The sequence up to the end of the last block."""
+    cache_salt: str
+    start: int
+    """Where the first block begins."""
+    block_tokens: int
+
+    @property
+    def ends(self) -> range:
+        """Where each block ends."""
+        return range(self.start + self.block_tokens, len(self.tokens) + 1, self.block_tokens)
+
+
+def pieces(value: bytes) -> Iterator[bytes]:
+    """The value cut into pieces that fit a message; none of an empty value."""
+    return (value[begin : begin + _PIECE_BYTES] for begin in range(0, len(value), _PIECE_BYTES))
+
+
+def restore_to_pb(span: KvSpan, values: Sequence[bytes]) -> Iterator[pb.RestoreKvRequest]:
+    """The messages that carry the values of a span, one value for each block in order."""
+    yield pb.RestoreKvRequest(
+        span=pb.KvSpan(
+            tokens=tokens_to_bytes(span.tokens),
+            cache_salt=span.cache_salt,
+            start=span.start,
+            block_tokens=span.block_tokens,
+        )
+    )
+    for value in values:
+        for begin in range(0, max(len(value), 1), _PIECE_BYTES):
+            end = begin + _PIECE_BYTES
+            yield pb.RestoreKvRequest(data=value[begin:end], ends_block=end >= len(value))
+
+
+def span_from_pb(message: pb.KvSpan) -> KvSpan:
+    """The span of a message.
+
+    Raises:
+        FieldInvalid: it is not of whole blocks, or has none.
+    """
+    tokens = tuple(tokens_from_bytes(message.tokens))
+    if message.block_tokens < 1 or message.block_tokens % BLOCK_TOKENS or message.start % BLOCK_TOKENS:
+        raise FieldInvalid(f"blocks begin and end at multiples of {BLOCK_TOKENS} tokens", "span")
+    if len(tokens) <= message.start or (len(tokens) - message.start) % message.block_tokens:
+        raise FieldInvalid(f"{len(tokens) - message.start} tokens are no blocks of {message.block_tokens}", "span")
+    return KvSpan(tokens, message.cache_salt, message.start, message.block_tokens)
+
+
+async def values_from_pb(
+    first: pb.RestoreKvRequest, rest: AsyncIterator[pb.RestoreKvRequest], count: int, longest: int
+) -> AsyncIterator[bytearray]:
+    """The values, `count` at most; of one that is over `longest` bytes no more is kept than shows it."""
+    value, message = bytearray(), first
+    while count:
+        value += message.data[: longest + 1 - len(value)]
+        if message.ends_block:
+            yield value
+            value, count = bytearray(), count - 1
+        following = await anext(rest, None)
+        if following is None:
+            return
+        message = following
