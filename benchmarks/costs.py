@@ -9,7 +9,7 @@ from benchmarks.local import Drafting
 from benchmarks.run import Ask
 from benchmarks.statistics import slope
 from drafter_service.drafters.base import Drafter
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.rules.draft import Draft
 from specdec.rules.params import Mode, SamplingParams
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
@@ -38,7 +38,7 @@ class Costs:
         return self.draft[drafter] / unit, (self.judging + trip) / unit, self.more / unit
 
 
-def measure(target: Engine, drafters: Mapping[str, Drafter], ask: Ask, times: int) -> Costs:
+def measure(target: NativeEngine, drafters: Mapping[str, Drafter], ask: Ask, times: int) -> Costs:
     """Extend the ask's prompt `times` times by one token, and try everything at each length."""
     params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
     limit = len(ask.prompt) + ask.tokens
@@ -81,7 +81,7 @@ def _surprise(known: Sequence[int], drafts: Sequence[Draft]) -> int:
 
 
 def _verify(
-    target: Engine, tokens: Sequence[int], draft: Draft, params: SamplingParams, passes: Mapping[int, list[float]]
+    target: NativeEngine, tokens: Sequence[int], draft: Draft, params: SamplingParams, passes: Mapping[int, list[float]]
 ) -> None:
     """Time a verdict over each beginning of the draft, the empty one last."""
     before = len(tokens) - 1

@@ -18,7 +18,7 @@ from benchmarks.pages import publish
 from benchmarks.random_pair import Bench, build
 from benchmarks.results import Figure, Goal, Report, Table, figure, show
 from benchmarks.statistics import paired, spread
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 
 _ACCEPTANCE = 0.8
 _TEXT = """\
@@ -83,13 +83,13 @@ def _table(times: Times, limit: float, tokens: int) -> Table:
     )
 
 
-def _start(engine: Engine, context: int, room: int) -> None:
+def _start(engine: NativeEngine, context: int, room: int) -> None:
     engine.admit(_NAME, context + room)
     engine.reserve(_NAME, context + room)
     engine.forward([Chunk(_NAME, [5] * context, 0)])
 
 
-def _plain(engine: Engine, context: int, tokens: int) -> None:
+def _plain(engine: NativeEngine, context: int, tokens: int) -> None:
     _start(engine, context, tokens)
     token = 5
     for _ in range(tokens):
@@ -114,7 +114,7 @@ def _speculative(bench: Bench, context: int, tokens: int, gamma: int) -> None:
         engine.release(_NAME)
 
 
-def _draft(engine: Engine, gamma: int) -> list[int]:
+def _draft(engine: NativeEngine, gamma: int) -> list[int]:
     drafts, token = list[int](), 5
     for _ in range(gamma):
         token = int(engine.forward([Chunk(_NAME, [token], 1)]).argmax())
@@ -146,7 +146,7 @@ def _pass(bench: Bench, context: int, count: int) -> float:
     return spread(times[2:]).value
 
 
-def _verify(engine: Engine, chunk: Chunk) -> list[int]:
+def _verify(engine: NativeEngine, chunk: Chunk) -> list[int]:
     """The likeliest token after each of a chunk's, on the host."""
     best: list[int] = engine.forward([chunk]).argmax(-1).tolist()
     return best

@@ -24,7 +24,7 @@ from benchmarks.pages import add_out, publish
 from benchmarks.results import Figure, Report, Table
 from benchmarks.sessions import servers
 from benchmarks.statistics import Ratio, paired, spread
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.engine.kv_frame import Flaw, frame, unframe
 from specdec.rules import blocks
 
@@ -64,7 +64,7 @@ class Row:
 class Bench:
     """Two engines of one model, and a server between them."""
 
-    def __init__(self, first: Engine, second: Engine, store: redis.Redis) -> None:
+    def __init__(self, first: NativeEngine, second: NativeEngine, store: redis.Redis) -> None:
         self._first = first
         self._second = second
         self._store = store
@@ -118,7 +118,7 @@ class Bench:
         return self._second.forward([Chunk("s", prompt[-1:], 1)])
 
 
-def _greedy(engine: Engine, logits: torch.Tensor) -> list[int]:
+def _greedy(engine: NativeEngine, logits: torch.Tensor) -> list[int]:
     said: list[int] = []
     while len(said) < GOES_ON:
         said.append(int(logits[-1].argmax()))
@@ -157,7 +157,7 @@ def roomy(folder: Path) -> Iterator[Path]:
 def measure(folder: Path, options: argparse.Namespace) -> list[Row]:
     """A row for each length that the model has room for."""
     load = {"dtype": options.dtype, "device": options.device, "kv_bytes": 2**31, "threads": options.threads}
-    first, second = Engine.load(folder, **load), Engine.load(folder, **load)
+    first, second = NativeEngine.load(folder, **load), NativeEngine.load(folder, **load)
     lengths = [tokens for tokens in options.tokens if tokens + GOES_ON < first.context_length]
     with servers() as (started, _, _), redis.Redis.from_url(started.kv) as store:
         return [Bench(first, second, store).row(tokens, options.repeats) for tokens in lengths]

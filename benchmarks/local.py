@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.run import Ask, Run, gaps_of
 from drafter_service.drafters.base import Drafter, Proposed, Work
 from drafter_service.sessions.session import Session
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import Mode, SamplingParams
@@ -19,15 +19,15 @@ KV_BYTES = 2**28
 _NAME = "bench"
 
 
-def load(path: Path, dtype: str = "float32", threads: int = 1, *, compiled: bool = False) -> Engine:
+def load(path: Path, dtype: str = "float32", threads: int = 1, *, compiled: bool = False) -> NativeEngine:
     """An engine as the services load it."""
-    return Engine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads, compiled=compiled)
+    return NativeEngine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads, compiled=compiled)
 
 
 class Local:
     """Plain and speculative decoding of one sequence at a time."""
 
-    def __init__(self, target: Engine, drafter: Drafter | None) -> None:
+    def __init__(self, target: NativeEngine, drafter: Drafter | None) -> None:
         self._target = target
         self._drafter = drafter
 

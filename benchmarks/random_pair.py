@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.engine.decoder import Decoder
 from specdec.engine.facts import Facts
 from specdec.engine.probe import probe
@@ -32,8 +32,8 @@ class Bench:
     """Both engines, the target as transformers has it, and how to wait for the device."""
 
     model: Any
-    target: Engine
-    drafter: Engine
+    target: NativeEngine
+    drafter: NativeEngine
     device: torch.device
 
     def seconds(self, work: Callable[[], object]) -> float:
@@ -65,11 +65,11 @@ def _model(settings: dict[str, Any], device: torch.device) -> Any:
     return model
 
 
-def _engine(model: Any, compiled: bool) -> Engine:
+def _engine(model: Any, compiled: bool) -> NativeEngine:
     config = model.config
     decoder = Decoder(model, config.vocab_size, model.device)
     if compiled:
         decoder.compile()
     facts = Facts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
     layout = probe(decoder)
-    return Engine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)
+    return NativeEngine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)

@@ -18,7 +18,7 @@ from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
 from drafter_service.sessions.worker import Limits, Worker
-from specdec.engine import Engine, load_vocabulary
+from specdec.engine import NativeEngine, load_vocabulary
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import Certificates
@@ -101,8 +101,8 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
     return ModelDrafter(name, model, settings.support)
 
 
-def _load_engine(settings: DrafterSettings) -> Engine:
-    return Engine.load(
+def _load_engine(settings: DrafterSettings) -> NativeEngine:
+    return NativeEngine.load(
         settings.model.path,
         dtype=settings.model.dtype,
         device=settings.model.device,

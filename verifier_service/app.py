@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, closing
 import structlog
 from prometheus_client import CollectorRegistry
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
@@ -91,7 +91,7 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
 @asynccontextmanager
 async def _running(
     settings: VerifierSettings,
-    engine: Engine,
+    engine: NativeEngine,
     thread: Executor,
     metrics: Metrics,
     certificates: Certificates | None,
@@ -119,9 +119,9 @@ async def _running(
                 worker.cancel()
 
 
-def load_engine(settings: VerifierSettings) -> Engine:
+def load_engine(settings: VerifierSettings) -> NativeEngine:
     """On the model thread, which PyTorch's thread count belongs to."""
-    return Engine.load(
+    return NativeEngine.load(
         settings.model.path,
         dtype=settings.model.dtype,
         device=settings.model.device,

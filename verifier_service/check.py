@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.errors import ConfigError, DrafterMismatch
 from specdec.serving.checks import Line, port_line, write_lines
 from specdec.serving.discovery import first_snapshot, source_of
@@ -35,7 +35,7 @@ async def check(settings: VerifierSettings, write: Callable[[str], object]) -> b
     return write_lines(lines, write)
 
 
-def _model(settings: VerifierSettings) -> tuple[list[Line], Engine | None]:
+def _model(settings: VerifierSettings) -> tuple[list[Line], NativeEngine | None]:
     try:
         engine = load_engine(settings)
     except ConfigError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 TARGET, DRAFTER = DEMO / "target", DEMO / "drafter"
@@ -19,8 +19,8 @@ PROMPT = 48
 class Pair:
     """A target and its drafter."""
 
-    target: Engine
-    drafter: Engine
+    target: NativeEngine
+    drafter: NativeEngine
 
     @classmethod
     def load(cls) -> "Pair":
@@ -41,5 +41,5 @@ def prompts(count: int) -> list[tuple[int, ...]]:
     return found[:count]
 
 
-def _engine(folder: Path) -> Engine:
-    return Engine.load(folder, dtype="float32", device="cpu", kv_bytes=KV_BYTES, threads=1)
+def _engine(folder: Path) -> NativeEngine:
+    return NativeEngine.load(folder, dtype="float32", device="cpu", kv_bytes=KV_BYTES, threads=1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.exactness.pair import Pair
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.lenience import lenient_greedy
 from specdec.rules.params import Mode, SamplingParams
@@ -99,7 +99,7 @@ def measure(pair: Pair, setting: Setting, prompts: Sequence[tuple[int, ...]], le
     return _summary(traces, seconds)
 
 
-def _draft(engine: Engine, setting: Setting, params: SamplingParams, live: Sequence[Trace]) -> None:
+def _draft(engine: NativeEngine, setting: Setting, params: SamplingParams, live: Sequence[Trace]) -> None:
     """γ tokens for every session, one step after the other."""
     for trace in live:
         trace.start, trace.draft = len(trace.tokens), Draft()
@@ -115,7 +115,7 @@ def _draft(engine: Engine, setting: Setting, params: SamplingParams, live: Seque
             each.draft = Draft((*each.draft.tokens, token), each.draft.probs + tuple(probs[row : row + 1]))
 
 
-def _target(engine: Engine, params: SamplingParams, live: Sequence[Trace]) -> tuple[Tensor, Tensor]:
+def _target(engine: NativeEngine, params: SamplingParams, live: Sequence[Trace]) -> tuple[Tensor, Tensor]:
     """p and logits [Σ(γ + 1), V]."""
     chunks = [
         Chunk(

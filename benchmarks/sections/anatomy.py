@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.results import Figure, Table, figure
 from benchmarks.sections.lab import HF_DEFAULT, Lab
 from benchmarks.statistics import paired, spread
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 
 _CONTEXT = 150
 """Tokens of each session: about the middle of a generation of the concurrency section."""
@@ -19,7 +19,7 @@ _CASES = ((1, 1), (1, 5), (4, 5), (16, 1), (_SESSIONS, _DRAFTS + 1))
 _TURNS = 15
 
 
-def measure(lab: Lab, engine: Engine) -> tuple[Figure, Table]:
+def measure(lab: Lab, engine: NativeEngine) -> tuple[Figure, Table]:
     """The ceiling of many sessions at once against `generate()` in sequence, and where a pass goes."""
     weights = _products(lab)
     weights, rows = _products(lab), list[list[str]]()
@@ -32,7 +32,7 @@ def measure(lab: Lab, engine: Engine) -> tuple[Figure, Table]:
     return _ceiling(lab, engine), Table(head, rows)
 
 
-def _ceiling(lab: Lab, engine: Engine) -> Figure:
+def _ceiling(lab: Lab, engine: NativeEngine) -> Figure:
     peer, tokens = lab.hugging_face()[HF_DEFAULT], _DRAFTS + 1
     serial, most = list[float](), list[float]()
     for ask in lab.asks():
@@ -42,7 +42,7 @@ def _ceiling(lab: Lab, engine: Engine) -> Figure:
     return figure(name, paired(most, serial))
 
 
-def _pass(engine: Engine, sessions: int, tokens: int) -> float:
+def _pass(engine: NativeEngine, sessions: int, tokens: int) -> float:
     """Median seconds."""
     names = [f"anatomy/{number}" for number in range(sessions)]
     for name in names:

@@ -9,7 +9,7 @@ from benchmarks.sections import anatomy
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
 from benchmarks.statistics import Ratio, paired
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 
 _PASSES = 12
 
@@ -58,7 +58,7 @@ Case = tuple[int, int, int]
 """Sessions, tokens of each, context."""
 
 
-def _table(engine: Engine, cases: Sequence[Case], scale: Scale) -> list[tuple[Case, Ratio]]:
+def _table(engine: NativeEngine, cases: Sequence[Case], scale: Scale) -> list[tuple[Case, Ratio]]:
     """Each case over the first, its passes made in turn with those of the others."""
     seconds: list[list[float]] = [[] for _ in cases]
     for case in cases:
@@ -77,7 +77,7 @@ def _table(engine: Engine, cases: Sequence[Case], scale: Scale) -> list[tuple[Ca
     return [(case, paired(times, seconds[0])) for case, times in zip(cases, seconds, strict=True)]
 
 
-def _step(engine: Engine, case: Case) -> None:
+def _step(engine: NativeEngine, case: Case) -> None:
     engine.forward([Chunk(name, [7] * case[1], case[1]) for name in _names(case)])
     for name in _names(case):
         engine.truncate(name, case[2])

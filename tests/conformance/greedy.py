@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 
 NEW_TOKENS = 40
 VOCAB = 320
@@ -48,7 +48,7 @@ class Greedy:
         draft = self._draft(next(self.gammas))
         return Chunk(self.name, pending + draft, len(draft) + 1)
 
-    def verify(self, engine: Engine, chunk: Chunk, logits: Tensor) -> None:
+    def verify(self, engine: NativeEngine, chunk: Chunk, logits: Tensor) -> None:
         """Commit the drafts that equal the argmax, and the argmax that follows them."""
         if not chunk.logits:
             return
@@ -84,7 +84,7 @@ def answers(folder: Path) -> dict[str, list[int]]:
     return found
 
 
-def speculated(engine: Engine, expected: dict[str, list[int]]) -> list[Greedy]:
+def speculated(engine: NativeEngine, expected: dict[str, list[int]]) -> list[Greedy]:
     """Rounds over all sessions that still need tokens; each skips every fourth round, so company varies."""
     sessions = [
         Greedy(name, prompt, expected[name], cycle(GAMMAS[i:] + GAMMAS[:i]))
@@ -103,7 +103,7 @@ def speculated(engine: Engine, expected: dict[str, list[int]]) -> list[Greedy]:
     return sessions
 
 
-def differing(engine: Engine, expected: dict[str, list[int]]) -> int:
+def differing(engine: NativeEngine, expected: dict[str, list[int]]) -> int:
     """Tokens of the engine's that are not those expected."""
     return sum(
         ours != theirs

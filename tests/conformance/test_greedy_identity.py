@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from tests.conformance.greedy import NEW_TOKENS, PROMPTS, answers, speculated
 from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
 
@@ -19,7 +19,7 @@ WINDOWED = ("mistral", "gemma2", "qwen2", "gpt_oss")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_speculated_greedy_tokens_are_those_of_plain_generation(architecture: str, tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path, architecture, seed=1, layers=3, padding=7)
-    engine = Engine.load(folder, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
+    engine = NativeEngine.load(folder, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
     for session in speculated(engine, answers(folder)):
         assert session.output[:NEW_TOKENS] == session.answer
         assert session.accepted > 5

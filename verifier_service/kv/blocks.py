@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.engine.kv_frame import Flaw, frame, frame_bytes, unframe
 from specdec.rules import blocks
 
@@ -55,7 +55,7 @@ class Restored:
 class KvBlocks:
     """The engine is touched on its own thread only, between passes; values are framed and checked on others."""
 
-    def __init__(self, engine: Engine, thread: Executor) -> None:
+    def __init__(self, engine: NativeEngine, thread: Executor) -> None:
         self._engine = engine
         self._layout = engine.kv_layout
         self._thread = thread

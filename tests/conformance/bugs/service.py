@@ -8,7 +8,7 @@ import pytest
 
 from gateway.text import detokenizer
 from gateway.text.stops import held_length
-from specdec.engine import Engine, facts
+from specdec.engine import NativeEngine, facts
 from specdec.rules.draft import Verdict
 from specdec.rules.params import FinishReason
 from tests.conformance.bugs.value import Bug, Law, everywhere
@@ -21,11 +21,11 @@ SLACK = 16
 """Positions more than a session asks for: what is not rolled back must not be what stops it."""
 
 
-def rolled_back(length: Callable[[int, int], int], loader: Callable[[Any], Engine] = load_engine) -> Plant:
+def rolled_back(length: Callable[[int, int], int], loader: Callable[[Any], NativeEngine] = load_engine) -> Plant:
     """KV of the engine that `loader` loads, the target's as a rule, is cut to `length(held, wanted)`."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        def planted(settings: Any) -> Engine:
+        def planted(settings: Any) -> NativeEngine:
             engine = loader(settings)
             truncate, admit, real = engine.truncate, engine.admit, engine.length
             untold: dict[str, int] = {}

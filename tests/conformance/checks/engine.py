@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.checks.value import Check, count
@@ -38,7 +38,7 @@ def plain(architecture: str) -> dict[str, list[int]]:
 def wrong_tokens(architecture: str) -> float:
     """Greedy tokens of ours that are not those of transformers."""
     expected = plain(architecture)
-    engine = Engine.load(tiny(architecture), dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
+    engine = NativeEngine.load(tiny(architecture), dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
     return differing(engine, expected)
 
 
@@ -57,7 +57,7 @@ def wrong_after_a_failure() -> float:
 
 def _judged(rows: Sequence[Row]) -> list[tuple[target_pass.Result, int]]:
     """Each row's verdict and the length of its KV after that."""
-    engine = Engine.load(small().target, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
+    engine = NativeEngine.load(small().target, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
     for row in rows:
         engine.admit(row.session, 4 * len(PROMPT))
     results = target_pass.verify_batch(engine, [ScheduledChunk(row, 0, row.goal) for row in rows])

@@ -18,7 +18,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.service import SERVICE
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
 from specdec.rules.sampling import History, probabilities
@@ -42,9 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def engine(folder: Path) -> Engine:
+def engine(folder: Path) -> NativeEngine:
     """The same model, without any service around it."""
-    return Engine.load(folder, dtype="float32", device="cpu", kv_bytes=2**24, threads=1)
+    return NativeEngine.load(folder, dtype="float32", device="cpu", kv_bytes=2**24, threads=1)
 
 
 class Verifier:
@@ -150,7 +150,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Service]]
 
 
 @pytest.fixture
-def serve(folder: Path, engine: Engine) -> Serve:
+def serve(folder: Path, engine: NativeEngine) -> Serve:
     """Run a drafter with the settings given."""
 
     @asynccontextmanager
@@ -189,7 +189,7 @@ def opening(
 
 
 def reference(
-    engine: Engine,
+    engine: NativeEngine,
     count: int,
     tokens: Sequence[int] = PROMPT,
     mode: Mode = Mode.REJECTION,
@@ -216,7 +216,7 @@ def received(chunks: Sequence[DraftTokens]) -> list[Row]:
     return rows
 
 
-def _logits(engine: Engine, prefix: list[int]) -> Tensor:
+def _logits(engine: NativeEngine, prefix: list[int]) -> Tensor:
     assert engine.admit("reference", len(prefix))
     try:
         return engine.forward([Chunk("reference", prefix, logits=1)])

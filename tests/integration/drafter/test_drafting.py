@@ -3,7 +3,7 @@
 import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
@@ -21,7 +21,7 @@ KINDS = [
 ]
 
 
-def _tokens(engine: Engine, count: int, tokens: tuple[int, ...] = PROMPT) -> list[int]:
+def _tokens(engine: NativeEngine, count: int, tokens: tuple[int, ...] = PROMPT) -> list[int]:
     return [token for token, _, _ in reference(engine, count, tokens)]
 
 
@@ -31,7 +31,7 @@ def _another(token: int) -> int:
 
 @pytest.mark.parametrize(("mode", "params"), KINDS)
 async def test_drafts_are_the_engines_own_draws(
-    service: Service, engine: Engine, mode: Mode, params: SamplingParams
+    service: Service, engine: NativeEngine, mode: Mode, params: SamplingParams
 ) -> None:
     async with service.verifier() as verifier:
         await verifier.open(opening(mode=mode, params=params))
@@ -49,7 +49,7 @@ def _check_fences(chunks: list[DraftTokens], prefix: list[int]) -> None:
         prefix = [*prefix, *chunk.draft.tokens]
 
 
-async def test_a_rejection_starts_over_from_the_recovered_token(service: Service, engine: Engine) -> None:
+async def test_a_rejection_starts_over_from_the_recovered_token(service: Service, engine: NativeEngine) -> None:
     first = _tokens(engine, 4)
     recovered = _another(first[2])
     async with service.verifier() as verifier:
@@ -62,7 +62,7 @@ async def test_a_rejection_starts_over_from_the_recovered_token(service: Service
     _check_fences(chunks, list(committed))
 
 
-async def test_a_full_acceptance_continues_from_the_bonus_token(service: Service, engine: Engine) -> None:
+async def test_a_full_acceptance_continues_from_the_bonus_token(service: Service, engine: NativeEngine) -> None:
     first = _tokens(engine, 5)
     bonus = _another(first[4])
     async with service.verifier() as verifier:
@@ -73,7 +73,7 @@ async def test_a_full_acceptance_continues_from_the_bonus_token(service: Service
     assert received(chunks) == reference(engine, 4, (*PROMPT, *first[:4], bonus))
 
 
-async def test_drafting_ahead_is_fenced_by_the_guess_it_makes(serve: Serve, engine: Engine) -> None:
+async def test_drafting_ahead_is_fenced_by_the_guess_it_makes(serve: Serve, engine: NativeEngine) -> None:
     guessed = _tokens(engine, 12)
     async with serve(ahead=3) as service, service.verifier() as verifier:
         await verifier.open(opening())
@@ -85,7 +85,7 @@ async def test_drafting_ahead_is_fenced_by_the_guess_it_makes(serve: Serve, engi
     _check_fences(chunks, list(PROMPT))
 
 
-async def test_drafting_ahead_on_a_wrong_guess_is_dropped(serve: Serve, engine: Engine) -> None:
+async def test_drafting_ahead_on_a_wrong_guess_is_dropped(serve: Serve, engine: NativeEngine) -> None:
     guessed = _tokens(engine, 7)
     bonus = _another(guessed[4])
     async with serve(ahead=3) as service, service.verifier() as verifier:
@@ -98,7 +98,7 @@ async def test_drafting_ahead_on_a_wrong_guess_is_dropped(serve: Serve, engine: 
     _check_fences(chunks, list(committed))
 
 
-async def test_a_session_drafts_the_same_among_others(service: Service, engine: Engine) -> None:
+async def test_a_session_drafts_the_same_among_others(service: Service, engine: NativeEngine) -> None:
     opens = [opening(f"s{n}", mode=mode, params=params) for n, (mode, params) in enumerate(KINDS)]
     async with service.verifier() as verifier:
         await verifier.open(*opens)
@@ -107,7 +107,7 @@ async def test_a_session_drafts_the_same_among_others(service: Service, engine: 
             assert received(await verifier.drafts(f"s{number}", 4)) == expected
 
 
-async def test_a_long_prompt_is_drafted_for_after_its_parts(serve: Serve, engine: Engine) -> None:
+async def test_a_long_prompt_is_drafted_for_after_its_parts(serve: Serve, engine: NativeEngine) -> None:
     prompt = [3 + (7 * index) % 200 for index in range(90)]
     async with serve(chunk_tokens=16) as service, service.verifier() as verifier:
         await verifier.open(opening("long", prompt, max_len=120), opening())
@@ -124,7 +124,7 @@ async def test_a_session_at_its_end_is_told_so(service: Service) -> None:
         assert [len(chunk.draft.tokens) for chunk in await verifier.drafts("s", 2)] == [2]
 
 
-async def test_a_malformed_session_disturbs_no_other(service: Service, engine: Engine) -> None:
+async def test_a_malformed_session_disturbs_no_other(service: Service, engine: NativeEngine) -> None:
     broken = opening("broken")
     broken.tokens = b"\x01\x02\x03"
     outside = opening("outside", tokens=[engine.vocab_size])
@@ -150,14 +150,14 @@ async def test_a_gap_and_a_session_unknown_are_refused_by_name(service: Service)
     assert verifier.nacks == [("s", pb.Nack.REASON_STALE), ("never", pb.Nack.REASON_UNKNOWN)]
 
 
-async def test_no_room_is_said_and_the_others_keep_theirs(serve: Serve, engine: Engine) -> None:
+async def test_no_room_is_said_and_the_others_keep_theirs(serve: Serve, engine: NativeEngine) -> None:
     async with serve(max_sessions=1) as service, service.verifier() as verifier:
         await verifier.open(opening(), opening("t"))
         assert received(await verifier.drafts("s", 4)) == reference(engine, 4)
     assert verifier.nacks == [("t", pb.Nack.REASON_OVERLOADED)]
 
 
-async def test_a_session_sent_again_is_idempotent(service: Service, engine: Engine) -> None:
+async def test_a_session_sent_again_is_idempotent(service: Service, engine: NativeEngine) -> None:
     first = _tokens(engine, 4)
     again = pb.Commit(
         session_id="s", epoch=1, base_len=len(PROMPT), tokens=tokens_to_bytes([_another(first[0])]), gamma=4

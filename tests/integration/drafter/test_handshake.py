@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.errors import SpecdecError
 from specdec.serving.status import from_rpc_error
 from tests.integration.drafter.conftest import PATIENCE, Serve, Service, Verifier, opening
@@ -23,7 +23,9 @@ async def _refusal(verifier: Verifier) -> tuple[grpc.StatusCode, SpecdecError]:
     return refused.value.code(), error
 
 
-async def test_a_verifier_with_the_same_tokenizer_is_told_of_the_drafter(service: Service, engine: Engine) -> None:
+async def test_a_verifier_with_the_same_tokenizer_is_told_of_the_drafter(
+    service: Service, engine: NativeEngine
+) -> None:
     async with service.stream() as verifier:
         ack = await verifier.hello()
     assert (ack.model, ack.tokenizer_hash) == ("tiny", engine.tokenizer_hash)
@@ -39,7 +41,7 @@ async def test_each_start_has_an_incarnation_of_its_own(serve: Serve) -> None:
     assert len(seen) == 2
 
 
-async def test_another_tokenizer_is_refused_with_both_fingerprints(service: Service, engine: Engine) -> None:
+async def test_another_tokenizer_is_refused_with_both_fingerprints(service: Service, engine: NativeEngine) -> None:
     async with service.stream() as verifier:
         await verifier.send(pb.DraftRequest(hello=pb.Hello(protocol=1, tokenizer_hash="beef")))
         code, error = await _refusal(verifier)
@@ -50,7 +52,7 @@ async def test_another_tokenizer_is_refused_with_both_fingerprints(service: Serv
     assert await service.metric("specdec_drafter_refused_streams_total") == 1
 
 
-async def test_another_protocol_is_refused(service: Service, engine: Engine) -> None:
+async def test_another_protocol_is_refused(service: Service, engine: NativeEngine) -> None:
     async with service.stream() as verifier:
         hello = pb.Hello(protocol=99, tokenizer_hash=engine.tokenizer_hash)
         await verifier.send(pb.DraftRequest(hello=hello))
@@ -67,7 +69,7 @@ async def test_anything_before_the_hello_is_refused(service: Service) -> None:
     assert (code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "FIELD_REQUIRED")
 
 
-async def test_a_second_hello_is_refused(service: Service, engine: Engine) -> None:
+async def test_a_second_hello_is_refused(service: Service, engine: NativeEngine) -> None:
     async with service.verifier() as verifier:
         await verifier.send(pb.DraftRequest(hello=pb.Hello(protocol=1, tokenizer_hash=engine.tokenizer_hash)))
         code, error = await _refusal(verifier)

@@ -13,7 +13,7 @@ import pytest
 from drafter_service.app import drafter, serve
 from drafter_service.check import check
 from drafter_service.config import DrafterSettings
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.errors import ConfigError, ModelRefused
 from tests.integration.drafter.conftest import PATIENCE, Service
 
@@ -41,7 +41,7 @@ async def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
         await serving
 
 
-async def test_it_is_not_healthy_before_the_model_is_loaded(folder: Path, engine: Engine) -> None:
+async def test_it_is_not_healthy_before_the_model_is_loaded(folder: Path, engine: NativeEngine) -> None:
     async with drafter(_settings(folder)) as running:
         service = Service(running, engine.tokenizer_hash)
         assert not await service.healthy()
@@ -49,7 +49,7 @@ async def test_it_is_not_healthy_before_the_model_is_loaded(folder: Path, engine
         assert await service.healthy()
 
 
-async def test_a_verifier_that_is_early_waits_for_the_model(folder: Path, engine: Engine) -> None:
+async def test_a_verifier_that_is_early_waits_for_the_model(folder: Path, engine: NativeEngine) -> None:
     async with drafter(_settings(folder)) as running, Service(running, engine.tokenizer_hash).stream() as verifier:
         assert (await verifier.hello()).model == "tiny"
 
@@ -65,7 +65,7 @@ async def test_a_taken_port_ends_it(folder: Path) -> None:
             await serve(_settings(folder, address=running.address), asyncio.Event())
 
 
-def test_check_finds_nothing_wrong(folder: Path, engine: Engine) -> None:
+def test_check_finds_nothing_wrong(folder: Path, engine: NativeEngine) -> None:
     passed, lines = _checked(_settings(folder))
     assert passed
     assert {line["status"] for line in lines.values()} == {"ok"}

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.rules.params import SamplingParams
 from tests.integration.drafter.conftest import PATIENCE, PROMPT, Serve, Service, Verifier, opening, received, reference
 
 pytestmark = pytest.mark.integration
 
 
-async def test_two_verifiers_may_use_the_same_session_name(service: Service, engine: Engine) -> None:
+async def test_two_verifiers_may_use_the_same_session_name(service: Service, engine: NativeEngine) -> None:
     other = (8, 8, 2, 6)
     async with service.verifier() as one, service.verifier() as two:
         await one.open(opening())
@@ -22,7 +22,7 @@ async def test_two_verifiers_may_use_the_same_session_name(service: Service, eng
         assert await service.metric("specdec_drafter_streams") == 2
 
 
-async def test_a_verifier_that_vanishes_leaves_nothing(service: Service, engine: Engine) -> None:
+async def test_a_verifier_that_vanishes_leaves_nothing(service: Service, engine: NativeEngine) -> None:
     async with service.verifier() as stays:
         await stays.open(opening("mine"))
         async with service.verifier() as vanishes:
@@ -78,7 +78,9 @@ async def test_bytes_sent_are_counted(service: Service) -> None:
         assert await service.metric("specdec_drafter_frames_sent_total") >= len(verifier.frames)
 
 
-async def test_a_verifier_that_does_not_read_is_not_drafted_for_without_limit(serve: Serve, engine: Engine) -> None:
+async def test_a_verifier_that_does_not_read_is_not_drafted_for_without_limit(
+    serve: Serve, engine: NativeEngine
+) -> None:
     """It is sent to until the connection and the outbox are full; another verifier is served all the while."""
     async with serve(support=engine.vocab_size) as service:
         async with service.verifier() as deaf, service.verifier() as hears:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from tests.devices import NO_CUDA
 from tests.places import PLACES
 from tests.tiny_models import make_tiny_model
 
-Load = Callable[..., Engine]
+Load = Callable[..., NativeEngine]
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +39,8 @@ def place(request: pytest.FixtureRequest) -> dict[str, Any]:
 def load(tiny: Callable[[str], Path], place: dict[str, Any]) -> Load:
     """Load an engine over a tiny folder."""
 
-    def engine(architecture: str = "llama", **settings: Any) -> Engine:
+    def engine(architecture: str = "llama", **settings: Any) -> NativeEngine:
         defaults: dict[str, Any] = {"dtype": "float32", "kv_bytes": 1 << 22, "threads": 1}
-        return Engine.load(tiny(architecture), **(defaults | place | settings))
+        return NativeEngine.load(tiny(architecture), **(defaults | place | settings))
 
     return engine

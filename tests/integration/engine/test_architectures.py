@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.engine.attention import attending
 from specdec.engine.loader import load_decoder
 from specdec.engine.paged.backend import Paged
@@ -78,8 +78,10 @@ NODES = [50, 61, 72, 83, 94, 105]
 PATH = [0, 2, 4, 5]
 
 
-def load(folder: Path, **place: Any) -> Engine:
-    return Engine.load(folder, **({"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 23, "threads": 1} | place))
+def load(folder: Path, **place: Any) -> NativeEngine:
+    return NativeEngine.load(
+        folder, **({"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 23, "threads": 1} | place)
+    )
 
 
 @pytest.mark.parametrize("architecture", MATRIX)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.errors import ModelRefused
 from tests.devices import NO_CUDA
 from tests.integration.engine.conftest import Load
@@ -22,7 +22,7 @@ PASSES = [
 ]
 
 
-def logits(engine: Engine) -> torch.Tensor:
+def logits(engine: NativeEngine) -> torch.Tensor:
     for session in "ab":
         engine.admit(session, 40)
     return torch.cat([engine.forward(chunks) for chunks in PASSES])

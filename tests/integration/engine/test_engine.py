@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.engine.decoder import Decoder
 from specdec.engine.host.backend import open_host
 from specdec.engine.kv_pool import KvMemory
@@ -19,7 +19,7 @@ from tests.tiny_models import END_TOKEN_ID, make_tokenizer
 
 pytestmark = pytest.mark.integration
 
-Load = Callable[..., Engine]
+Load = Callable[..., NativeEngine]
 TOKENS = [3, 200, 41, 5, 77, 9]
 TOKEN_BYTES = 3 * 2 * (8 + 8) * 4
 SLAB_PAGE = 128

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.engine.paged.backend import Paged
 from specdec.engine.paged.graphs import COMMON, Replay
 from tests.places import CallingCapture, PlainKernels, graphs
@@ -20,9 +20,9 @@ TEXT = [(7 + 31 * i * i) % 320 for i in range(60)]
 Tiny = Callable[[str], Path]
 
 
-def load(folder: Path, place: Paged, **settings: Any) -> Engine:
+def load(folder: Path, place: Paged, **settings: Any) -> NativeEngine:
     defaults: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 22, "threads": 1}
-    return Engine.load(folder, **(defaults | settings), place=place)
+    return NativeEngine.load(folder, **(defaults | settings), place=place)
 
 
 @pytest.fixture
@@ -31,21 +31,21 @@ def capture() -> CallingCapture:
 
 
 @pytest.fixture
-def engine(tiny: Tiny, capture: CallingCapture) -> Engine:
+def engine(tiny: Tiny, capture: CallingCapture) -> NativeEngine:
     """One whose captures are counted; those of the load are not."""
     engine = load(tiny("llama"), graphs(capture))
     capture.captured = capture.replayed = 0
     return engine
 
 
-def start(engine: Engine, names: str) -> None:
+def start(engine: NativeEngine, names: str) -> None:
     """Sessions of a prompt that is too long to be captured."""
     for name in names:
         engine.admit(name, 200)
         engine.forward([Chunk(name, TEXT[:20], 0)])
 
 
-def test_short_passes_are_replayed_and_long_ones_are_not(engine: Engine, capture: CallingCapture) -> None:
+def test_short_passes_are_replayed_and_long_ones_are_not(engine: NativeEngine, capture: CallingCapture) -> None:
     start(engine, "ab")
     assert capture.captured == 0
     for token in range(5):
@@ -55,7 +55,7 @@ def test_short_passes_are_replayed_and_long_ones_are_not(engine: Engine, capture
     assert (capture.captured, capture.replayed) == (2, 8)
 
 
-def test_padding_writes_to_nobodys_pages(engine: Engine, tiny: Tiny) -> None:
+def test_padding_writes_to_nobodys_pages(engine: NativeEngine, tiny: Tiny) -> None:
     small = load(tiny("llama"), graphs(), kv_bytes=4 * 16 * engine.kv_layout.token_bytes)
     for name in "abc":
         small.admit(name, 64)
@@ -69,7 +69,7 @@ def test_padding_writes_to_nobodys_pages(engine: Engine, tiny: Tiny) -> None:
     assert all(torch.equal(before[name], small.export(name, 0, 15)) for name in "abc")
 
 
-def test_logits_of_a_replay_outlive_the_next_one(engine: Engine) -> None:
+def test_logits_of_a_replay_outlive_the_next_one(engine: NativeEngine) -> None:
     start(engine, "a")
     first = engine.forward([Chunk("a", [5], 1)])
     kept = first.clone()
@@ -78,7 +78,7 @@ def test_logits_of_a_replay_outlive_the_next_one(engine: Engine) -> None:
     assert not first.is_inference()
 
 
-def test_within_a_bucket_a_row_does_not_depend_on_its_batch_mates(engine: Engine) -> None:
+def test_within_a_bucket_a_row_does_not_depend_on_its_batch_mates(engine: NativeEngine) -> None:
     start(engine, "abc")
     rows: list[Tensor] = []
     for mate, tokens in (("b", [1, 2, 3]), ("c", [300]), ("b", [4, 5])):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec.engine import Engine, span
+from specdec.engine import NativeEngine, span
 from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import ModelRefused
 from tests.places import PLACES
@@ -19,12 +19,12 @@ from tests.tiny_models import make_tiny_model
 
 pytestmark = pytest.mark.integration
 
-Load = Callable[..., Engine]
+Load = Callable[..., NativeEngine]
 
 
-def load_folder(path: Path, **settings: Any) -> Engine:
+def load_folder(path: Path, **settings: Any) -> NativeEngine:
     defaults: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 20, "threads": 1}
-    return Engine.load(path, **(defaults | settings))
+    return NativeEngine.load(path, **(defaults | settings))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.rules.tree import Tree
 from tests.devices import NO_CUDA
 from tests.places import PLACES
@@ -29,7 +29,7 @@ TEXT = [(7 + 31 * i * i) % 320 for i in range(LIMIT)]
 class World:
     """Both engines, and the tokens that each session has been told; those without KV are pending."""
 
-    engines: tuple[Engine, Engine]
+    engines: tuple[NativeEngine, NativeEngine]
     sessions: dict[str, list[int]] = field(default_factory=dict)
     turn: int = 0
 
@@ -38,7 +38,7 @@ class World:
         self.turn += 1
         return [(self.turn * 37 + 11 * index * index) % 320 for index in range(count)]
 
-    def both(self, use: Callable[[Engine], bool], undo: Callable[[Engine], None] | None = None) -> bool:
+    def both(self, use: Callable[[NativeEngine], bool], undo: Callable[[NativeEngine], None] | None = None) -> bool:
         """Whether both engines can; where only one could, it is undone."""
         done = [engine for engine in self.engines if use(engine)]
         if undo is not None and len(done) == 1:
@@ -137,12 +137,12 @@ class World:
 
 
 @pytest.fixture(scope="module", params=["pages", "graphs", pytest.param("cuda", marks=NO_CUDA)])
-def engines(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iterator[tuple[Engine, Engine]]:
+def engines(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iterator[tuple[NativeEngine, NativeEngine]]:
     """One over slabs that never runs out, one over a few pages."""
 
-    def load(place: str, kv_bytes: int) -> Engine:
+    def load(place: str, kv_bytes: int) -> NativeEngine:
         where: dict[str, Any] = {"device": "cuda"} if place == "cuda" else {"device": "cpu", "place": PLACES[place]()}
-        return Engine.load(tiny("llama"), dtype="float32", kv_bytes=kv_bytes, threads=1, **where)
+        return NativeEngine.load(tiny("llama"), dtype="float32", kv_bytes=kv_bytes, threads=1, **where)
 
     return load("slabs", 1 << 24), load(request.param, PAGES * 16 * TOKEN_BYTES)
 
@@ -154,7 +154,7 @@ moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integer
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves)
 def test_an_engine_over_pages_says_what_one_over_slabs_says(
-    engines: tuple[Engine, Engine], moves: list[tuple[int, str, int]]
+    engines: tuple[NativeEngine, NativeEngine], moves: list[tuple[int, str, int]]
 ) -> None:
     world = World(engines)
     for number, move, size in moves:

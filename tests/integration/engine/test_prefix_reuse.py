@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.errors import InternalError
 from specdec.rules import blocks
 from specdec.rules.blocks import BLOCK_TOKENS
@@ -14,13 +14,13 @@ from tests.tiny_models import ARCHITECTURES
 
 pytestmark = pytest.mark.integration
 
-Load = Callable[..., Engine]
+Load = Callable[..., NativeEngine]
 PROMPT = [(7 + 31 * i * i) % 320 for i in range(70)]
 SHARED = 4 * BLOCK_TOKENS
 NEW_TOKENS = 20
 
 
-def greedy(engine: Engine, session: str, prompt: list[int]) -> list[int]:
+def greedy(engine: NativeEngine, session: str, prompt: list[int]) -> list[int]:
     """Tokens of plain greedy decoding, from whatever the session has already."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + NEW_TOKENS:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.tree import Tree
 from tests.tiny_models import WINDOW
 
 pytestmark = pytest.mark.integration
 
-Load = Callable[..., Engine]
+Load = Callable[..., NativeEngine]
 
 CONTEXT = [(7 + 31 * i * i) % 320 for i in range(WINDOW + 6)]
 PENDING = 2

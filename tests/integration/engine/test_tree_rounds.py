@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from torch import Tensor
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
@@ -25,7 +25,7 @@ SHAPES = [Tree((ROOT, ROOT, 0, 1, 1, 2)), Tree((ROOT, 0, ROOT, 1, 3)), Tree((ROO
 class Run:
     """One session that grows by rounds until it has its tokens."""
 
-    def __init__(self, engine: Engine, name: str, params: SamplingParams) -> None:
+    def __init__(self, engine: NativeEngine, name: str, params: SamplingParams) -> None:
         self._engine, self._name, self._params = engine, name, params
         self.output: list[int] = []
         self.kept = 0
@@ -61,7 +61,7 @@ def guess(answer: list[int], tree: Tree, turn: int) -> TreeDraft:
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0], ids="T={}".format)
 def test_rounds_of_trees_give_the_tokens_of_plain_decoding(
-    architecture: str, temperature: float, load: Callable[..., Engine]
+    architecture: str, temperature: float, load: Callable[..., NativeEngine]
 ) -> None:
     engine, params = load(architecture), SamplingParams(temperature=temperature)
     plain, trees = (Run(engine, name, params) for name in ("plain", "trees"))

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from protos.common.v1 import common_pb2
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
-from specdec.engine import Engine
+from specdec.engine import NativeEngine
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.channel import open_channel
 from specdec.wire.params import mode_to_pb, sampling_to_pb
@@ -69,7 +69,7 @@ def load_target(folder: Path) -> Target:
         )
         return list(made[0, len(prompt) :].tolist())
 
-    engine = Engine.load(folder, dtype="float32", device="cpu", kv_bytes=2**20, threads=1)
+    engine = NativeEngine.load(folder, dtype="float32", device="cpu", kv_bytes=2**20, threads=1)
     return Target(folder, engine.tokenizer_hash, lambda prompt, count: remembered(tuple(prompt), count))
 
 

@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from torch import Tensor
 
-from specdec.engine import Chunk, Engine
+from specdec.engine import Chunk, NativeEngine
 from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
 from tests.integration.verifier.conftest import PROMPT, House, Target, connected, output
@@ -86,14 +86,14 @@ async def test_a_context_of_eight_thousand_tokens_is_served_beside_short_ones(wi
 
 async def test_health_answers_while_a_pass_runs(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go_on = threading.Event(), threading.Event()
-    forward = Engine.forward
+    forward = NativeEngine.forward
 
-    def slow(engine: Engine, chunks: Sequence[Chunk]) -> Tensor:
+    def slow(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
         began.set()
         assert go_on.wait(60)
         return forward(engine, chunks)
 
-    monkeypatch.setattr(Engine, "forward", slow)
+    monkeypatch.setattr(NativeEngine, "forward", slow)
     given = {"model": {"path": target.folder, "device": "cpu"}, "address": "127.0.0.1:0"}
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(verifier(VerifierSettings.load(None, given)))

@@ -24,7 +24,7 @@ from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import InternalError, ModelRefused
 
 
-class Engine:
+class NativeEngine:
     """A loaded model and the KV of its sessions."""
 
     def __init__(
