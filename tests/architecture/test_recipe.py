@@ -1,0 +1,40 @@
+"""The contributor's recipe for a sampling parameter names the files that one takes, and no others."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from specdec.rules.params import SamplingParams
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = "min_p"
+MOST = 8
+"""Product files that a sampling parameter may take."""
+SPREAD = {"temperature", "seed", "logit_bias", "min_tokens", "end_token_ids", "top_p"}
+"""Parameters that other concerns speak of too: greedy decoding, randomness, ends, and the options of the command."""
+
+
+def files_with(word: str) -> set[str]:
+    """Product files, generated ones aside, in which the word stands."""
+    folders = ("protos", "specdec", "drafter_service", "verifier_service", "gateway")
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".proto"))
+    return {
+        str(path.relative_to(ROOT))
+        for path in found
+        if "_pb2" not in path.name and re.search(rf"\b{word}\b", path.read_text(encoding="utf-8"))
+    }
+
+
+def test_the_recipe_names_the_files_of_its_example() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipe = page[page.index("## Recipe: a sampling parameter") :]
+    rows = re.findall(r"^\| `([^`]+)` \|", recipe, flags=re.MULTILINE)
+    assert set(rows) == files_with(EXAMPLE)
+    assert len(rows) <= MOST
+
+
+@pytest.mark.parametrize("name", sorted({field.name for field in fields(SamplingParams)} - SPREAD))
+def test_a_parameter_takes_few_files(name: str) -> None:
+    assert len(files_with(name)) <= MOST
