@@ -16,12 +16,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) ..."
-	$(PIP) install -c constraints.txt -e '.[embedded]'
+	$(PIP) install -c constraints.txt -e '.[all]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) ..."
-	$(PIP) install -c constraints.txt -e '.[embedded,dev,bench]'
+	$(PIP) install -c constraints.txt -e '.[all,dev,bench]'
 	@touch $(VENV)/.installed $@
 
 install: $(VENV)/.installed ## Create the environment.
