@@ -16,12 +16,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) ..."
-	$(PIP) install -c constraints.txt -e '.[embedded]'
+	$(PIP) install -c constraints.txt -e '.[all]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) ..."
-	$(PIP) install -c constraints.txt -e '.[embedded,dev,bench]'
+	$(PIP) install -c constraints.txt -e '.[all,dev,bench]'
 	@touch $(VENV)/.installed $@
 
 install: $(VENV)/.installed ## Create the environment.
@@ -31,8 +31,18 @@ install-dev: $(VENV)/.installed-dev ## Create the environment with what tests ne
 run: install ## Start the whole system, stream a sample, keep serving until Ctrl-C.
 	@exec $(BIN)/specdec up $(ARGS)
 
-test: install-dev proto-tools chart-tools ## Run every test.
+# Tests that start real processes run alone, since those share the cores; all others run one process a core.
+ALONE := tests/e2e tests/kubernetes
+
+test: install-dev proto-tools chart-tools ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	@status=0; \
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile tests $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(BIN)/python -m pytest $(ALONE) || status=1; \
+	exit $$status
+endif
 
 chaos: install-dev ## Kill everything at random for five minutes; ARGS='--seconds 60 --seed 7' and more.
 	$(BIN)/python -m tests.chaos --json chaos.json $(ARGS)

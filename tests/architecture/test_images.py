@@ -1,26 +1,17 @@
 """Each image is built with care, and its service starts from the files and packages in it, and nothing else."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
 
 from drafter_service.config import DrafterSettings
 from gateway.config import GatewaySettings
 from specdec.serving.settings import Settings
-from tests.architecture.image import (
-    ROOT,
-    RUN_SERVICE,
-    SERVICES,
-    build,
-    command_in_image,
-    copied,
-    dockerfile,
-    foreign_modules,
-    requirements,
-)
+from tests.architecture.extras import IMPORT_EVERYTHING, RUN, command_with
+from tests.architecture.image import EXTRA_OF, ROOT, SERVICES, build, copied, dockerfile
 from verifier_service.config import VerifierSettings
 
 SETTINGS: dict[str, type[Settings]] = {
@@ -28,13 +19,6 @@ SETTINGS: dict[str, type[Settings]] = {
     "verifier": VerifierSettings,
     "gateway": GatewaySettings,
 }
-
-IMPORT_EVERYTHING = """
-package = importlib.import_module(PACKAGE)
-for module in pkgutil.walk_packages(package.__path__, PACKAGE + "."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
-"""
 
 
 @pytest.fixture(params=SERVICES)
@@ -53,7 +37,7 @@ def image(service: str, tmp_path: Path) -> Path:
 
 def _in(image: Path, service: str, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(image), "HOME": str(image), "OMP_NUM_THREADS": "1"}
-    command = command_in_image(service, code, *arguments)
+    command = command_with(EXTRA_OF[service], code, *arguments)
     return subprocess.run(command, cwd=image, capture_output=True, text=True, timeout=180, env=environment)
 
 
@@ -63,7 +47,7 @@ def test_every_module_imports_from_the_image_alone(image: Path, service: str) ->
 
 
 def test_the_entrypoint_answers(image: Path, service: str) -> None:
-    done = _in(image, service, RUN_SERVICE, "--help")
+    done = _in(image, service, RUN, "--help")
     assert done.returncode == 0, done.stderr
     assert "--config" in done.stdout
 
@@ -72,25 +56,15 @@ def test_the_demo_model_of_the_image_is_what_its_service_needs(image: Path, serv
     folder = "drafter" if service == "drafter_service" else "target"
     config = image / "config.yaml"
     config.write_text(f"model: {{path: {image}/models/demo/{folder}}}\n", encoding="utf-8")
-    done = _in(image, service, RUN_SERVICE, "check", "--config", str(config))
+    done = _in(image, service, RUN, "check", "--config", str(config))
     name = "tokenizer" if service == "gateway" else "model"
     assert f'{{"name": "{name}", "status": "ok"' in done.stdout, done.stdout + done.stderr
 
 
-def test_what_is_blocked_is_what_the_image_lacks() -> None:
-    assert {"torch", "pytest"} <= foreign_modules("gateway")
-    assert {"redis", "kubernetes", "fastapi", "uvicorn", "pytest"} <= foreign_modules("verifier_service")
-    assert not {"torch", "transformers", "grpc"} & foreign_modules("drafter_service")
-
-
-def test_packages_are_the_project_s_and_pinned(service: str) -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-")
-    for requirement in requirements(service):
-        assert not requirement.specifier, "versions come from constraints.txt"
-        assert f'"{requirement.name}' in project
-        assert f"\n{requirement.name}==" in f"\n{pins}"
-    assert "-c constraints.txt -r requirements.txt" in str(dockerfile(service))
+def test_an_image_installs_its_own_extra_with_pinned_versions(service: str) -> None:
+    (installation,) = [each.rest for each in dockerfile(service) if "pip install" in each.rest]
+    assert re.findall(r"'(\.\[.*?\])'", installation) == [f".[{EXTRA_OF[service]}]"]
+    assert "-c constraints.txt" in installation
 
 
 def test_an_image_takes_its_own_folders_and_no_tests(service: str) -> None:
@@ -147,7 +121,3 @@ def test_compose_tells_services_what_they_accept(tmp_path: Path, monkeypatch: py
         )
         assert compose[name]["read_only"]
         assert compose[name]["cap_drop"] == ["ALL"]
-
-
-def test_requirements_are_names(service: str) -> None:
-    assert all(isinstance(each, Requirement) and not each.url for each in requirements(service))

@@ -1,11 +1,11 @@
 """The tables at the end of the run: p-values of what is served, and which check caught which planted bug."""
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
 import structlog
 
-NOTES = pytest.StashKey[dict[str, list[str]]]()
 Note = Callable[[str, str], None]
 """Adds a line to the table of that title."""
 
@@ -13,21 +13,26 @@ Note = Callable[[str, str], None]
 @pytest.fixture(scope="module", autouse=True)
 def _quiet() -> Iterator[None]:
     """Thousands of calls: only what goes wrong is logged, and of planted bugs much does."""
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Note:
-    """Write into a table."""
-    tables = request.config.stash.setdefault(NOTES, {})
-    return lambda title, line: tables.setdefault(title, []).append(line)
+    """Write into a table; the line travels with the test's report, which may come from another process."""
+    return lambda title, line: request.node.user_properties.append((title, line))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what the tests measured."""
-    for title, lines in config.stash.get(NOTES, {}).items():
+    tables: dict[str, list[str]] = {}
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport) and report.when == "call":
+            for title, line in report.user_properties:
+                tables.setdefault(title, []).append(str(line))
+    for title, lines in tables.items():
         terminalreporter.section(title)
         for line in lines:
             terminalreporter.write_line(line)

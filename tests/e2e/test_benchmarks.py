@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.sections import SECTIONS
-from tests.e2e.conftest import ROOT, environment
+from tests.e2e.system import ROOT, environment
 from tests.tiny_models import make_tiny_model
 
 

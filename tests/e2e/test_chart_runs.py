@@ -15,14 +15,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specdec.cli import health
 from specdec.cli.processes import Children
-from tests.architecture.image import RUN_SERVICE, build, command_in_image
-from tests.e2e.conftest import START_SECONDS, environment, free_addresses, wait_until
+from tests.architecture.extras import PACKAGE_OF, RUN, command_with
+from tests.architecture.image import build
+from tests.e2e.system import START_SECONDS, environment, free_addresses, wait_until
 from tests.helm.engine import CHART, NAMESPACE, RELEASE, Manifest, find_helm, manifests
 from tests.helm.objects import TIERS, config, pods
 from tests.integration.serving.certificates import Authority
 from tests.integration.sessions.server import Server
-
-MODULES = {"drafter": "drafter_service", "verifier": "verifier_service", "gateway": "gateway"}
 
 
 class Cluster:
@@ -52,7 +51,7 @@ class Cluster:
         arguments = [str(path) if each == "/config/config.yaml" else each for each in container["args"]]
         with (self.folder / f"{tier}.log").open("w") as log:
             return subprocess.Popen(
-                command_in_image(MODULES[tier], RUN_SERVICE, *arguments),
+                command_with(tier, RUN, *arguments),
                 cwd=image,
                 env={**environment(), "PYTHONPATH": str(image), "SPECDEC_GATEWAY_REDIS_URL": self._redis_url},
                 stdout=log,
@@ -62,7 +61,7 @@ class Cluster:
     def _image(self, tier: str) -> Path:
         folder = self.folder / f"{tier}-image"
         if not folder.exists():
-            build(MODULES[tier], folder)
+            build(PACKAGE_OF[tier], folder)
         return folder
 
     def _settings(self, tier: str) -> dict[str, object]:

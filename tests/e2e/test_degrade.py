@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.e2e.conftest import ROOT, SPECDEC, System, environment, running_system, wait_until
+from tests.e2e.system import ROOT, SPECDEC, System, environment, running_system, wait_until
 from tests.tiny_models import make_tiny_model
 
 LONG: dict[str, Any] = {"prompt": "import os\nimport sys\n\n\ndef main(", "temperature": 0, "max_tokens": 400}

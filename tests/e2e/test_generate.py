@@ -13,7 +13,7 @@ import torch
 from openai import AsyncOpenAI, OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.e2e.conftest import DEMO, ROOT, System
+from tests.e2e.system import DEMO, ROOT, System
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 48}
 

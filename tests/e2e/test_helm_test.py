@@ -6,7 +6,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
-from tests.e2e.conftest import ROOT, System
+from tests.e2e.system import ROOT, System
 
 SCRIPT = ROOT / "helm" / "files" / "generate.py"
 

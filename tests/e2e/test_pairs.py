@@ -7,7 +7,7 @@ import torch
 from openai import OpenAI
 from transformers import AutoModelForCausalLM
 
-from tests.e2e.conftest import running_system
+from tests.e2e.system import running_system
 from tests.tiny_models import END_TOKEN_ID, make_tiny_model
 
 PROMPT = [5, 9, 33, 120, 7, 61]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.conftest import System, running_system, wait_until
+from tests.e2e.system import System, running_system, wait_until
 
 REQUEST: dict[str, Any] = {
     "model": "demo",

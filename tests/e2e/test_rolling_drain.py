@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.e2e import conftest
-from tests.e2e.conftest import ROOT, System, alive, environment, running_system, wait_until
+from tests.e2e.system import ROOT, System, alive, environment, running_system, wait_until
 
 PROMPTS = ("import os\n\n\ndef main(", "class Node:\n    def __init__(self, ")
 SAMPLING: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 1, "seed": 5})
@@ -65,12 +64,9 @@ def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]
 
 
 @pytest.mark.parametrize("drain_seconds", ["0", "60"], ids=["handed over", "finished"])
-def test_a_rolling_drain_changes_no_token(
-    drain_seconds: str, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, system: System) -> None:
     expected = [tokens(system.http, request) for request in REQUESTS]
     variables = {"SPECDEC_VERIFIER_DRAIN_SECONDS": drain_seconds}
-    monkeypatch.setattr(conftest, "environment", lambda: environment() | variables)
     over = threading.Event()
 
     def keep_asking(first: int) -> int:
@@ -82,7 +78,7 @@ def test_a_rolling_drain_changes_no_token(
             count += 1
         return count
 
-    with running_system(tmp_path, "--verifiers", "2") as pair, ThreadPoolExecutor(3) as clients:
+    with running_system(tmp_path, "--verifiers", "2", **variables) as pair, ThreadPoolExecutor(3) as clients:
         asking = [clients.submit(keep_asking, number) for number in range(3)]
         try:
             verifiers = [entry for entry in pair.state if entry["role"] == "verifier"]

@@ -12,7 +12,7 @@ import torch
 from openai import AsyncOpenAI, OpenAI
 from safetensors.torch import load_file, save_file
 
-from tests.e2e.conftest import DEMO, System, running_system
+from tests.e2e.system import DEMO, System, running_system
 
 PROMPT = "import os\nimport sys\n\n\ndef main("
 SEEDS = range(32)

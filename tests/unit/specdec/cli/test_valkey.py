@@ -47,7 +47,7 @@ def test_new_enough_is_new_enough(versions: dict[str, str | None], version: str)
 
 def test_without_any_server_the_error_says_what_to_do(versions: dict[str, str | None]) -> None:
     versions["/bin/redis-server"] = "6.2.14"
-    with pytest.raises(ConfigError, match=r"6\.2\.14.*--redis-url.*specdec\[embedded\]"):
+    with pytest.raises(ConfigError, match=r"6\.2\.14.*--redis-url.*specdec-serve\[embedded\]"):
         valkey.resolve({"redis-server": "/bin/redis-server"}.get)
 
 

@@ -1,0 +1,115 @@
+"""The whole system as real processes, started by the product's own command."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SPECDEC = str(Path(sys.executable).with_name("specdec"))
+DEMO = ROOT / "models" / "demo"
+START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class System:
+    """A running `specdec up`."""
+
+    process: subprocess.Popen[str]
+    state: list[dict[str, Any]]
+    log: Path
+
+    def one(self, role: str) -> dict[str, Any]:
+        """The first process of a role."""
+        return next(entry for entry in self.state if entry["role"] == role)
+
+    @property
+    def http(self) -> str:
+        """Base URL of the gateway."""
+        return f"http://{self.one('gateway')['http']}"
+
+    @property
+    def grpc(self) -> str:
+        """Address of the gateway's gRPC API."""
+        return str(self.one("gateway")["grpc"])
+
+    def pids(self) -> list[int]:
+        """Every process of the system but `up` itself."""
+        return [entry["pid"] for entry in self.state]
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets]
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without what would configure the product."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECDEC_", "REDIS_URL"))}
+    return kept | {"NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Poll until `condition()` holds; fail when it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.05)
+
+
+@contextmanager
+def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[System]:
+    """`specdec up` with `arguments` and environment `variables` on free ports.
+
+    It is stopped as Ctrl-C would, and checked to leave no process behind.
+    """
+    http, grpc, drafter, verifier = free_addresses(4)
+    state, log = folder / "state.json", folder / "up.log"
+    ports = ["--http", http, "--grpc", grpc, "--drafter-address", drafter, "--verifier-address", verifier]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [SPECDEC, "up", *ports, "--no-sample", "--state", str(state), *arguments],
+            cwd=ROOT,
+            env=environment() | variables,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not state.exists():
+            assert process.poll() is None, f"`specdec up` ended:\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"`specdec up` is not healthy:\n{log.read_text()}"
+            time.sleep(0.05)
+        system = System(process, json.loads(state.read_text()), log)
+        yield system
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        wait_until(lambda: not any(alive(pid) for pid in system.pids()))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
