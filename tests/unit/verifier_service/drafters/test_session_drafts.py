@@ -9,8 +9,9 @@ import pytest
 from specdec.rules.draft import Draft
 from specdec.rules.params import Mode, Speculation
 from specdec.wire.draft import DraftTokens
+from specdec.wire.generation import Fallback
 from specdec.wire.session import Close, Commit, Open
-from tests.unit.verifier_service.fakes import chunk_after, make_job, make_metrics
+from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
 from verifier_service.batching.costs import DraftCost
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.drafts import Proposal
@@ -19,7 +20,6 @@ from verifier_service.drafters.listener import Refusal
 from verifier_service.drafters.outbox import Frame
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import Price, RemoteDrafts
-from verifier_service.generation.rounds import Fallback
 
 PROMPT = (1, 2, 3)
 SETTINGS = DraftingSettings(timeout=0.02, probe=100.0, overload_pause=50.0)
@@ -42,9 +42,9 @@ class Scene:
         for link in self.links if ready else ():
             link.connected("small", 0.001)
         self.pool = DrafterPool(self.links)
-        job = make_job(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
+        call = make_call(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
         self.worth = math.inf
-        self.drafts = RemoteDrafts(job, 20, self.pool, settings, Price(DraftCost(), lambda *_: self.worth), self.clock)
+        self.drafts = RemoteDrafts(call, 20, self.pool, settings, Price(DraftCost(), lambda *_: self.worth), self.clock)
 
     @property
     def link(self) -> DrafterLink:
@@ -75,8 +75,8 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
     scene.drafts.begin(4)
     scene.drafts.begin(4)
     (opened,) = (await scene.sent()).opens
-    job = make_job(tokens=PROMPT)
-    assert opened == Open("s", 1, PROMPT, 3, job.params, Mode.COUPLED, 4, 20)
+    call = make_call(tokens=PROMPT)
+    assert opened == Open("s", 1, PROMPT, 3, call.sampling, Mode.REJECTION, 4, 20)
 
 
 async def test_a_round_waits_for_all_its_drafts() -> None:
