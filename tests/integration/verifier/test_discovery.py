@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from specdec.serving.discovery import Endpoint, Endpoints
 from tests.integration.verifier.conftest import House
+from tests.integration.verifier.draft_scripts import silent
 from tests.integration.verifier.scripted_drafter import eventually
-from tests.integration.verifier.test_drafts import silent
 from verifier_service.drafters.client import Identity
 from verifier_service.drafters.discovery import DrafterDiscovery
 from verifier_service.drafters.pool import DrafterPool
