@@ -125,10 +125,6 @@ class MeasuredCosts:
         seconds = self.drafts.per_token(self._draft_step())
         return _UNKNOWN_C if step is None or seconds is None else seconds / step
 
-    def beta(self) -> float:
-        """One more verified token in plain passes."""
-        return self.passes.beta()
-
     def worth_waiting(self, held: int, gamma: int) -> float:
         """Longest wait, in seconds, that pays for having γ drafts instead of the `held` that have come.
 
@@ -139,7 +135,7 @@ class MeasuredCosts:
         if step is None:
             return math.inf
         more = expected_tokens(self.alpha, gamma) - expected_tokens(self.alpha, held)
-        return max(step * (more - (gamma - held) * self.beta()), 0.0)
+        return max(step * (more - (gamma - held) * self.passes.beta()), 0.0)
 
     def accepted(self, drafted: int, accepted: int) -> None:
         """Learn from a round of any session; each controller has an estimate of its own beside this one."""
@@ -155,4 +151,4 @@ class MeasuredCosts:
         """The controller of a session's γ: fixed, or led by these costs when `gamma` is None."""
         if gamma is not None:
             return FixedGamma(gamma)
-        return ExploringGamma(OptimalGamma(self.c, 0.0, self.beta, self._gamma_max), self._gamma_max)
+        return ExploringGamma(OptimalGamma(self.c, 0.0, self.passes.beta, self._gamma_max), self._gamma_max)

@@ -18,14 +18,6 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixReuse:
-    """How much of the admitted sequences had KV already, in tokens."""
-
-    queried: int = 0
-    found: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ModelStep:
     """What one step did."""
 
@@ -39,7 +31,10 @@ class ModelStep:
     """Sequences that have KV."""
     preempted: int
     """Sequences that lost their KV in this step."""
-    reuse: PrefixReuse
+    queried: int
+    """Tokens of the sequences that were admitted."""
+    found: int
+    """Those of them that had KV already."""
     memory: KvMemory
 
 
@@ -63,7 +58,7 @@ class ModelThread:
             self._kv.release(kv_name)
         preempted = self._kv.preempted
         results: dict[Row, Outcome | InternalError | None] = {}
-        reuse = self._admit(rows, results)
+        queried, found = self._admit(rows, results)
         chunks = self._chunks(self._runnable(rows, results))
         started = time.perf_counter()
         judged = verify_batch(self._engine, chunks) if chunks else []
@@ -74,10 +69,14 @@ class ModelThread:
             elif chunk.complete or result is not None:
                 results[chunk.row] = result
         lost = self._kv.preempted - preempted
-        return ModelStep(results, chunks, seconds, len(self._kv), lost, reuse, self._engine.memory)
+        return ModelStep(results, chunks, seconds, len(self._kv), lost, queried, found, self._engine.memory)
 
-    def _admit(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> PrefixReuse:
-        """Give KV to the sequences that have none, in the order of the rows, until one does not fit."""
+    def _admit(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> tuple[int, int]:
+        """Give KV to the sequences that have none, in the order of the rows, until one does not fit.
+
+        Returns:
+            Tokens of the sequences that were admitted, and how many of these have KV already.
+        """
         for row in rows:
             self._kv.touch(row.kv_name)
         queried = found = 0
@@ -93,7 +92,7 @@ class ModelThread:
             else:
                 queried += len(row.tokens)
                 found += self._engine.length(row.kv_name)
-        return PrefixReuse(queried, found)
+        return queried, found
 
     def _runnable(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> list[Row]:
         """The rows that a pass can compute; those that have reached their goal already are done."""

@@ -164,8 +164,8 @@ class Scheduler:
         metrics.running.set(step.running)
         metrics.waiting.set(max(len(self._sequences) - step.running, 0))
         metrics.preemptions.inc(step.preempted)
-        metrics.prefix_queried.inc(step.reuse.queried)
-        metrics.prefix_found.inc(step.reuse.found)
+        metrics.prefix_queried.inc(step.queried)
+        metrics.prefix_found.inc(step.found)
         metrics.kv_usage.set(memory.live / memory.budget)
         for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
             metrics.kv_bytes.labels(state).set(size)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from specdec.rules.draft import NO_DRAFT, Draft
 from specdec.wire.generation import Fallback
@@ -19,14 +18,15 @@ class Proposal:
     """Seconds that the round waited for the draft."""
 
 
-class Drafts(Protocol):
-    """A session's source of drafts."""
+class Drafts:
+    """A session's source of drafts. This one is for sessions that do not speculate: it does nothing."""
 
     def begin(self, gamma: int) -> None:
         """Order a first draft of γ tokens."""
 
     async def propose(self, gamma: int, *, patient: bool) -> Proposal:
         """Up to `gamma` drafts; a patient caller waits for them, any other takes those that have come."""
+        return Proposal()
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Report what a verdict on `judged` drafts committed, and order the next γ drafts."""
@@ -36,23 +36,3 @@ class Drafts(Protocol):
 
     def close(self) -> None:
         """End the session."""
-
-
-class NoDrafts:
-    """The source of a session that does not speculate: every draft is empty."""
-
-    def begin(self, gamma: int) -> None:
-        """Do nothing."""
-
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Return an empty draft at once."""
-        return Proposal()
-
-    def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Do nothing."""
-
-    def distrust(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -4,16 +4,15 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, Open
-from verifier_service.batching.costs import DraftCost
+from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
-from verifier_service.drafters.drafts import Proposal
+from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.listener import Refusal
 from verifier_service.drafters.pool import DrafterPool
@@ -22,17 +21,7 @@ _MOST_DRAFTS = 128
 """Most drafts held for one session; drafters send far fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The cost of waiting for drafts, and how long a wait pays."""
-
-    costs: DraftCost
-    """Learns from every wait."""
-    worth: Callable[[int, int], float]
-    """Seconds of waiting that pay, from the number of drafts that have come and the number that is wanted."""
-
-
-class RemoteDrafts:
+class RemoteDrafts(Drafts):
     """Drafts of one session from the drafter that the pool chooses; a Listener of that drafter's link."""
 
     def __init__(
@@ -41,7 +30,7 @@ class RemoteDrafts:
         max_len: int,
         pool: DrafterPool,
         settings: DraftingSettings,
-        price: Price,
+        costs: MeasuredCosts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a source that is not open at any drafter yet.
@@ -51,14 +40,14 @@ class RemoteDrafts:
             max_len: tokens that the sequence may reach.
             pool: of the drafters.
             settings: how long to wait at most, and when to try again.
-            price: of waiting.
+            costs: learn from every wait, and say how long one pays.
             clock: gives seconds.
         """
         self._call = call
         self._max_len = max_len
         self._pool = pool
         self._settings = settings
-        self._price = price
+        self._costs = costs
         self._clock = clock
         self._buffer = DraftBuffer(call.tokens, _MOST_DRAFTS)
         self._patience = Breaker(1, settings.probe)
@@ -94,13 +83,12 @@ class RemoteDrafts:
         if self._link is None:
             return Proposal(fallback=self._absence())
         started = self._clock()
-        waits = patient and not self._complete(gamma) and self._may_wait(self._link, started)
-        if waits:
-            await self._wait(self._link, gamma)
+        if patient and not self._complete(gamma):
+            await self._wait(self._link, gamma, started)
         draft = self._buffer.take(gamma)
         waited = self._clock() - started
         if draft.tokens and patient:
-            self._price.costs.observe(len(draft.tokens), waited)
+            self._costs.drafts.observe(len(draft.tokens), waited)
         return Proposal(draft, Fallback.NONE if draft.tokens else self._reason(patient), waited)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
@@ -109,7 +97,7 @@ class RemoteDrafts:
         if self._link is None:
             return
         if not in_step:
-            self._leave()
+            self.close()
             return
         self._unsent += tuple(tokens)
         if gamma:
@@ -123,9 +111,10 @@ class RemoteDrafts:
             self._link.malformed(self._call.session_id, self.epoch, "the draft could not be verified")
 
     def close(self) -> None:
-        """End the session at the drafter."""
+        """End the session at the drafter; a round that wants drafts opens it again."""
         if self._link is not None:
-            self._leave()
+            self._link.close(Close(self._call.session_id, self.epoch))
+            self.lost()
 
     def drafted(self, message: DraftTokens) -> None:
         """Take drafted tokens if they continue this session's."""
@@ -175,21 +164,18 @@ class RemoteDrafts:
         )
         self._link.open(opening, self)
 
-    def _leave(self) -> None:
-        if self._link is not None:
-            self._link.close(Close(self._call.session_id, self.epoch))
-        self.lost()
-
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have come, or all that will."""
         ended = self._ended is not None and self._buffer.committed_len <= self._ended <= self._buffer.end
         return ended or len(self._buffer) >= gamma
 
-    def _may_wait(self, link: DrafterLink, now: float) -> bool:
-        return self._patience.allows(now) and link.breaker.allows(now)
-
-    async def _wait(self, link: DrafterLink, gamma: int) -> None:
-        worth = self._price.worth(len(self._buffer), gamma)
+    async def _wait(self, link: DrafterLink, gamma: int, now: float) -> None:
+        """Wait for γ drafts, if waits of this session and waits for this drafter are allowed at time `now`."""
+        if not (self._patience.allows(now) and link.breaker.allows(now)):
+            return
+        # A caller who fixes γ gets it, whatever it costs; the others wait for a late draft only while that pays.
+        fixed = self._call.speculation.gamma is not None
+        worth = math.inf if fixed else self._costs.worth_waiting(len(self._buffer), gamma)
         try:
             async with asyncio.timeout(min(self._settings.timeout, worth)):
                 while self._link is link and not self._complete(gamma):

@@ -1,6 +1,5 @@
 """The generations of a process: each call is checked, gets a session of its own, and has its rounds counted."""
 
-import math
 import time
 from dataclasses import replace
 from itertools import count
@@ -11,9 +10,9 @@ from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.batching.batch_plan import Row, rank
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.drafts import Drafts, NoDrafts
+from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.session_drafts import Price, RemoteDrafts
+from verifier_service.drafters.session_drafts import RemoteDrafts
 from verifier_service.generation.limits import check, length_limit
 from verifier_service.generation.runs import Run, Runs
 from verifier_service.generation.session import Session, Target
@@ -59,16 +58,13 @@ class Generations:
     def _session(self, call: GenerationCall) -> Session:
         limit = length_limit(call, self._info.context_length)
         gamma = fixed_gamma(call, self._settings.gamma, self._info.gamma_max)
-        drafts = NoDrafts() if gamma == 0 else self._drafts(call, limit)
+        drafts = Drafts()
+        if gamma != 0:
+            drafts = RemoteDrafts(call, limit, self._pool, self._settings.drafting, self._costs)
         name = f"{call.session_id}#{next(self._numbers)}"
         admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0)
         controller = self._costs.controller(gamma)
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
-
-    def _drafts(self, call: GenerationCall, limit: int) -> Drafts:
-        """A caller who fixes γ gets it, whatever it costs; the others wait for a late draft only while that pays."""
-        worth = self._costs.worth_waiting if call.speculation.gamma is None else lambda *_: math.inf
-        return RemoteDrafts(call, limit, self._pool, self._settings.drafting, Price(self._costs.drafts, worth))
 
     def _count(self, done: Round, awaited: int) -> None:
         """Count a round that waited for `awaited` drafts, and learn from it."""
@@ -78,7 +74,7 @@ class Generations:
         metrics.alpha.set(costs.alpha)
         metrics.c.set(costs.c())
         metrics.plain_seconds.set(costs.passes.step() or 0.0)
-        metrics.beta.set(costs.beta())
+        metrics.beta.set(costs.passes.beta())
 
 
 def greedy_as_coupled(call: GenerationCall) -> GenerationCall:

@@ -18,7 +18,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
-from verifier_service.drafters.drafts import NoDrafts
+from verifier_service.drafters.drafts import Drafts
 from verifier_service.generation.limits import length_limit
 from verifier_service.generation.session import Session
 
@@ -52,7 +52,7 @@ def tokens_of(rounds: list[Round]) -> tuple[int, ...]:
 
 async def test_plain_decoding_is_the_same_loop_with_empty_drafts() -> None:
     target = DirectTarget()
-    rounds = await rounds_of(make_session(make_call(), target, NoDrafts(), gamma=0))
+    rounds = await rounds_of(make_session(make_call(), target, Drafts(), gamma=0))
     assert tokens_of(rounds) == TRUTH
     assert [done.base_len for done in rounds] == list(range(3, 11))
     assert all(row.draft is NO_DRAFT for row in target.rows)
@@ -134,7 +134,7 @@ async def test_a_long_prompt_is_prefilled_but_for_its_last_piece_which_joins_the
 async def test_base_len_counts_prompt_and_output_of_before() -> None:
     call = make_call(tokens=(1, 2, 3, *TRUTH[:4]), prompt_len=3)
     target = DirectTarget()
-    rounds = await rounds_of(make_session(call, target, NoDrafts(), gamma=0))
+    rounds = await rounds_of(make_session(call, target, Drafts(), gamma=0))
     assert rounds[0].base_len == target.rows[0].goal == 7
     assert tokens_of(rounds) == TRUTH[4:]
 
@@ -149,13 +149,13 @@ async def test_base_len_counts_prompt_and_output_of_before() -> None:
 )
 async def test_what_had_ended_before_ends_at_once(changes: dict[str, object], finish: FinishReason) -> None:
     target = DirectTarget()
-    (only,) = await rounds_of(make_session(make_call(**changes), target, NoDrafts()))
+    (only,) = await rounds_of(make_session(make_call(**changes), target, Drafts()))
     assert (only.tokens, only.finish) == ((), finish)
     assert target.rows == []
 
 
 async def test_an_end_id_in_the_prompt_ends_nothing() -> None:
-    rounds = await rounds_of(make_session(make_call(stop_token_ids=(3,)), DirectTarget(), NoDrafts()))
+    rounds = await rounds_of(make_session(make_call(stop_token_ids=(3,)), DirectTarget(), Drafts()))
     assert tokens_of(rounds) == TRUTH
 
 
@@ -188,11 +188,11 @@ async def test_a_right_to_the_whole_length_is_held_and_given_back() -> None:
 
 async def test_history_is_carried_only_for_parameters_that_count() -> None:
     target = DirectTarget()
-    await rounds_of(make_session(make_call(), target, NoDrafts()))
+    await rounds_of(make_session(make_call(), target, Drafts()))
     assert target.rows[3].history.output == ()
     counted = DirectTarget()
     call = make_call(sampling=SamplingParams(temperature=0.0, frequency_penalty=1.0))
-    await rounds_of(make_session(call, counted, NoDrafts()))
+    await rounds_of(make_session(call, counted, Drafts()))
     assert counted.rows[3].history.prompt == (1, 2, 3)
     assert counted.rows[3].history.output == TRUTH[:3]
 
