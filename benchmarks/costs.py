@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.local import Drafting
+from benchmarks.local import Drafting, target_row
 from benchmarks.run import Ask
 from benchmarks.statistics import slope
 from drafter_service.drafters.base import Drafter
 from specdec.engine import NativeEngine
 from specdec.rules.draft import Draft
-from specdec.rules.params import Mode, SamplingParams
-from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.batching.batch_plan import ScheduledChunk
 from verifier_service.batching.target_pass import verify_batch
 
 _NAME = "bench"
@@ -40,12 +39,11 @@ class Costs:
 
 def measure(target: NativeEngine, drafters: Mapping[str, Drafter], ask: Ask, times: int) -> Costs:
     """Extend the ask's prompt `times` times by one token, and try everything at each length."""
-    params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
     limit = len(ask.prompt) + ask.tokens
     sides = {name: _admitted(drafter, ask, limit) for name, drafter in drafters.items()}
     target.admit(_NAME, limit + _MOST)
     target.reserve(_NAME, limit + _MOST)
-    verify_batch(target, [ScheduledChunk(Row(_NAME, ask.prompt, Mode.REJECTION, params), 0, len(ask.prompt))])
+    verify_batch(target, [ScheduledChunk(target_row(_NAME, ask, ask.prompt), 0, len(ask.prompt))])
     tokens, passes = list(ask.prompt), {count: list[float]() for count in range(_MOST + 1)}
     drafting: dict[str, list[float]] = {name: [] for name in drafters}
     for _ in range(times):
@@ -54,7 +52,7 @@ def measure(target: NativeEngine, drafters: Mapping[str, Drafter], ask: Ask, tim
             started = time.perf_counter()
             drafts.append(side.draft())
             drafting[name].append((time.perf_counter() - started) / _MOST)
-        _verify(target, tokens, max(drafts, key=lambda draft: len(draft.tokens)), params, passes)
+        _verify(target, ask, tokens, max(drafts, key=lambda draft: len(draft.tokens)), passes)
         tokens.append(_surprise(ask.prompt, drafts))
         for side in sides.values():
             side.commit(len(tokens) - 1, tokens[-1:])
@@ -81,12 +79,12 @@ def _surprise(known: Sequence[int], drafts: Sequence[Draft]) -> int:
 
 
 def _verify(
-    target: NativeEngine, tokens: Sequence[int], draft: Draft, params: SamplingParams, passes: Mapping[int, list[float]]
+    target: NativeEngine, ask: Ask, tokens: Sequence[int], draft: Draft, passes: Mapping[int, list[float]]
 ) -> None:
     """Time a verdict over each beginning of the draft, the empty one last."""
     before = len(tokens) - 1
     for count in range(len(draft.tokens), -1, -1):
-        row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft.cut(count))
+        row = target_row(_NAME, ask, tuple(tokens), draft.cut(count))
         target.truncate(_NAME, before)
         started = time.perf_counter()
         verify_batch(target, [ScheduledChunk(row, before, 1)])

@@ -10,7 +10,8 @@ from drafter_service.sessions.session import Session
 from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall
 from specdec.wire.session import Commit, Open
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 from verifier_service.batching.target_pass import verify_batch
@@ -22,6 +23,20 @@ _NAME = "bench"
 def load(path: Path, dtype: str = "float32", threads: int = 1, *, compiled: bool = False) -> NativeEngine:
     """An engine as the services load it."""
     return NativeEngine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads, compiled=compiled)
+
+
+def target_row(name: str, ask: Ask, tokens: tuple[int, ...], draft: Draft = NO_DRAFT) -> Row:
+    """What the target judges: a draft behind `tokens`, which begin with the ask's prompt."""
+    call = GenerationCall(
+        tokens=ask.prompt,
+        prompt_len=len(ask.prompt),
+        sampling=SamplingParams(temperature=ask.temperature, seed=ask.seed),
+        max_tokens=ask.tokens,
+        stop_token_ids=(),
+        speculation=Speculation(Mode.REJECTION),
+    )
+    limit = len(ask.prompt) + ask.tokens
+    return Row(call, name, rank=0.0, limit=limit, tokens=tokens, goal=len(tokens), draft=draft)
 
 
 class Local:
@@ -49,14 +64,13 @@ class Local:
             self._target.release(_NAME)
 
     def _loop(self, ask: Ask, drafting: "Drafting | None") -> Run:
-        params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
         tokens = list(ask.prompt)
         limit, computed, accepted, rejected, opening = len(tokens) + ask.tokens, 0, 0, 0, 0
         times = [time.perf_counter()]
         while len(tokens) < limit:
             wanted = min(drafting.gamma, limit - len(tokens) - 1) if drafting else 0
             draft = drafting.draft() if drafting else NO_DRAFT
-            row = Row(_NAME, tuple(tokens), Mode.REJECTION, params, draft)
+            row = target_row(_NAME, ask, tuple(tokens), draft)
             (verdict,) = verify_batch(self._target, [ScheduledChunk(row, computed, len(tokens) - computed)])
             if not isinstance(verdict, Verdict):
                 raise InternalError("the pass failed")

@@ -1,4 +1,4 @@
-"""`python -m verifier_service --config FILE` serves; `python -m verifier_service check --config FILE` looks it over."""
+"""`python -m verifier_service --config FILE` serves; `python -m verifier_service check --config FILE` only checks."""
 
 import asyncio
 import sys

@@ -14,21 +14,21 @@ from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import Certificates
+from specdec.wire.generation import VerifierInfo
 from verifier_service.batching.batch_plan import Budget
-from verifier_service.batching.costs import Costs
+from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import Identity
 from verifier_service.drafters.discovery import DrafterDiscovery
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.generation.generations import Generations, Parts
-from verifier_service.generation.job import Limits
+from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvBlocks
-from verifier_service.metrics import Metrics
-from verifier_service.service import SERVICE, Model, Ready, VerifierServicer
+from verifier_service.metrics import VerifierMetrics
+from verifier_service.service import SERVICE, Ready, VerifierServicer
 
-_LAST_WORDS = 2.0
-"""Seconds that calls have to carry what was generated, and why it ends, to the gateway."""
+_STOP_SECONDS = 2.0
+"""How long calls that had to be ended may take to carry their last rounds and their error to the gateway."""
 
 _log = structlog.get_logger()
 
@@ -53,20 +53,20 @@ class Running:
         self._servicer = servicer
 
     async def drain(self, limit: float) -> None:
-        """Take nothing new, let what runs finish for `limit` seconds, and have the gateways move the rest."""
+        """Refuse new calls, let running ones finish for `limit` seconds, and make the gateways move the others."""
         _log.info("draining", seconds=limit)
         await self._server.set_serving(False)
         moved = await self._servicer.drain(limit)
         _log.info("drained", moved=moved)
-        await self._server.stop(_LAST_WORDS)
+        await self._server.stop(_STOP_SECONDS)
 
 
 @asynccontextmanager
 async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
     """A verifier that serves inside the context; its health says so only once the model is loaded and checked."""
     registry = CollectorRegistry()
-    metrics = Metrics(registry)
-    servicer = VerifierServicer(settings.mode)
+    metrics = VerifierMetrics(registry)
+    servicer = VerifierServicer()
     certificates = Certificates.of(settings.tls)
     with closing(serve_metrics(settings.http, registry, lambda: servicer.is_ready)) as http:
         server = await start_grpc(
@@ -82,7 +82,7 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
                 async with _running(settings, engine, thread, metrics, certificates) as ready:
                     servicer.become_ready(ready)
                     await server.set_serving(True)
-                    _log.info("serving", address=server.address, http=http.address, model=ready.model.name)
+                    _log.info("serving", address=server.address, http=http.address, model=ready.info.model)
                     yield Running(server, servicer)
         finally:
             await server.stop(0)
@@ -93,34 +93,48 @@ async def _running(
     settings: VerifierSettings,
     engine: NativeEngine,
     thread: Executor,
-    metrics: Metrics,
+    metrics: VerifierMetrics,
     certificates: Certificates | None,
 ) -> AsyncIterator[Ready]:
-    """The parts behind the servicer; if one of them dies, so does the process."""
+    """The parts behind the servicer; if one of their tasks dies, so does the process."""
     pool = DrafterPool()
     source = source_of(settings.discovery, settings.drafters)
     watch_age(source, metrics.registry)
-    costs = Costs(settings.gamma_max, pool.step_seconds)
+    costs = MeasuredCosts(settings.gamma_max, pool.step_seconds)
     budget = Budget(settings.chunk_tokens, settings.draft_tokens)
     scheduler = Scheduler(engine, thread, budget, settings.max_waiting, costs.passes, metrics)
-    limits = Limits(engine.vocab_size, engine.context_length, settings.gamma_max)
-    model = Model(
-        settings.model.served_name, engine.tokenizer_hash, limits, tuple(engine.end_token_ids), engine.fingerprint
-    )
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
-    fleet = DrafterDiscovery(pool, identity, settings.drafting.probe, metrics)
+    discovery = DrafterDiscovery(pool, identity, settings.drafting.probe, metrics)
+    info = _info(settings, engine)
+    generations = Generations(settings, info, scheduler, pool, costs, metrics)
     async with asyncio.TaskGroup() as tasks:
-        workers = [tasks.create_task(scheduler.run()), tasks.create_task(fleet.run(source))]
+        workers = [tasks.create_task(scheduler.run()), tasks.create_task(discovery.run(source))]
         try:
-            desk = Generations(settings, limits, Parts(scheduler, pool, costs, metrics))
-            yield Ready(model, desk, pool, costs.passes, KvBlocks(engine, thread))
+            yield Ready(info, generations, pool, costs.passes, KvBlocks(engine, thread))
         finally:
             for worker in workers:
                 worker.cancel()
 
 
+def _info(settings: VerifierSettings, engine: NativeEngine) -> VerifierInfo:
+    """What is known of the model and its limits once it is loaded."""
+    return VerifierInfo(
+        model=settings.model.served_name,
+        tokenizer_hash=engine.tokenizer_hash,
+        vocab_size=engine.vocab_size,
+        context_length=engine.context_length,
+        end_token_ids=tuple(engine.end_token_ids),
+        gamma_max=settings.gamma_max,
+        system_fingerprint=engine.fingerprint,
+    )
+
+
 def load_engine(settings: VerifierSettings) -> NativeEngine:
-    """On the model thread, which PyTorch's thread count belongs to."""
+    """The target, loaded; call it on the model thread, which PyTorch's thread count belongs to.
+
+    Raises:
+        ConfigError: the folder has no model that can be served.
+    """
     return NativeEngine.load(
         settings.model.path,
         dtype=settings.model.dtype,

@@ -1,4 +1,4 @@
-"""What `specdec doctor` asks the verifier: does its model load, do its drafters answer, are its ports free."""
+"""The verifier's checks for `specdec doctor`: whether its model loads, its drafters answer, and its ports are free."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,15 +12,16 @@ from specdec.serving.discovery import first_snapshot, source_of
 from specdec.serving.tls import Certificates
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.client import DrafterClient, Identity, LinkBroken, Times
+from verifier_service.drafters.client import DrafterClient, Identity, LinkBroken, LinkTimes
 from verifier_service.drafters.link import DrafterLink
-from verifier_service.metrics import Metrics
+from verifier_service.metrics import VerifierMetrics
 
 _DRAFTER_SECONDS = 3.0
+"""Longest wait for the list of drafters, and for the answer of each."""
 
 
 async def check(settings: VerifierSettings, write: Callable[[str], object]) -> bool:
-    """Write one JSON object a line for each thing looked at; False when something must be mended."""
+    """Write a line with one JSON object for each check; returns False when something must be repaired."""
     lines, engine = _model(settings)
     addresses = await _discovered(settings)
     if engine is not None:
@@ -62,13 +63,13 @@ async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: 
 
 
 async def _drafter(address: str, identity: Identity) -> Line:
-    """Greet the drafter as a serving verifier would."""
+    """Connect to the drafter as a serving verifier does."""
     name = f"drafter {address}"
-    link = DrafterLink(address, probe=_DRAFTER_SECONDS, metrics=Metrics(CollectorRegistry()))
-    client = DrafterClient(link, identity, Times(hello=_DRAFTER_SECONDS))
+    link = DrafterLink(address, probe=_DRAFTER_SECONDS, metrics=VerifierMetrics(CollectorRegistry()))
+    client = DrafterClient(link, identity, LinkTimes(hello=_DRAFTER_SECONDS))
     try:
         async with client.greeted():
-            model = link.status.model
+            model = link.drafter_state.model
             return Line(name, "ok", f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step")
     except DrafterMismatch as error:
         return Line(name, "fail", error.message, "give it the target's tokenizer and this version of the software")

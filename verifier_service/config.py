@@ -1,23 +1,22 @@
-"""What a verifier can be told."""
+"""The settings of a verifier."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from specdec.rules.params import Mode
 from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.settings import Address, ModelSettings, Section, Settings
 from specdec.serving.tls import DialTlsSettings
 
 
 class DraftingSettings(Section):
-    """How long drafts are waited for, and when a drafter that disappoints is tried again. Seconds."""
+    """How long drafts are waited for, and when a drafter that failed is tried again; all in seconds."""
 
     timeout: float = Field(default=0.2, gt=0)
     """Longest wait for the draft of one round."""
     probe: float = Field(default=1.0, gt=0)
-    """After a wait in vain, rounds take what is there and wait again only this much later."""
+    """After a wait that ended without a draft, rounds take what has come, and wait again only this much later."""
     overload_pause: float = Field(default=2.0, gt=0)
     """How long a session stays away from a drafter that has no room for it, or that failed."""
 
@@ -28,33 +27,31 @@ class VerifierSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="SPECDEC_VERIFIER_")
 
     model: ModelSettings
-    """The target."""
+    """The target model."""
     address: Address = "127.0.0.1:50053"
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
     health: Address | None = None
-    """Where grpc.health.v1 listens besides, always in plaintext, for probes; nowhere when None."""
+    """A second address of grpc.health.v1, always in plaintext, for probes; none when None."""
     tls: DialTlsSettings = DialTlsSettings()
     drafters: tuple[Address, ...] = ()
-    """Drafters to dial, where they are a static list; with none every token is plain."""
+    """A static list of drafters to connect to; with no drafter every token is plain."""
     discovery: DiscoverySettings = DiscoverySettings()
     gamma: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Draft length of requests that do not choose; `auto` follows measured costs and acceptance."""
     gamma_max: int = Field(default=16, ge=0, le=64)
     """Largest draft length."""
-    mode: Mode = Mode.REJECTION
-    """Verification rule of requests that do not choose."""
     drafting: DraftingSettings = DraftingSettings()
     chunk_tokens: int = Field(default=512, ge=1)
     """Prompt tokens computed in one pass beside the sessions that decode."""
     draft_tokens: int = Field(default=512, ge=1)
-    """Drafts judged in one pass, of all sessions together; where they are more, the longest are cut short."""
+    """Drafts judged in one pass, of all sessions together; where there are more, the longest are cut short."""
     kv_bytes: int = Field(default=2**30, ge=1)
-    """Budget of all keys and values, those kept for sessions to come included."""
+    """Budget of all keys and values, those kept for later sessions included."""
     threads: int = Field(default=1, ge=1)
-    """PyTorch's threads."""
+    """Number of PyTorch's threads."""
     max_waiting: int = Field(default=1024, ge=1)
-    """Generations that may wait for room before more are refused."""
+    """Number of generations that may wait for KV before more are refused."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """How long running generations may go on once the process is asked to stop; then the gateway moves them."""

@@ -1,16 +1,18 @@
-"""What a verifier counts."""
+"""The metrics of a verifier."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from verifier_service.batching.model_thread import Turn
-from verifier_service.generation.rounds import Fallback, Round
+from specdec.wire.generation import Fallback, Round
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 
 
-class Metrics:
-    """One process's metrics. Acceptance rate = accepted / drafted, mean length = 1 + accepted / rounds with a draft."""
+class VerifierMetrics:
+    """The metrics of one process.
+
+    The acceptance rate is accepted / drafted; the mean length is 1 + accepted / rounds with a draft.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
@@ -57,7 +59,7 @@ class Metrics:
         self.preemptions = Counter(
             "specdec_preemptions", "Times a generation gave up its KV to one before it.", registry=registry
         )
-        self.prefix_asked = Counter(
+        self.prefix_queried = Counter(
             "specdec_prefix_cache_queries", "Tokens of sequences that came in.", registry=registry
         )
         self.prefix_found = Counter("specdec_prefix_cache_hits", "Of these, tokens that had KV.", registry=registry)
@@ -92,38 +94,23 @@ class Metrics:
             if reason:
                 self.fallbacks.labels(reason.value)
 
-    def see(self, turn: Turn, waiting: int) -> None:
-        """Take note of a turn of the model's thread; `waiting` generations have no KV."""
-        self.running.set(turn.seated)
-        self.waiting.set(waiting)
-        if turn.shares:
-            self.batch_rows.observe(len(turn.shares))
-            self.pass_seconds.observe(turn.seconds)
-        self.preemptions.inc(turn.preempted)
-        self.prefix_asked.inc(turn.reuse.asked)
-        self.prefix_found.inc(turn.reuse.found)
-        memory = turn.memory
-        self.kv_usage.set(memory.live / memory.budget)
-        for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
-            self.kv_bytes.labels(state).set(size)
-
-    def count(self, done: Round) -> None:
-        """Count one round, after the cut."""
+    def count(self, done: Round, awaited: int) -> None:
+        """Count one round as it is committed; it waited for `awaited` drafts, 0 when it took those that had come."""
         drafted = len(done.draft)
         (self.rounds if drafted else self.plain_rounds).inc()
         self.drafted.inc(drafted)
         self.accepted.inc(done.accepted)
         self.gamma.observe(drafted)
-        if done.asked:
+        if awaited:
             self.asked_rounds.inc()
-            self.asked_tokens.inc(done.asked)
-            self.starved_rounds.inc(drafted < done.asked)
+            self.asked_tokens.inc(awaited)
+            self.starved_rounds.inc(drafted < awaited)
         for position in range(done.accepted):
             self.accepted_at.labels(str(position)).inc()
         for origin in done.origins:
             self.tokens.labels(origin.value).inc()
         if done.fallback:
-            self.fallbacks.labels(done.fallback.value).inc()
+            self.fallbacks.labels(done.fallback).inc()
         self.phases.labels("draft").observe(done.timing.draft)
         self.phases.labels("queue").observe(done.timing.queue)
         self.phases.labels("verify").observe(done.timing.verify)

@@ -20,7 +20,6 @@
 {{- $drafter := dict "root" .root "tier" "drafter" -}}
 gamma: {{ .root.Values.speculation.gamma }}
 gamma_max: {{ .root.Values.speculation.gammaMax }}
-mode: {{ .root.Values.speculation.mode | quote }}
 drain_seconds: {{ .root.Values.verifier.drain.seconds }}
 {{- if .root.Values.drafter.enabled }}
 discovery:

@@ -119,7 +119,7 @@ def _verifiers(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
         "dtype": settings.dtype,
         "compile": settings.compile,
     }
-    chosen = {"gamma": settings.gamma, "mode": settings.mode and settings.mode.value}
+    chosen = {"gamma": settings.gamma}
     drafters = addresses.drafter or [settings.drafter_address]  # with none, one may join there later
     config = {"model": model, "drafters": drafters, "log": _log(settings), **_given(chosen)}
     for number, (grpc, http) in enumerate(zip(addresses.verifier, addresses.verifier_http, strict=True), 1):

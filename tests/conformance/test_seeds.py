@@ -19,6 +19,7 @@ from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.vocabulary import fingerprint
 from tests.conformance.served import Ask, Done, call, generate, pair, running_drafter, running_verifier
 from tests.integration.verifier.conftest import output, reasons
+from tests.integration.verifier.draft_scripts import beyond, corrupt_hash, malformed, outside_vocabulary, stale, wrong
 from tests.integration.verifier.scripted_drafter import (
     RunningDrafter,
     Script,
@@ -27,7 +28,6 @@ from tests.integration.verifier.scripted_drafter import (
     drafts,
     eventually,
 )
-from tests.integration.verifier.test_drafts import beyond, corrupt_hash, malformed, outside_vocabulary, stale, wrong
 from tests.tiny_models import make_tiny_model, make_tokenizer
 
 pytestmark = pytest.mark.integration

@@ -21,7 +21,7 @@ from gateway.ratio_controller.metrics import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
 from tests.helm.engine import CHART, Manifest
 from tests.helm.objects import named, of_kind
-from verifier_service.metrics import Metrics as VerifierMetrics
+from verifier_service.metrics import VerifierMetrics
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 OF_PROMETHEUS = {"namespace", "pod", "component", "release", "le"}

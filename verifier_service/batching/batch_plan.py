@@ -1,110 +1,107 @@
-"""What the sessions want of the target, and how much of it goes into the next pass; a pure policy."""
+"""The rows that wait for the target, and how much of each goes into the next pass; a pure policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specdec.rules.draft import NO_DRAFT, Draft
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.sampling import History
+from specdec.wire.generation import GenerationCall
 
-NO_HISTORY = History()
 _LEVEL_SECONDS = 30.0
+"""Seconds of waiting that one level of priority is worth."""
 
 
 def rank(priority: int, arrival: float) -> float:
-    """A session's place among all, least first: by arrival, where a level of priority is worth 30 seconds of waiting.
+    """A generation's place among all, least first: by arrival, where a level of priority is worth 30 s of waiting.
 
-    Nobody waits forever: who came long enough ago is before everyone who comes now. `priority` is 0 for most, less for
-    those to go before them; `arrival` in seconds.
+    So no generation waits forever: one that came long enough ago is before all that come now.
+
+    Args:
+        priority: 0 for most; less goes first.
+        arrival: in seconds.
     """
     return arrival + _LEVEL_SECONDS * priority
 
 
-@dataclass(frozen=True, slots=True)
-class KvRequest:
-    """A session's right to KV."""
-
-    session: str
-    limit: int
-    """Tokens it may reach."""
-    rank: float
-    """See `rank`; who is last gives up KV first."""
-    domain: str = ""
-    """KV is shared with sessions of the same domain only."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One session's round."""
+    """One request of a generation to the target.
 
-    session: str
-    """Names the session's KV."""
+    A row whose goal is all of its tokens gets a verdict on its draft; one with a smaller goal is a prefill and gets
+    none. Goal 0 asks for the right to KV and computes nothing.
+    """
+
+    call: GenerationCall
+    kv_name: str
+    """Names the sequence's KV at the engine; unique in the process."""
+    rank: float
+    """Place in the queue, least first; the row of the greatest rank gives up its KV first."""
+    limit: int
+    """Tokens that the sequence may reach."""
     tokens: Sequence[int]
     """Every committed token, at least one; not changed while the row waits."""
-    mode: Mode
-    params: SamplingParams
+    goal: int
+    """How many of the tokens, from the first, must have KV."""
     draft: Draft = NO_DRAFT
-    history: History = NO_HISTORY
-    """Prompt and output, for parameters that count them."""
-    lenience: float = 1.0
-    """ℓ; 1 is exact."""
-    logprobs: int | None = None
-    """How many likely tokens are reported beside each committed one; None is no logprobs."""
 
     @property
-    def goal(self) -> int:
-        """Tokens that have KV once the row has been judged, its drafts aside."""
-        return len(self.tokens)
+    def history(self) -> History:
+        """Prompt and output where the sampling parameters count tokens, else empty."""
+        if not self.call.sampling.needs_history:
+            return History()
+        prompt_len = self.call.prompt_len
+        return History(self.call.tokens[:prompt_len], tuple(self.tokens[prompt_len:]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefill:
-    """The beginning of a sequence that needs KV and no verdict."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on a row, and the pass that it came from."""
 
-    session: str
-    tokens: Sequence[int]
-    """As in Row."""
-    goal: int
-    """How many of them need KV; 0 asks for no more than the right to it."""
-
-
-Work = Row | Prefill
+    verdict: Verdict
+    started: float
+    """When the pass began, by `time.perf_counter`."""
+    seconds: float
+    """Duration of the pass."""
+    offered: int
+    """How many of the row's drafts went into the pass; a verdict on fewer found the draft unusable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledChunk:
-    """What of a session's work goes into a pass."""
+    """The part of a row that goes into a pass."""
 
-    work: Work
+    row: Row
     start: int
-    """Tokens with KV before."""
+    """Tokens that have KV before the pass."""
     count: int
     """Committed tokens that the pass computes."""
     most: int | None = None
-    """Most drafts of a row that it judges, from the first; None is all."""
+    """Most drafts that the pass judges, from the first; None is all."""
 
     @property
     def complete(self) -> bool:
-        """Whether the work is done with it; only then a row's drafts are judged."""
-        return self.start + self.count == self.work.goal
+        """Whether the row reaches its goal in this pass."""
+        return self.start + self.count == self.row.goal
 
     @property
-    def row(self) -> Row | None:
-        """The row that gets a verdict, with the drafts that are judged."""
-        if not isinstance(self.work, Row) or not self.complete:
+    def judged(self) -> Row | None:
+        """The row with the drafts that this pass judges; None when it gives no verdict."""
+        row = self.row
+        if not self.complete or row.goal < len(row.tokens):
             return None
-        draft = self.work.draft
-        whole = self.most is None or len(draft.tokens) <= self.most
-        return self.work if whole else replace(self.work, draft=draft.cut(self.most or 0))
+        if self.most is None or len(row.draft.tokens) <= self.most:
+            return row
+        return replace(row, draft=row.draft.cut(self.most))
 
     @property
     def drafts(self) -> int:
-        """How many those are."""
-        return len(self.row.draft.tokens) if self.row else 0
+        """Number of drafts that this pass judges."""
+        row = self.judged
+        return 0 if row is None else len(row.draft.tokens)
 
     @property
     def length(self) -> int:
-        """Tokens with KV behind the pass, drafts included."""
+        """Tokens that have KV after the pass, drafts included."""
         return self.start + self.count + self.drafts
 
 
@@ -118,18 +115,18 @@ class Budget:
     """Drafts of all sessions together."""
 
 
-def plan(waiting: Sequence[tuple[Work, int]], budget: Budget) -> list[ScheduledChunk]:
-    """The shares of the next pass, in the order of `waiting`.
+def plan(waiting: Sequence[tuple[Row, int]], budget: Budget) -> list[ScheduledChunk]:
+    """The chunks of the next pass, in the order of `waiting`.
 
-    Every session that decodes takes part; where all drafts together are too many, the longest are cut short. Those with
+    Every session that decodes takes part; where all drafts together are too many, the longest are cut short. Rows with
     more than one token to compute share `chunk_tokens`: the first of them has half of it at least, so that it gets
-    through, and the rest goes to whoever needs least, so that a short prompt does not wait for a long one.
+    through, and the rest goes to those that need least, so that a short prompt does not wait for a long one.
 
     Args:
-        waiting: work, each with how many of its session's tokens have KV, fewer than its goal; in order of rank.
+        waiting: rows by rank, each with how many of its tokens have KV, fewer than its goal.
         budget: of the pass.
     """
-    missing = [work.goal - start for work, start in waiting]
+    missing = [row.goal - start for row, start in waiting]
     prompts = [index for index, count in enumerate(missing) if count > 1]
     counts = dict.fromkeys(range(len(missing)), 1) | dict.fromkeys(prompts, 0)
     if prompts:
@@ -139,15 +136,13 @@ def plan(waiting: Sequence[tuple[Work, int]], budget: Budget) -> list[ScheduledC
             more = min(missing[index] - counts[index], room)
             counts[index] += more
             room -= more
-    shares = [
-        ScheduledChunk(work, start, counts[index]) for index, (work, start) in enumerate(waiting) if counts[index]
-    ]
-    most = level([share.drafts for share in shares], budget.draft_tokens)
-    return [replace(share, most=most) for share in shares]
+    chunks = [ScheduledChunk(row, start, counts[index]) for index, (row, start) in enumerate(waiting) if counts[index]]
+    most = level([chunk.drafts for chunk in chunks], budget.draft_tokens)
+    return [replace(chunk, most=most) for chunk in chunks]
 
 
 def level(wanted: Sequence[int], budget: int) -> int:
-    """The greatest number that all may have, who want so much, within a budget for all together."""
+    """The greatest limit on each of the wanted numbers that keeps their sum within the budget."""
     left = budget
     for above, want in zip(range(len(wanted), 0, -1), sorted(wanted), strict=True):
         if want * above > left:

@@ -1,28 +1,28 @@
-"""What a round costs, measured: the c, r and β that the choice of γ needs, in steps of the target."""
+"""Measured costs of a round: c and β, which the choice of γ needs, in plain passes of the target."""
 
 import math
 import time
 from collections.abc import Callable
 
 from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma, expected_tokens
-from verifier_service.batching.exploration import Exploring
+from verifier_service.batching.exploration import ExploringGamma
 
 _KEEP = 0.98
-"""What each observation leaves of the weight of those before."""
+"""Factor by which each observation lowers the weight of those before."""
 _UNKNOWN_C = 0.1
-"""c before anything is known of drafter or target."""
+"""c before the drafter and the target have been measured."""
 _UNKNOWN_BETA = 0.02
-"""β before passes of different sizes were seen."""
+"""β before passes of different sizes have been measured."""
 _HALF_LIFE = 10.0
-"""Seconds in which the memory of waits halves."""
+"""Seconds in which the weight of earlier waits halves."""
 _PRIOR_DRAFTS = 4.0
-"""How many drafts a drafter's own account counts for."""
+"""Weight, in drafts, of the step time that drafters report."""
 _SPREAD = 0.25
 """Variance of tokens per pass below which their marginal cost cannot be told from noise."""
 
 
 class PassCost:
-    """Seconds of a target pass as base + slope · tokens, by least squares that forget."""
+    """Seconds of a target pass as base + slope · tokens, by least squares with fading weights."""
 
     def __init__(self) -> None:
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
@@ -30,7 +30,7 @@ class PassCost:
         self._prompt_tokens = self._prompt_seconds = 0.0
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn from a pass of `rows` sessions and `tokens` tokens, without prompt chunks."""
+        """Learn from a pass over `rows` sessions and `tokens` tokens, without prompt chunks."""
         self._weight = self._weight * _KEEP + 1.0
         self._rows = self._rows * _KEEP + rows
         self._tokens = self._tokens * _KEEP + tokens
@@ -44,11 +44,11 @@ class PassCost:
         self._prompt_seconds = self._prompt_seconds * _KEEP + seconds
 
     def prefill_rate(self) -> float:
-        """Prompt tokens computed in a second; 0 before any prompt."""
+        """Prompt tokens computed in a second; 0 before the first prompt."""
         return self._prompt_tokens / self._prompt_seconds if self._prompt_seconds else 0.0
 
     def step(self) -> float | None:
-        """Seconds of a plain pass over as many sessions as usual; None before any pass."""
+        """Seconds of a plain pass over the mean number of sessions; None before the first pass."""
         if self._weight == 0.0:
             return None
         mean, tokens, rows = (total / self._weight for total in (self._seconds, self._tokens, self._rows))
@@ -58,13 +58,14 @@ class PassCost:
         return max(mean - slope * (tokens - rows), 0.1 * mean)
 
     def beta(self) -> float:
-        """Cost of one more token for every session of a usual pass, in plain passes."""
+        """Cost of one more token for every session of a mean pass, in plain passes."""
         step, slope = self.step(), self._slope()
         if step is None or slope is None:
             return _UNKNOWN_BETA
         return min(slope * self._rows / self._weight / step, 1.0)
 
     def _slope(self) -> float | None:
+        """Seconds of one more token in a pass; None while passes have not differed enough."""
         if self._weight < 2.0:
             return None
         tokens, seconds = self._tokens / self._weight, self._seconds / self._weight
@@ -75,9 +76,9 @@ class PassCost:
 
 
 class DraftCost:
-    """Seconds a round waits for each of its drafts: what drafting ahead hides is not counted.
+    """Seconds that a round waits for each of its drafts; drafting that other work hides is not counted.
 
-    What was seen fades within seconds towards what the drafters say of themselves, so that one that was slow is tried
+    Observations fade within seconds towards the step time that drafters report, so that one that was slow is tried
     again.
     """
 
@@ -93,7 +94,7 @@ class DraftCost:
         self._waited += waited
 
     def per_token(self, prior: float | None) -> float | None:
-        """Seconds a draft token costs; `prior` is what a drafter says its step takes. None when nothing is known."""
+        """Seconds that a draft token costs, None when unknown; `prior` is the step time that drafters report."""
         self._fade(1.0)
         if prior is not None:
             return (self._waited + _PRIOR_DRAFTS * prior) / (self._drafts + _PRIOR_DRAFTS)
@@ -107,11 +108,11 @@ class DraftCost:
         self._waited *= keep
 
 
-class Costs:
-    """The verifier's measurements, and the controllers that read them."""
+class MeasuredCosts:
+    """The measurements of all sessions, and the γ controllers that read them."""
 
     def __init__(self, gamma_max: int, draft_step: Callable[[], float | None]) -> None:
-        """`draft_step` is what the drafters say a step of theirs takes, in seconds."""
+        """`draft_step` gives the step time that drafters report, in seconds; None while it is unknown."""
         self.passes = PassCost()
         self.drafts = DraftCost()
         self._gamma_max = gamma_max
@@ -119,39 +120,35 @@ class Costs:
         self._acceptance = AcceptanceEstimate(decay=0.995)
 
     def c(self) -> float:
-        """One draft token in target steps; measured waits hold the network's round trip, so r is 0 beside it."""
+        """One draft token in plain passes; measured waits include the network's round trip, so r is 0 beside it."""
         step = self.passes.step()
         seconds = self.drafts.per_token(self._draft_step())
         return _UNKNOWN_C if step is None or seconds is None else seconds / step
 
-    def beta(self) -> float:
-        """One more verified token in target steps."""
-        return self.passes.beta()
-
     def worth_waiting(self, held: int, gamma: int) -> float:
-        """Seconds of waiting for γ drafts instead of `held` at which they bring no more than plain steps in that time.
+        """Longest wait, in seconds, that pays for having γ drafts instead of the `held` that have come.
 
-        A round of W + T(1 + γβ) seconds commits E(γ) tokens, and plain decoding one in T; so the rest of the draft is
-        worth W = T(E(γ) - E(held) - (γ - held)β).
+        A round of W + T(1 + γβ) seconds commits E(γ) tokens, and plain decoding commits one in T seconds; so the rest
+        of the draft pays for W = T(E(γ) - E(held) - (γ - held)β).
         """
         step = self.passes.step()
         if step is None:
             return math.inf
         more = expected_tokens(self.alpha, gamma) - expected_tokens(self.alpha, held)
-        return max(step * (more - (gamma - held) * self.beta()), 0.0)
+        return max(step * (more - (gamma - held) * self.passes.beta()), 0.0)
 
     def accepted(self, drafted: int, accepted: int) -> None:
-        """Learn from any session's round; for people, each controller has an estimate of its own."""
+        """Learn from a round of any session; each controller has an estimate of its own beside this one."""
         if drafted:
             self._acceptance = self._acceptance.observed(drafted, accepted)
 
     @property
     def alpha(self) -> float:
-        """Acceptance over all sessions."""
+        """Estimated acceptance over all sessions."""
         return self._acceptance.alpha
 
     def controller(self, gamma: int | None) -> GammaController:
-        """A session's γ: fixed, or chosen by these costs when None."""
+        """The controller of a session's γ: fixed, or led by these costs when `gamma` is None."""
         if gamma is not None:
             return FixedGamma(gamma)
-        return Exploring(OptimalGamma(self.c, 0.0, self.beta, self._gamma_max), self._gamma_max)
+        return ExploringGamma(OptimalGamma(self.c, 0.0, self.passes.beta, self._gamma_max), self._gamma_max)

@@ -1,15 +1,16 @@
-"""A γ controller that looks for itself now and then: costs that nobody measures are only somebody's word."""
+"""A γ controller that drafts now and then although drafting seems not to pay: costs change, and only rounds show it."""
 
 from specdec.rules.gamma import GammaController
 
 _GAMMA = 4
+"""Draft length of an exploring round."""
 _BURST = 3
-"""Rounds of one look: the first finds a drafter that has to catch up, the others what drafting costs."""
+"""Exploring rounds in a row: in the first the drafter may have to catch up, the others show what drafting costs."""
 _PAUSE = 64
-"""Plain rounds before the next look, twice as many after each that changed nothing."""
+"""Plain rounds before the next burst; twice as many after each burst that changed nothing."""
 
 
-class Exploring:
+class ExploringGamma:
     """Follows another controller, but drafts a few rounds before it believes that drafting does not pay."""
 
     def __init__(self, inner: GammaController, gamma_max: int) -> None:
@@ -20,7 +21,7 @@ class Exploring:
         self._plain = 0
 
     def gamma(self) -> int:
-        """Tokens to draft next."""
+        """Number of tokens to draft next."""
         chosen = self._inner.gamma()
         return self._gamma if chosen == 0 and self._left else chosen
 

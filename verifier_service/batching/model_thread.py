@@ -1,4 +1,4 @@
-"""One turn of the model's thread: who leaves, who comes in, what runs."""
+"""One step of the model thread: which sequences leave, which get KV, and one pass over what can run."""
 
 import time
 from collections.abc import Sequence
@@ -6,115 +6,110 @@ from dataclasses import dataclass
 
 import structlog
 
+from specdec.engine import Engine
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
-from verifier_service.batching.batch_plan import Budget, KvRequest, ScheduledChunk, Work, plan
+from specdec.rules.draft import Verdict
+from verifier_service.batching.batch_plan import Budget, Outcome, Row, ScheduledChunk, plan
 from verifier_service.batching.kv_admission import KvAdmission
-from verifier_service.batching.target_pass import Result, TargetEngine, verify_batch
+from verifier_service.batching.target_pass import verify_batch
 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """Work that waits, and the claim of its session."""
-
-    claim: KvRequest
-    work: Work
-
-
 @dataclass(frozen=True, slots=True)
-class Reuse:
-    """How much of what came in was computed already; tokens."""
+class ModelStep:
+    """What one step did."""
 
-    asked: int = 0
-    found: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What a turn did."""
-
-    results: dict[Request, Result]
-    """Of the requests that are done."""
-    shares: Sequence[ScheduledChunk]
-    """What ran."""
-    started: float
+    results: dict[Row, Outcome | InternalError | None]
+    """What became of each row that is done; None for a prefill."""
+    chunks: Sequence[ScheduledChunk]
+    """What the pass computed; empty when there was no pass."""
     seconds: float
-    """Of the pass."""
-    seated: int
-    """Sessions with KV."""
+    """Duration of the pass."""
+    running: int
+    """Sequences that have KV."""
     preempted: int
-    """Sessions that lost it in this turn."""
-    reuse: Reuse
+    """Sequences that lost their KV in this step."""
+    queried: int
+    """Tokens of the sequences that were admitted."""
+    found: int
+    """Those of them that had KV already."""
     memory: KvMemory
 
 
 class ModelThread:
     """Owns the engine; its methods belong to one thread."""
 
-    def __init__(self, engine: TargetEngine, budget: Budget) -> None:
+    def __init__(self, engine: Engine, budget: Budget) -> None:
+        """`budget` is that of each pass."""
         self._engine = engine
         self._budget = budget
-        self._seats = KvAdmission(engine)
+        self._kv = KvAdmission(engine)
 
-    def turn(self, leaving: Sequence[str], requests: Sequence[Request]) -> Turn:
-        """Let sessions go, seat those that wait, and run one pass.
+    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
+        """Release sequences, admit those that wait, and run one pass.
 
         Args:
-            leaving: sessions that have ended.
-            requests: in order of rank, one for a session at most.
+            ended: KV names of the sequences that have ended.
+            rows: by rank, at most one for each sequence.
         """
-        for session in leaving:
-            self._seats.leave(session)
-        preempted = self._seats.preempted
-        results: dict[Request, Result] = {}
-        reuse = self._seat(requests, results)
-        ready = self._ready(requests, results)
-        shares = self._shares(list(ready))
+        for kv_name in ended:
+            self._kv.release(kv_name)
+        preempted = self._kv.preempted
+        results: dict[Row, Outcome | InternalError | None] = {}
+        queried, found = self._admit(rows, results)
+        chunks = self._chunks(self._runnable(rows, results))
         started = time.perf_counter()
-        for share, result in zip(shares, verify_batch(self._engine, shares) if shares else [], strict=True):
-            if share.complete or isinstance(result, InternalError):
-                results[ready[share.work]] = result
+        judged = verify_batch(self._engine, chunks) if chunks else []
         seconds = time.perf_counter() - started
-        lost = self._seats.preempted - preempted
-        return Turn(results, shares, started, seconds, len(self._seats), lost, reuse, self._engine.memory)
+        for chunk, result in zip(chunks, judged, strict=True):
+            if isinstance(result, Verdict):
+                results[chunk.row] = Outcome(result, started, seconds, chunk.drafts)
+            elif chunk.complete or result is not None:
+                results[chunk.row] = result
+        lost = self._kv.preempted - preempted
+        return ModelStep(results, chunks, seconds, len(self._kv), lost, queried, found, self._engine.memory)
 
-    def _seat(self, requests: Sequence[Request], results: dict[Request, Result]) -> Reuse:
-        """Give KV to those that have none, in their order, until one does not fit."""
-        for request in requests:
-            self._seats.use(request.claim.session)
-        asked = found = 0
-        for request in requests:
-            if request.claim.session in self._seats:
+    def _admit(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> tuple[int, int]:
+        """Give KV to the sequences that have none, in the order of the rows, until one does not fit.
+
+        Returns:
+            Tokens of the sequences that were admitted, and how many of these have KV already.
+        """
+        for row in rows:
+            self._kv.touch(row.kv_name)
+        queried = found = 0
+        for row in rows:
+            if row.kv_name in self._kv:
                 continue
             try:
-                if not self._seats.enter(request.claim, request.work.tokens):
+                if not self._kv.admit(row):
                     break
             except Exception as error:  # noqa: BLE001 - out of memory, say: the other sessions live on
-                _log.error("seat_failed", session=request.claim.session, exc_info=error)
-                results[request] = InternalError("there is no memory for this sequence")
+                _log.error("admission_failed", session=row.kv_name, exc_info=error)
+                results[row] = InternalError("there is no memory for this sequence")
             else:
-                asked += len(request.work.tokens)
-                found += self._engine.length(request.claim.session)
-        return Reuse(asked, found)
+                queried += len(row.tokens)
+                found += self._engine.length(row.kv_name)
+        return queried, found
 
-    def _ready(self, requests: Sequence[Request], results: dict[Request, Result]) -> dict[Work, Request]:
-        """The work that can run; what is there already is done with that."""
-        ready: dict[Work, Request] = {}
-        for request in requests:
-            if request.claim.session not in self._seats:
+    def _runnable(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> list[Row]:
+        """The rows that a pass can compute; those that have reached their goal already are done."""
+        runnable: list[Row] = []
+        for row in rows:
+            if row.kv_name not in self._kv:
                 continue
-            if self._engine.length(request.claim.session) >= request.work.goal:
-                results[request] = None
+            if self._engine.length(row.kv_name) >= row.goal:
+                results[row] = None
             else:
-                ready[request.work] = request
-        return ready
+                runnable.append(row)
+        return runnable
 
-    def _shares(self, ready: Sequence[Work]) -> list[ScheduledChunk]:
-        """The next pass, without the sessions that gave up their KV for it."""
-        shares = plan([(work, self._engine.length(work.session)) for work in ready], self._budget)
-        for share in shares:
-            if share.work.session in self._seats:
-                self._seats.grow(share.work.session, share.length)
-        return [share for share in shares if share.work.session in self._seats]
+    def _chunks(self, rows: Sequence[Row]) -> list[ScheduledChunk]:
+        """The next pass, without the sequences that gave up their KV for it."""
+        chunks = plan([(row, self._engine.length(row.kv_name)) for row in rows], self._budget)
+        for chunk in chunks:
+            if chunk.row.kv_name in self._kv:
+                self._kv.reserve(chunk.row.kv_name, chunk.length)
+        return [chunk for chunk in chunks if chunk.row.kv_name in self._kv]

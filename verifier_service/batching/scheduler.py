@@ -1,6 +1,7 @@
-"""Continuous batching: work of all sessions -> turns of the one model thread -> results to whoever awaits them.
+"""Continuous batching: rows of all sessions -> steps of the one model thread -> outcomes to the sessions.
 
-The loop sorts, the thread runs. Work that comes while a pass runs forms the next one; nothing waits on purpose.
+The loop sorts the rows, the thread runs them. Rows that come while a pass runs form the next one; no row waits for
+others to come.
 """
 
 import asyncio
@@ -8,52 +9,18 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import structlog
 
+from specdec.engine import Engine
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from specdec.rules.draft import Verdict
-from verifier_service.batching.batch_plan import Budget, KvRequest, Prefill, Row, ScheduledChunk, Work
+from verifier_service.batching.batch_plan import Budget, Outcome, Row, ScheduledChunk
 from verifier_service.batching.costs import PassCost
 from verifier_service.batching.kv_admission import IDLE_SECONDS
-from verifier_service.batching.model_thread import ModelThread, Request, Turn
-from verifier_service.batching.target_pass import Result, TargetEngine
-from verifier_service.metrics import Metrics
+from verifier_service.batching.model_thread import ModelStep, ModelThread
+from verifier_service.metrics import VerifierMetrics
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A verdict and what it took."""
-
-    verdict: Verdict
-    queue: float
-    """Seconds until its pass began, those of the passes that computed the tokens before it included."""
-    verify: float
-    """Seconds of the pass."""
-    offered: int
-    """How many of the drafts there was room for in the pass; a verdict on fewer found fault with them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What became of a request."""
-
-    result: Result
-    started: float
-    seconds: float
-    """Of the pass."""
-    offered: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ticket:
-    """A request, and who awaits it."""
-
-    request: Request
-    done: "asyncio.Future[_Done]"
 
 
 class Scheduler:
@@ -61,153 +28,155 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: TargetEngine,
+        engine: Engine,
         thread: Executor,
         budget: Budget,
         max_waiting: int,
         costs: PassCost,
-        metrics: Metrics,
+        metrics: VerifierMetrics,
     ) -> None:
-        """`thread` has one worker, which owns `engine`."""
+        """Make a scheduler that `run` serves.
+
+        Args:
+            engine: owned by the one worker of `thread`.
+            thread: where passes run.
+            budget: of each pass.
+            max_waiting: sequences that may wait for their first KV before more are refused.
+            costs: learns from every pass.
+            metrics: where steps are counted.
+        """
         self._engine = engine
         self._model = ModelThread(engine, budget)
         self._thread = thread
         self._max_waiting = max_waiting
         self._costs = costs
         self._metrics = metrics
-        self._claims: dict[str, KvRequest] = {}
-        self._outside: set[str] = set()
-        """Sessions that have not been let in yet."""
-        self._queue: list[_Ticket] = []
-        self._leaving: list[str] = []
+        self._sequences: set[str] = set()
+        """KV names of the sequences inside `admitted`, with KV or without."""
+        self._entering: set[str] = set()
+        """Those of them that have not had KV yet."""
+        self._waiting: dict[Row, asyncio.Future[Outcome | None]] = {}
+        """The result that each row waits for; None for a prefill."""
+        self._ended: list[str] = []
+        """KV names of sequences that have ended, until the thread releases them."""
         self._wake = asyncio.Event()
 
     @asynccontextmanager
-    async def seat(self, claim: KvRequest, tokens: Sequence[int]) -> AsyncIterator[None]:
-        """Hold a right to KV, once there is room for `tokens`; by rank.
+    async def admitted(self, row: Row) -> AsyncIterator[None]:
+        """Hold the right to KV for the sequence of a row of goal 0, once there is room for its tokens; by rank.
 
-        It may be taken away while the session does not compute, and given back when it does: nobody but the clock can
-        tell.
+        The KV may be taken away between the sequence's rows; it is computed again for the next one, which costs time
+        and changes no token.
 
         Raises:
-            ContextLengthExceeded: it would not fit an empty engine.
-            QueueFull: too many wait already.
+            ContextLengthExceeded: the row's limit would not fit an empty engine.
+            QueueFull: too many sequences wait already.
         """
-        session = claim.session
-        if not self._engine.can_ever_admit(claim.limit):
-            raise ContextLengthExceeded(f"{claim.limit} tokens are more than this server has memory for", "max_tokens")
-        if len(self._outside) >= self._max_waiting:
+        if not self._engine.can_ever_admit(row.limit):
+            raise ContextLengthExceeded(f"{row.limit} tokens are more than this server has memory for", "max_tokens")
+        if len(self._entering) >= self._max_waiting:
             raise QueueFull(f"{self._max_waiting} generations are waiting already")
         arrived = time.perf_counter()
-        self._claims[session] = claim
-        self._outside.add(session)
+        self._sequences.add(row.kv_name)
+        self._entering.add(row.kv_name)
         try:
-            await self.prefill(session, tokens, 0)
-            self._outside.remove(session)
+            await self._submit(row)
+            self._entering.remove(row.kv_name)
             self._metrics.admission_seconds.observe(time.perf_counter() - arrived)
             yield
         finally:
-            self._outside.discard(session)
-            del self._claims[session]
-            self._leaving.append(session)
+            self._entering.discard(row.kv_name)
+            self._sequences.remove(row.kv_name)
+            self._ended.append(row.kv_name)
             self._wake.set()
 
-    async def prefill(self, session: str, tokens: Sequence[int], goal: int) -> None:
-        """Have the KV of the first `goal` tokens.
+    async def prefill(self, row: Row) -> None:
+        """Compute the KV of the row's first `goal` tokens.
 
         Raises:
             InternalError: the pass failed.
         """
-        await self._submit(Prefill(session, tokens, goal))
+        await self._submit(row)
 
     async def verify(self, row: Row) -> Outcome:
-        """Judge a row as soon as the tokens before it have KV.
+        """Judge the row's draft as soon as the tokens before it have KV.
 
         Raises:
             InternalError: the pass failed.
         """
-        asked = time.perf_counter()
-        done = await self._submit(row)
-        if not isinstance(done.result, Verdict):
+        outcome = await self._submit(row)
+        if outcome is None:
             raise InternalError("a row came back without a verdict")
-        return Outcome(done.result, done.started - asked, done.seconds, done.offered)
+        return outcome
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        moving = False
+        busy = False
         while True:
-            if not moving:
-                await self._news()
+            if not busy:
+                await self._wait_for_work()
             self._wake.clear()
-            moving = await self._turn()
-            # Whoever has got a verdict asks for the next one before work that is left begins the next pass without it.
+            busy = await self._step()
+            # A session that got a verdict submits its next row before a pass over what is left begins without it.
             await asyncio.sleep(0)
 
-    async def _news(self) -> None:
-        """Wait for something to do; with sessions that wait for room, look again when others may have become idle."""
+    async def _wait_for_work(self) -> None:
+        """Wait for a change; while rows wait for room, wake up when other sequences may have become idle."""
         try:
-            async with asyncio.timeout(IDLE_SECONDS if self._queue else None):
+            async with asyncio.timeout(IDLE_SECONDS if self._waiting else None):
                 await self._wake.wait()
         except TimeoutError:
             pass
 
-    async def _submit(self, work: Work) -> _Done:
-        request = Request(self._claims[work.session], work)
-        ticket = _Ticket(request, asyncio.get_running_loop().create_future())
-        self._queue.append(ticket)
+    async def _submit(self, row: Row) -> Outcome | None:
+        result: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        self._waiting[row] = result
         self._wake.set()
-        return await ticket.done
+        return await result
 
-    async def _turn(self) -> bool:
+    async def _step(self) -> bool:
         """Let the thread do what it can; False when there was nothing it could do."""
-        self._queue = [ticket for ticket in self._queue if not ticket.done.cancelled()]
-        self._queue.sort(key=lambda ticket: ticket.request.claim.rank)
-        # Copies: more of both may come while the thread works.
-        tickets, leaving = tuple(self._queue), tuple(self._leaving)
-        self._leaving.clear()
-        requests = [ticket.request for ticket in tickets]
+        self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
+        rows = sorted(self._waiting, key=lambda row: row.rank)
+        ended, self._ended = self._ended, []
         try:
-            turn = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.turn, leaving, requests)
-        except Exception as error:  # noqa: BLE001 - the sessions of other turns live on
-            self._fail(tickets, error)
+            step = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.step, ended, rows)
+        except Exception as error:  # noqa: BLE001 - the sessions of other steps live on
+            _log.error("step_failed", exc_info=error)
+            self._deliver({row: InternalError("the model failed") for row in rows})
             return False
-        self._deliver(tickets, turn)
-        self._measure(turn)
-        return bool(turn.shares or turn.results)
+        self._deliver(step.results)
+        self._measure(step)
+        return bool(step.chunks or step.results)
 
-    def _deliver(self, tickets: Sequence[_Ticket], turn: Turn) -> None:
-        offered = {share.work: share.drafts for share in turn.shares}
-        for ticket in tickets:
-            if ticket.request not in turn.results:
+    def _deliver(self, results: dict[Row, Outcome | InternalError | None]) -> None:
+        for row, outcome in results.items():
+            result = self._waiting.pop(row)
+            if result.cancelled():
                 continue
-            self._queue.remove(ticket)
-            result = turn.results[ticket.request]
-            if ticket.done.cancelled():
-                continue
-            if isinstance(result, InternalError):
-                ticket.done.set_exception(result)
+            if isinstance(outcome, InternalError):
+                result.set_exception(outcome)
             else:
-                drafts = offered.get(ticket.request.work, 0)
-                ticket.done.set_result(_Done(result, turn.started, turn.seconds, drafts))
+                result.set_result(outcome)
 
-    def _fail(self, tickets: Sequence[_Ticket], error: Exception) -> None:
-        _log.error("turn_failed", exc_info=error)
-        for ticket in tickets:
-            self._queue.remove(ticket)
-            if not ticket.done.cancelled():
-                ticket.done.set_exception(InternalError("the model failed"))
+    def _measure(self, step: ModelStep) -> None:
+        metrics, memory = self._metrics, step.memory
+        metrics.running.set(step.running)
+        metrics.waiting.set(max(len(self._sequences) - step.running, 0))
+        metrics.preemptions.inc(step.preempted)
+        metrics.prefix_queried.inc(step.queried)
+        metrics.prefix_found.inc(step.found)
+        metrics.kv_usage.set(memory.live / memory.budget)
+        for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
+            metrics.kv_bytes.labels(state).set(size)
+        if step.chunks:
+            self._measure_pass(step.chunks, step.seconds)
 
-    def _measure(self, turn: Turn) -> None:
-        self._metrics.see(turn, waiting=max(len(self._claims) - turn.seated, 0))
-        if not turn.shares:
-            return
-        tokens = sum(share.length - share.start for share in turn.shares)
-        if all(_decodes(share) for share in turn.shares):
-            self._costs.observe(len(turn.shares), tokens, turn.seconds)
+    def _measure_pass(self, chunks: Sequence[ScheduledChunk], seconds: float) -> None:
+        self._metrics.batch_rows.observe(len(chunks))
+        self._metrics.pass_seconds.observe(seconds)
+        tokens = sum(chunk.length - chunk.start for chunk in chunks)
+        if all(chunk.judged and chunk.count == 1 for chunk in chunks):
+            self._costs.observe(len(chunks), tokens, seconds)
         else:
-            self._costs.observe_prompt(tokens, turn.seconds)
-
-
-def _decodes(share: ScheduledChunk) -> bool:
-    """Whether it is a row without prompt tokens."""
-    return isinstance(share.work, Row) and share.complete and share.count == 1
+            self._costs.observe_prompt(tokens, seconds)

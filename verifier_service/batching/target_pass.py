@@ -6,13 +6,12 @@ Runs on the thread that owns the engine.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Protocol
 
 import structlog
 import torch
 from torch import Tensor
 
-from specdec.engine import Chunk
+from specdec.engine import Chunk, Engine
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules.draft import Verdict
 from specdec.rules.lenience import lenient_greedy
@@ -21,25 +20,14 @@ from specdec.rules.scoring import score
 from specdec.rules.transfer import moved
 from specdec.rules.verification import verify_each
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
-from verifier_service.batching.kv_admission import KvEngine
 
 _log = structlog.get_logger()
 
 Result = Verdict | InternalError | None
-"""None where nothing was judged."""
+"""What became of a chunk; None where nothing was judged."""
 
 
-class TargetEngine(KvEngine, Protocol):
-    """What a pass needs of an engine."""
-
-    def truncate(self, session: str, length: int) -> None:
-        """Keep the KV of the first `length` tokens."""
-
-    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Append KV for all chunks and return the logits they want."""
-
-
-def verify_batch(engine: TargetEngine, batch: Sequence[ScheduledChunk]) -> list[Result]:
+def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
     """Run a batch; on return each judged row's KV covers its committed tokens but the last, which is pending.
 
     When the pass fails, every length is rolled back and each session runs alone: an error stays with the session that
@@ -48,84 +36,94 @@ def verify_batch(engine: TargetEngine, batch: Sequence[ScheduledChunk]) -> list[
     try:
         return _pass(engine, batch)
     except Exception as error:  # noqa: BLE001 - whatever a model raises, the thread and the other sessions live on
-        for share in batch:
-            engine.truncate(share.work.session, share.start)
+        for chunk in batch:
+            engine.truncate(chunk.row.kv_name, chunk.start)
         if len(batch) > 1:
-            return [verify_batch(engine, [share])[0] for share in batch]
+            return [verify_batch(engine, [chunk])[0] for chunk in batch]
         return [_without_draft(engine, batch[0], error)]
 
 
-def _without_draft(engine: TargetEngine, share: ScheduledChunk, error: Exception) -> Result:
-    work = share.work
-    if share.drafts:
-        _log.warning("draft_unusable", session=work.session, error=str(error))
-        return verify_batch(engine, [replace(share, most=0)])[0]
-    _log.error("pass_failed", session=work.session, exc_info=error)
+def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> Result:
+    """Run a chunk that failed again without its drafts; one that has none fails for good."""
+    session = chunk.row.kv_name
+    if chunk.drafts:
+        _log.warning("draft_unusable", session=session, error=str(error))
+        return verify_batch(engine, [replace(chunk, most=0)])[0]
+    _log.error("pass_failed", session=session, exc_info=error)
     if isinstance(error, NoDistribution):
         return NoDistribution(f"the model has no next token for this sequence: {error.message}")
     return InternalError("the model failed on this sequence")
 
 
-def _pass(engine: TargetEngine, batch: Sequence[ScheduledChunk]) -> list[Result]:
-    logits = engine.forward([_chunk(share) for share in batch])
-    judged = [share.row for share in batch]
+def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
+    logits = engine.forward([_engine_chunk(chunk) for chunk in batch])
+    judged = [chunk.judged for chunk in batch]
     rows = [row for row in judged if row is not None]
     verdicts = iter(_verdicts(rows, logits) if rows else [])
     results: list[Result] = []
     for row in judged:
         verdict = None if row is None else next(verdicts)
         if row is not None and verdict is not None:
-            engine.truncate(row.session, row.goal + verdict.accepted)
+            engine.truncate(row.kv_name, row.goal + verdict.accepted)
         results.append(verdict)
     return results
 
 
-def _chunk(share: ScheduledChunk) -> Chunk:
-    row, tokens = share.row, tuple(share.work.tokens[share.start : share.start + share.count])
+def _engine_chunk(chunk: ScheduledChunk) -> Chunk:
+    """The tokens that the engine computes; a judged row needs logits after its last token and after each draft."""
+    tokens, row = tuple(chunk.row.tokens[chunk.start : chunk.start + chunk.count]), chunk.judged
     if row is None:
-        return Chunk(share.work.session, tokens, logits=0)
-    return Chunk(row.session, tokens + row.draft.tokens, logits=len(row.draft.tokens) + 1)
+        return Chunk(chunk.row.kv_name, tokens, logits=0)
+    return Chunk(row.kv_name, tokens + row.draft.tokens, logits=len(row.draft.tokens) + 1)
 
 
 def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
-    """One verdict a row; `logits` [Σ(γ+1), V], row after row."""
+    """One verdict for each row; `logits` [Σ(γ+1), V], row after row."""
     sizes = [len(row.draft.tokens) + 1 for row in rows]
-    params = [row.params for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
+    params = [row.call.sampling for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
     histories = [history for row in rows for history in _histories(row)]
     p = probabilities(logits, params, histories)
-    modes, drafts, lenience = [row.mode for row in rows], [row.draft for row in rows], _lenience(rows)
+    modes, drafts = [row.call.speculation.mode for row in rows], [row.draft for row in rows]
+    seeds, lenience = [row.call.sampling.seed for row in rows], _lenience(rows)
     if lenience is not None:
         p = lenient_greedy(p, logits, params, histories, drafts, lenience)
-    verdicts = verify_each(modes, p, drafts, [row.params.seed for row in rows], [row.goal for row in rows], lenience)
+    verdicts = verify_each(modes, p, drafts, seeds, [row.goal for row in rows], lenience)
     return _scored(rows, [0, *accumulate(sizes)], logits, verdicts)
 
 
 def _lenience(rows: Sequence[Row]) -> list[float] | None:
     """ℓ of each row; None when all are exact, which costs nothing."""
-    return [row.lenience for row in rows] if any(row.lenience < 1.0 for row in rows) else None
+    if not any(row.call.speculation.lossy for row in rows):
+        return None
+    return [row.call.speculation.lenience for row in rows]
 
 
 def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, with the log probabilities of their tokens where a row asks for them."""
-    asked = [b for b, row in enumerate(rows) if row.logprobs is not None]
-    if not asked:
-        return list(verdicts)
-    index = [starts[b] + step for b in asked for step in range(len(verdicts[b].tokens))]
-    tokens = [token for b in asked for token in verdicts[b].tokens]
-    most = max(rows[b].logprobs or 0 for b in asked)
-    (of_tokens,) = moved(logits.device, torch.tensor(index))
-    scores = iter(score(logits[of_tokens], tokens, most))
+    """The verdicts, with the log probabilities of their tokens for each row that wants them.
+
+    Args:
+        rows: that were judged [B].
+        starts: the first of each row's logits [B + 1].
+        logits: [Σ(γ+1), V].
+        verdicts: of the rows [B].
+    """
     scored = list(verdicts)
-    for b in asked:
-        own = tuple(next(scores).cut(rows[b].logprobs or 0) for _ in verdicts[b].tokens)
-        scored[b] = replace(verdicts[b], logprobs=own)
+    wanted = {b: row.call.logprobs for b, row in enumerate(rows) if row.call.logprobs is not None}
+    if not wanted:
+        return scored
+    index = [starts[b] + step for b in wanted for step in range(len(verdicts[b].tokens))]
+    tokens = [token for b in wanted for token in verdicts[b].tokens]
+    (of_tokens,) = moved(logits.device, torch.tensor(index))
+    scores = iter(score(logits[of_tokens], tokens, max(wanted.values())))
+    for b, most in wanted.items():
+        logprobs = tuple(next(scores).cut(most) for _ in verdicts[b].tokens)
+        scored[b] = replace(verdicts[b], logprobs=logprobs)
     return scored
 
 
 def _histories(row: Row) -> Iterator[History]:
     """What penalties see at each position: the drafts before it count as output, for the bonus all of them."""
-    drafts = row.draft.tokens
-    if not row.params.needs_history:
-        return iter([row.history] * (len(drafts) + 1))
-    prompt, output = row.history.prompt, tuple(row.history.output)
-    return (History(prompt, output + drafts[:seen]) for seen in range(len(drafts) + 1))
+    history, drafts = row.history, row.draft.tokens
+    if not row.call.sampling.needs_history:
+        return iter([history] * (len(drafts) + 1))
+    return (History(history.prompt, (*history.output, *drafts[:seen])) for seen in range(len(drafts) + 1))

@@ -1,8 +1,11 @@
-"""When to stop waiting for somebody who did not answer, and when to try again."""
+"""A circuit breaker: when to stop waiting for answers that do not come, and when to try again."""
 
 
 class Breaker:
-    """Open after `threshold` failures in a row; open, it allows one try every `probe` seconds; a success closes it."""
+    """Opens after `threshold` failures in a row; while open it allows one try every `probe` seconds; success closes it.
+
+    Times are seconds of one clock, which the caller reads.
+    """
 
     def __init__(self, threshold: int, probe: float) -> None:
         self._threshold = threshold
@@ -11,7 +14,7 @@ class Breaker:
         self._next_try = 0.0
 
     def allows(self, now: float) -> bool:
-        """Whether to try at time `now`; a permitted try while open puts the next one off."""
+        """Whether a try is allowed at time `now`; one that is allowed while open delays the next one."""
         if self._failures < self._threshold:
             return True
         if now < self._next_try:
@@ -20,10 +23,10 @@ class Breaker:
         return True
 
     def failed(self, now: float) -> None:
-        """A try failed at time `now`."""
+        """Count a try that failed at time `now`."""
         self._failures += 1
         self._next_try = now + self._probe
 
     def succeeded(self) -> None:
-        """A try succeeded."""
+        """Close after a try that succeeded."""
         self._failures = 0

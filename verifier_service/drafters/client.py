@@ -1,4 +1,4 @@
-"""Dials one drafter and keeps ONE stream to it for all sessions, made again whenever it is lost."""
+"""Keeps one stream to one drafter for all sessions, and opens it again whenever it is lost."""
 
 import asyncio
 import random
@@ -28,30 +28,35 @@ _REFUSALS = {
     pb.Nack.REASON_INTERNAL: Refusal.INTERNAL,
 }
 
-Call = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
+DraftStream = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds."""
+class LinkTimes:
+    """Timing of a stream; all but the number of pings in seconds."""
 
     hello: float = 5.0
     """Longest wait for the handshake."""
     ping: float = 0.5
+    """Time between pings."""
     silent_pings: int = 4
-    """So many pings without any frame in between, and the stream is given up."""
+    """Number of pings without any answer after which the stream is given up."""
     first_retry: float = 0.1
+    """Pause after the first failure; it doubles with each further one."""
     last_retry: float = 2.0
+    """Longest such pause."""
     refused_retry: float = 10.0
-    """Between attempts at a drafter that does not fit."""
+    """Pause before another attempt at a drafter that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How this verifier introduces itself."""
+    """How this verifier introduces itself to drafters."""
 
     verifier_id: str
+    """Names the verifier in the drafters' logs."""
     tokenizer_hash: str
+    """Fingerprint of the target's tokenizer, which a drafter must share."""
     certificates: Certificates | None = None
     """None for plaintext."""
 
@@ -63,21 +68,21 @@ class LinkBroken(Exception):
 class DrafterClient:
     """Moves frames between one link and its drafter."""
 
-    def __init__(self, link: DrafterLink, identity: Identity, times: Times | None = None) -> None:
+    def __init__(self, link: DrafterLink, identity: Identity, times: LinkTimes | None = None) -> None:
         self._link = link
         self._identity = identity
-        self._times = times or Times()
+        self._times = times or LinkTimes()
         self._unanswered = 0
-        self._asked: dict[int, float] = {}
-        """When each ping that has no answer yet was sent."""
+        self._pings: dict[int, float] = {}
+        """When each unanswered ping was sent, by its nonce."""
 
     async def run(self) -> None:
-        """Connect, and again after every loss, until cancelled."""
+        """Connect, and connect again after every loss, until cancelled."""
         retry = self._times.first_retry
         while True:
             try:
-                async with self.greeted() as call:
-                    await self._exchange(call)
+                async with self.greeted() as stream:
+                    await self._exchange(stream)
             except DrafterMismatch as error:
                 self._link.refused(error.message)
                 retry = self._times.refused_retry
@@ -88,30 +93,30 @@ class DrafterClient:
             await asyncio.sleep(retry * random.uniform(0.5, 1.0))
 
     @asynccontextmanager
-    async def greeted(self) -> AsyncIterator[Call]:
-        """A stream whose handshake is done.
+    async def greeted(self) -> AsyncIterator[DraftStream]:
+        """A stream to the drafter, after the handshake.
 
         Raises:
             DrafterMismatch: the drafter does not fit.
             LinkBroken: no answer, or the stream broke inside the context.
         """
         async with open_channel(self._link.address, self._identity.certificates) as channel:
-            call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
+            stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             try:
                 async with asyncio.timeout(self._times.hello):
-                    await self._greet(call)
-                yield call
+                    await self._greet(stream)
+                yield stream
             except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
                 raise LinkBroken(_explain(error)) from error
             finally:
-                call.cancel()
+                stream.cancel()
 
-    async def _greet(self, call: Call) -> None:
+    async def _greet(self, stream: DraftStream) -> None:
         mine = self._identity
         hello = pb.Hello(protocol=PROTOCOL, verifier_id=mine.verifier_id, tokenizer_hash=mine.tokenizer_hash)
         try:
-            await call.write(pb.DraftRequest(hello=hello))
-            ack = (await _read(call)).hello_ack
+            await stream.write(pb.DraftRequest(hello=hello))
+            ack = (await _read(stream)).hello_ack
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
@@ -120,10 +125,10 @@ class DrafterClient:
             raise TokenizerMismatch(f"the tokenizer of {ack.model or 'the drafter'} is not the target's")
         self._link.connected(ack.model, ack.step_seconds)
 
-    async def _exchange(self, call: Call) -> None:
+    async def _exchange(self, stream: DraftStream) -> None:
         self._unanswered = 0
-        self._asked = {}
-        parts = [asyncio.create_task(part) for part in (self._receive(call), self._send(call), self._watch())]
+        self._pings = {}
+        parts = [asyncio.create_task(part) for part in (self._receive(stream), self._send(stream), self._watch())]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -133,16 +138,16 @@ class DrafterClient:
         for part in done:
             part.result()
 
-    async def _receive(self, call: Call) -> None:
+    async def _receive(self, stream: DraftStream) -> None:
         while True:
-            response = await _read(call)
+            response = await _read(stream)
             self._unanswered = 0
             self._take(response)
 
-    async def _send(self, call: Call) -> None:
+    async def _send(self, stream: DraftStream) -> None:
         while True:
             frame = await self._link.outbox.take()
-            await call.write(_frame_to_pb(frame))
+            await stream.write(_frame_to_pb(frame))
 
     async def _watch(self) -> None:
         nonce = 0
@@ -152,7 +157,7 @@ class DrafterClient:
                 raise LinkBroken("no answer to pings")
             nonce += 1
             self._unanswered += 1
-            self._asked[nonce] = time.perf_counter()
+            self._pings[nonce] = time.perf_counter()
             self._link.outbox.ping(nonce)
 
     def _take(self, response: pb.DraftResponse) -> None:
@@ -172,14 +177,14 @@ class DrafterClient:
             self._link.loaded(response.load.sessions, response.load.step_seconds)
 
     def _answered(self, nonce: int) -> None:
-        asked = self._asked.get(nonce)
-        self._asked = {later: sent for later, sent in self._asked.items() if later > nonce}
-        if asked is not None:
-            self._link.round_trip(time.perf_counter() - asked)
+        sent = self._pings.get(nonce)
+        self._pings = {later: at for later, at in self._pings.items() if later > nonce}
+        if sent is not None:
+            self._link.round_trip(time.perf_counter() - sent)
 
 
-async def _read(call: Call) -> pb.DraftResponse:
-    response = await call.read()
+async def _read(stream: DraftStream) -> pb.DraftResponse:
+    response = await stream.read()
     if not isinstance(response, pb.DraftResponse):
         raise LinkBroken("the drafter ended the stream")
     return response

@@ -1,4 +1,4 @@
-"""As many drafter clients as there are drafters: one begins when its drafter is found, and ends when that is gone."""
+"""One client for each drafter: it starts when its drafter is found, and ends when the drafter is gone."""
 
 import asyncio
 from contextlib import aclosing
@@ -9,16 +9,16 @@ from specdec.serving.discovery import Endpoints, Source
 from verifier_service.drafters.client import DrafterClient, Identity
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.metrics import Metrics
+from verifier_service.metrics import VerifierMetrics
 
 _log = structlog.get_logger()
 
 
 class DrafterDiscovery:
-    """Keeps a pool's links to exactly the drafters a source names."""
+    """Keeps the links of a pool to exactly the drafters that a source names."""
 
-    def __init__(self, pool: DrafterPool, identity: Identity, probe: float, metrics: Metrics) -> None:
-        """`probe` is each link's."""
+    def __init__(self, pool: DrafterPool, identity: Identity, probe: float, metrics: VerifierMetrics) -> None:
+        """`probe` is the time in seconds between two waits for a drafter that hangs."""
         self._pool = pool
         self._identity = identity
         self._probe = probe
@@ -26,7 +26,7 @@ class DrafterDiscovery:
         self._clients: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, source: Source) -> None:
-        """Follow the source until cancelled."""
+        """Follow the snapshots of the source until cancelled."""
         async with asyncio.TaskGroup() as tasks, aclosing(source.snapshots()) as snapshots:
             async for endpoints in snapshots:
                 self._replace(endpoints, tasks)

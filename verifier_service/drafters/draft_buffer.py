@@ -1,4 +1,4 @@
-"""The drafted tokens that extend the committed ones; what does not continue the exact prefix never gets in."""
+"""The drafted tokens behind the committed ones; a chunk that does not continue the exact prefix is not taken."""
 
 from collections.abc import Sequence
 
@@ -7,24 +7,24 @@ from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 
 _REMEMBERED = 256
-"""Prefix lengths a late chunk can still be matched at."""
+"""Number of prefix lengths at which a late chunk can still be matched."""
 
 
 class DraftBuffer:
-    """One session's tokens: first the committed ones, then a chain of drafts that continues them."""
+    """One session's tokens: first the committed ones, then the drafts that continue them."""
 
     def __init__(self, committed: Sequence[int], limit: int) -> None:
-        """Begin without drafts; `limit` is the most drafts held."""
+        """Begin without drafts; `limit` is the largest number of drafts held."""
         self._tokens = list(committed)
         self._committed = len(committed)
         self._probs: list[SparseProbs | None] = []
         self._limit = limit
-        # Of the prefixes of length _first, _first + 1, ... up to all tokens.
         self._hashes = [PrefixHash(committed)]
+        """Of the prefixes of length _first, _first + 1, ... up to all tokens."""
         self._first = len(committed)
 
     def __len__(self) -> int:
-        """Drafted tokens."""
+        """Number of drafted tokens."""
         return len(self._tokens) - self._committed
 
     @property
@@ -43,10 +43,10 @@ class DraftBuffer:
         return len(self._tokens)
 
     def add(self, chunk: DraftTokens) -> bool:
-        """Take what a chunk adds, also a late one whose first tokens have been committed meanwhile.
+        """Take the tokens that a chunk adds, also a late one whose first tokens have been committed meanwhile.
 
         Returns:
-            Whether the chain has tokens it did not have; False for a chunk of another prefix.
+            Whether tokens were added; False for a chunk of another prefix.
         """
         if self._hash_at(chunk.base_len) != chunk.prefix_hash:
             return False
@@ -62,20 +62,19 @@ class DraftBuffer:
         return room > 0
 
     def take(self, gamma: int) -> Draft:
-        """The first `gamma` drafts, or as many as there are; they stay until `advance`."""
+        """The first `gamma` drafts, or all where there are fewer; they stay until `advance`."""
         tokens = tuple(self._tokens[self._committed : self._committed + gamma])
         return Draft(tokens, tuple(probs for probs in self._probs[: len(tokens)] if probs is not None))
 
     def advance(self, tokens: Sequence[int], judged: int) -> bool:
-        """Commit what the verdict on the first `judged` drafts made of them.
+        """Commit the tokens of the verdict on the first `judged` drafts.
 
         Drafts behind the committed tokens stay only when the whole draft was accepted and they continue the bonus
-        token: a draft that a verdict has looked at and not committed may never be looked at again, or the output would
-        be biased.
+        token: a draft that was judged and not committed may never be judged again, or the output would be biased.
 
         Returns:
-            False when such drafts had to go although they continue the committed tokens: their drafter believes that
-            they are in use, and must be told to begin again.
+            False when drafts were dropped although they continue the committed tokens: the drafter believes that they
+            are in use, so its session must be opened again.
         """
         same = _common(self._tokens[self._committed :], tokens)
         matching = same == len(tokens)
@@ -89,10 +88,11 @@ class DraftBuffer:
         return not stuck
 
     def clear(self) -> None:
-        """Drop the drafts."""
+        """Drop all drafts."""
         self._truncate(self._committed)
 
     def _hash_at(self, length: int) -> int | None:
+        """The hash of the prefix of that length; None where it is not known (any more)."""
         if not self._first <= length <= self.end:
             return None
         return self._hashes[length - self._first].value
@@ -115,7 +115,7 @@ class DraftBuffer:
 
 
 def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the common prefix."""
+    """Length of the common prefix of two sequences."""
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return index

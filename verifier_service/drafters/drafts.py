@@ -1,57 +1,38 @@
-"""What a session asks of a source of drafts, and the source that has none."""
+"""What a session needs of a source of drafts, and the source that has none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from specdec.rules.draft import NO_DRAFT, Draft
-from verifier_service.generation.rounds import Fallback
+from specdec.wire.generation import Fallback
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What there is to verify this round."""
+    """The draft to verify in a round."""
 
     draft: Draft = NO_DRAFT
     fallback: Fallback = Fallback.NONE
+    """Why the draft is empty although one was wanted."""
     waited: float = 0.0
-    """Seconds."""
+    """Seconds that the round waited for the draft."""
 
 
-class Drafts(Protocol):
-    """A session's source of drafts."""
-
-    def begin(self, gamma: int) -> None:
-        """Ask for a first draft."""
-
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Up to `gamma` drafts; an impatient caller takes what is there."""
-
-    def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Tell what a verdict on `judged` drafts committed, and how many are wanted next."""
-
-    def distrust(self) -> None:
-        """The last draft could not be verified: take no more from where it came from."""
-
-    def close(self) -> None:
-        """The session ends."""
-
-
-class NoDrafts:
-    """Of a session that does not speculate."""
+class Drafts:
+    """A session's source of drafts. This one is for sessions that do not speculate: it does nothing."""
 
     def begin(self, gamma: int) -> None:
-        """Nothing to ask."""
+        """Order a first draft of γ tokens."""
 
     async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Always an empty draft."""
+        """Up to `gamma` drafts; a patient caller waits for them, any other takes those that have come."""
         return Proposal()
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Nobody to tell."""
+        """Report what a verdict on `judged` drafts committed, and order the next γ drafts."""
 
     def distrust(self) -> None:
-        """Nobody to distrust."""
+        """Take no more drafts from the drafter of the last one: it could not be verified."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """End the session."""

@@ -1,55 +1,49 @@
-"""The link to one drafter without its wire: who is served over it, what waits to be sent, and whether it works."""
+"""The link to one drafter, apart from its stream: its sessions, what waits to be sent, and whether it works."""
 
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
 
 import structlog
 
 from specdec.wire.draft import DraftTokens
+from specdec.wire.generation import DrafterState
 from specdec.wire.session import Close, Commit, Open
 from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.listener import Listener, Refusal
 from verifier_service.drafters.outbox import Outbox
-from verifier_service.metrics import Metrics
+from verifier_service.metrics import VerifierMetrics
 
 _TIMEOUTS_IN_A_ROW = 4
-"""Waits in vain, over all sessions, after which the drafter is taken to hang."""
+"""Waits that ended without a draft, over all sessions, after which the drafter is taken to hang."""
 _PINGS = 16
-"""How many round trips are remembered."""
+"""Number of round trips that are remembered."""
 
 _log = structlog.get_logger()
 
 
 class LinkState(StrEnum):
-    """What the link is good for."""
+    """Whether the drafter can be used."""
 
     CONNECTING = "connecting"
     READY = "ready"
     REFUSED = "refused"
-    """The drafter answers but does not fit; tried again now and then."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkStatus:
-    """For people."""
-
-    address: str
-    state: str
-    model: str
+    """The drafter answers but does not fit; it is tried again now and then."""
 
 
 class DrafterLink:
-    """Sessions talk to it from above, the stream's reader and writer from below; all on the event loop."""
+    """Stands between the sessions and the stream to one drafter; all on the event loop.
 
-    def __init__(self, address: str, probe: float, metrics: Metrics) -> None:
-        """`probe` is how often, in seconds, a drafter that hangs is waited for again."""
+    Sessions call `open`, `commit` and `close`; the stream's client calls the other methods.
+    """
+
+    def __init__(self, address: str, probe: float, metrics: VerifierMetrics) -> None:
+        """`probe` is the time in seconds between two waits for a drafter that hangs."""
         self.address = address
         self.state = LinkState.CONNECTING
         self.step_seconds = 0.0
-        """What the drafter says one step takes; 0 before it said."""
+        """Seconds of one draft step, as the drafter reports it; 0 before the first report."""
         self.sessions = 0
-        """What the drafter says it serves, other verifiers' sessions among them."""
+        """Sessions that the drafter reports, those of other verifiers among them."""
         self._round_trips: deque[float] = deque(maxlen=_PINGS)
         self.breaker = Breaker(_TIMEOUTS_IN_A_ROW, probe)
         self.outbox = Outbox()
@@ -60,20 +54,18 @@ class DrafterLink:
         self._enter(LinkState.CONNECTING)
 
     @property
-    def status(self) -> LinkStatus:
-        """State, with the reason of a refusal."""
+    def drafter_state(self) -> DrafterState:
+        """The drafter's address, state and model, with the reason of a refusal."""
         state = f"{self.state}: {self._detail}" if self._detail else self.state.value
-        return LinkStatus(self.address, state, self._model)
+        return DrafterState(self.address, state, self._model)
 
     @property
     def distance(self) -> float:
-        """Least round trip of late, in seconds: what it takes when nobody is busy; 0 before it was measured."""
+        """Least of the last round trips, in seconds: the time without queueing; 0 before the first."""
         return min(self._round_trips, default=0.0)
 
-    # From above.
-
     def open(self, message: Open, listener: Listener) -> None:
-        """Begin a session, or begin it again."""
+        """Begin a session, or begin it again; `listener` gets its messages from now on."""
         self._listeners[message.session_id] = listener
         self.outbox.open(message)
 
@@ -82,15 +74,13 @@ class DrafterLink:
         self.outbox.commit(message)
 
     def close(self, message: Close) -> None:
-        """End a session; its listener hears no more."""
+        """End a session; its listener gets no more messages."""
         if self._listener(message.session_id, message.epoch) is not None:
             del self._listeners[message.session_id]
             self.outbox.close(message)
 
-    # From below.
-
     def connected(self, model: str, step_seconds: float) -> None:
-        """The drafter accepted the conversation."""
+        """Note that the drafter has accepted the stream: it drafts with `model`, in steps of so many seconds."""
         self.outbox = Outbox()
         self._model, self.step_seconds, self._detail = model, step_seconds, ""
         self.breaker.succeeded()
@@ -98,50 +88,50 @@ class DrafterLink:
         _log.info("drafter_ready", address=self.address, model=model)
 
     def refused(self, detail: str) -> None:
-        """The drafter does not fit."""
+        """Note that the drafter does not fit."""
         if detail != self._detail:
             _log.error("drafter_refused", address=self.address, detail=detail)
         self._detail = detail
         self._drop_all(LinkState.REFUSED)
 
     def lost(self, detail: str) -> None:
-        """The stream broke or could not be made."""
+        """Note that the stream broke or could not be made."""
         if self.state is LinkState.READY:
             _log.warning("drafter_lost", address=self.address, detail=detail, sessions=len(self._listeners))
         self._detail = ""
         self._drop_all(LinkState.CONNECTING)
 
     def round_trip(self, seconds: float) -> None:
-        """A ping was answered after so long."""
+        """Note the time from a ping to its answer."""
         self._round_trips.append(seconds)
         self._metrics.drafter_rtt.labels(self.address).set(seconds)
 
     def loaded(self, sessions: int, step_seconds: float) -> None:
-        """The drafter says how busy it is."""
+        """Note what the drafter reports of its load; a step time of 0 is unknown."""
         self.sessions = sessions
         self.step_seconds = step_seconds or self.step_seconds
 
     def gone(self) -> None:
-        """There is no such drafter any more; nothing of it is shown from now on."""
+        """Note that the drafter does not exist any more, and remove its metrics."""
         self.lost("it is gone")
         self._metrics.drafter_rtt.remove(self.address)
         for each in LinkState:
             self._metrics.drafter_up.remove(self.address, each.value)
 
     def drafted(self, message: DraftTokens) -> None:
-        """Drafts came for a session."""
+        """Pass drafted tokens to their session."""
         listener = self._listener(message.session_id, message.epoch)
         if listener is not None:
             listener.drafted(message)
 
     def ended(self, session_id: str, epoch: int, length: int) -> None:
-        """No more drafts come for a session's prefix."""
+        """Pass on that no more drafts come for a session's prefix of that length."""
         listener = self._listener(session_id, epoch)
         if listener is not None:
             listener.ended(length)
 
     def nacked(self, session_id: str, epoch: int, reason: Refusal, detail: str) -> None:
-        """The drafter refuses a session."""
+        """Pass on that the drafter refuses a session, and forget the session."""
         listener = self._listener(session_id, epoch)
         if listener is not None:
             _log.info("draft_nacked", address=self.address, session=session_id, reason=reason.value, detail=detail)
@@ -149,7 +139,7 @@ class DrafterLink:
             listener.refused(reason)
 
     def malformed(self, session_id: str, epoch: int, detail: str) -> None:
-        """The drafter sent nonsense for a session: that session leaves it, the others stay."""
+        """Close a session for which the drafter sent nonsense; the others stay."""
         listener = self._listener(session_id, epoch)
         if listener is not None:
             _log.warning("draft_malformed", address=self.address, session=session_id, detail=detail)

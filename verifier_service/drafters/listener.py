@@ -1,4 +1,4 @@
-"""What a session hears of its drafter."""
+"""What a link reports to a session about its drafter."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -10,32 +10,32 @@ class Refusal(StrEnum):
     """Why a drafter does not serve a session."""
 
     UNKNOWN = "unknown"
-    """Never opened there, or forgotten."""
+    """The session was never opened at the drafter, or the drafter has forgotten it."""
     STALE = "stale"
-    """Older epoch, or a gap."""
+    """The message has an older epoch, or does not continue the tokens that the drafter has."""
     OVERLOADED = "overloaded"
-    """No room."""
+    """The drafter has no room."""
     MALFORMED = "malformed"
-    """One side sent what makes no sense."""
+    """One side sent a message that makes no sense."""
     INTERNAL = "internal"
-    """Drafting failed there."""
+    """Drafting failed."""
 
 
 class Listener(Protocol):
-    """Hears what a drafter says about one session; called on the event loop, must not block."""
+    """Takes a drafter's messages about one session; called on the event loop, must not block."""
 
     @property
     def epoch(self) -> int:
-        """Messages of another epoch are not for this listener."""
+        """The session's epoch; messages of another one are not for this listener."""
 
     def drafted(self, chunk: DraftTokens) -> None:
-        """Tokens came."""
+        """Take drafted tokens."""
 
     def ended(self, length: int) -> None:
-        """No more will come for the prefix of that length, committed and drafted."""
+        """Note that no more tokens come for the prefix of that length, committed and drafted."""
 
     def refused(self, reason: Refusal) -> None:
-        """The drafter does not serve the session; the link has forgotten it."""
+        """Note that the drafter does not serve the session; the link has forgotten it."""
 
     def lost(self) -> None:
-        """The link broke and has forgotten the session."""
+        """Note that the link broke and has forgotten the session."""

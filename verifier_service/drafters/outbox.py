@@ -1,4 +1,4 @@
-"""What waits to be sent to one drafter: per session at most one message of each kind, in an order it understands."""
+"""What waits to be sent to one drafter: at most one message of each kind for each session."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -8,16 +8,17 @@ from specdec.wire.session import Close, Commit, Open
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message's worth; the reader handles opens, then commits, then closes."""
+    """The content of one message; the drafter handles opens, then commits, then closes."""
 
     opens: tuple[Open, ...] = ()
     commits: tuple[Commit, ...] = ()
     closes: tuple[Close, ...] = ()
     ping: int | None = None
+    """Nonce of a ping."""
 
 
 class Outbox:
-    """Everything put in during one turn of the loop, or while the writer was blocked, leaves in one frame."""
+    """Joins all messages of one iteration of the event loop, or of a time when the writer was blocked, in one frame."""
 
     def __init__(self) -> None:
         self._opens: dict[str, Open] = {}
@@ -27,14 +28,14 @@ class Outbox:
         self._filled = asyncio.Event()
 
     def open(self, message: Open) -> None:
-        """An open supersedes whatever waits for its session."""
+        """Put in an open, in place of everything that waits for its session."""
         self._commits.pop(message.session_id, None)
         self._closes.pop(message.session_id, None)
         self._opens[message.session_id] = message
         self._filled.set()
 
     def commit(self, message: Commit) -> None:
-        """A commit joins the one that waits, which it continues."""
+        """Put in a commit, merged into the waiting one that it continues."""
         earlier = self._commits.get(message.session_id)
         if earlier is not None:
             message = replace(message, base_len=earlier.base_len, tokens=earlier.tokens + message.tokens)
@@ -42,19 +43,19 @@ class Outbox:
         self._filled.set()
 
     def close(self, message: Close) -> None:
-        """A close makes what waits for its session pointless."""
+        """Put in a close, in place of everything that waits for its session."""
         self._opens.pop(message.session_id, None)
         self._commits.pop(message.session_id, None)
         self._closes[message.session_id] = message
         self._filled.set()
 
     def ping(self, nonce: int) -> None:
-        """The latest ping is the one that is sent."""
+        """Put in a ping, in place of one that waits."""
         self._ping = nonce
         self._filled.set()
 
     async def take(self) -> Frame:
-        """Wait until there is something, and empty the box."""
+        """Wait until there is a message, and take all of them."""
         await self._filled.wait()
         opens, commits, closes = self._opens.values(), self._commits.values(), self._closes.values()
         frame = Frame(tuple(opens), tuple(commits), tuple(closes), self._ping)

@@ -1,57 +1,61 @@
-"""The drafters there are, and which one a session should use."""
+"""The drafters that are known, and which of them a session uses."""
 
 import math
 from collections.abc import Container, Iterable, Sequence
 
 from specdec.serving.rendezvous import ranking
-from verifier_service.drafters.link import DrafterLink, LinkState, LinkStatus
-from verifier_service.generation.rounds import Fallback
+from specdec.wire.generation import DrafterState, Fallback
+from verifier_service.drafters.link import DrafterLink, LinkState
 
 _NEAR = 0.001
-"""Seconds beyond the least round trip that are as good as that: within a zone it is less, to another one often more."""
-_SHARE = 1.25
-"""How much more than an even share of the sessions a near drafter may have before those that are far are no worse."""
+"""Seconds beyond the least round trip that count as equal to it: less than that within a zone, often more between."""
+_LOAD_FACTOR = 1.25
+"""A near drafter with this many times the mean number of sessions is no better than one that is far."""
 
 
 class DrafterPool:
-    """The links there are."""
+    """The links to all drafters that are known."""
 
     def __init__(self, links: Iterable[DrafterLink] = ()) -> None:
         self._by_address = {link.address: link for link in links}
 
     def add(self, link: DrafterLink) -> None:
-        """A drafter was found."""
+        """Add the link to a drafter that was found."""
         self._by_address[link.address] = link
 
     def remove(self, address: str) -> None:
-        """A drafter is gone: its sessions go on elsewhere."""
+        """Remove a drafter that is gone; its sessions go to others."""
         self._by_address.pop(address).gone()
 
     def choose(self, session_id: str, avoid: Container[str]) -> DrafterLink | None:
-        """The ready link of the greatest hash with the session, but none whose address is in `avoid`.
+        """The ready link of the greatest hash with the session, without those in `avoid`; None when there is none.
 
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
-        Where some drafters are far, in another zone, those that are near are taken as long as they have room.
+        Where some drafters are far, in another zone, the near ones are used while their load allows it.
+
+        Args:
+            session_id: of the session.
+            avoid: addresses of drafters not to use.
         """
         ready = [link for link in self._links if link.state is LinkState.READY and link.address not in avoid]
         candidates = [link.address for link in _near(ready) or ready]
         return self._by_address[ranking(session_id, candidates)[0]] if candidates else None
 
     def absence(self) -> Fallback:
-        """Why `choose` finds nothing."""
+        """Why `choose` finds no link."""
         states = {link.state for link in self._links}
         if LinkState.REFUSED in states and LinkState.READY not in states:
             return Fallback.TOKENIZER
         return Fallback.UNAVAILABLE
 
     def step_seconds(self) -> float | None:
-        """What a draft step takes, by the drafters' own account; None when no one says."""
+        """Seconds of a draft step, the mean of what the drafters report; None when none has reported it."""
         known = [link.step_seconds for link in self._links if link.state is LinkState.READY and link.step_seconds > 0]
         return sum(known) / len(known) if known else None
 
-    def statuses(self) -> list[LinkStatus]:
-        """Every drafter's state."""
-        return [link.status for link in self._links]
+    def states(self) -> list[DrafterState]:
+        """The state of every drafter."""
+        return [link.drafter_state for link in self._links]
 
     @property
     def _links(self) -> Iterable[DrafterLink]:
@@ -59,10 +63,10 @@ class DrafterPool:
 
 
 def _near(links: Sequence[DrafterLink]) -> list[DrafterLink]:
-    """Those of the least distance, without any that has much more than its share; none when all are as near."""
+    """The links of the least distance, without those of too high a load; empty when all are equally near."""
     reach = min((link.distance for link in links), default=0.0) + _NEAR
     near = [link for link in links if link.distance <= reach]
     if len(near) == len(links):
         return []
-    share = math.ceil(_SHARE * (sum(link.sessions for link in links) + 1) / len(links))
-    return [link for link in near if link.sessions < share]
+    most = math.ceil(_LOAD_FACTOR * (sum(link.sessions for link in links) + 1) / len(links))
+    return [link for link in near if link.sessions < most]

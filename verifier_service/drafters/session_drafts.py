@@ -1,195 +1,189 @@
-"""Where one session's drafts come from; whatever happens to the drafter, the session goes on."""
+"""One session's drafts, from the drafter that serves it now; whatever happens to the drafter, the session goes on."""
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from specdec.wire.draft import DraftTokens
+from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, Open
-from verifier_service.batching.costs import DraftCost
+from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
-from verifier_service.drafters.drafts import Proposal
+from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.listener import Refusal
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.generation.job import Job
-from verifier_service.generation.rounds import Fallback
 
-_CHAIN_LIMIT = 128
-"""Most drafts held for one session: no drafter of this protocol comes near."""
+_MOST_DRAFTS = 128
+"""Most drafts held for one session; drafters send far fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What waiting for drafts costs, and what it is worth."""
-
-    costs: DraftCost
-    """Where waits are noted."""
-    worth: Callable[[int, int], float]
-    """Seconds of waiting that γ drafts are worth, given how many are there."""
-
-
-class RemoteDrafts:
-    """Drafts of one session from whichever drafter serves it now; a Listener of that drafter's link."""
+class RemoteDrafts(Drafts):
+    """Drafts of one session from the drafter that the pool chooses; a Listener of that drafter's link."""
 
     def __init__(
         self,
-        job: Job,
+        call: GenerationCall,
         max_len: int,
         pool: DrafterPool,
         settings: DraftingSettings,
-        price: Price,
+        costs: MeasuredCosts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a source that is not open anywhere yet.
+        """Make a source that is not open at any drafter yet.
 
         Args:
-            job: what the session is.
-            max_len: length the sequence may reach.
-            pool: the drafters.
+            call: the session's generation.
+            max_len: tokens that the sequence may reach.
+            pool: of the drafters.
             settings: how long to wait at most, and when to try again.
-            price: of waiting.
-            clock: seconds.
+            costs: learn from every wait, and say how long one pays.
+            clock: gives seconds.
         """
-        self._job = job
+        self._call = call
         self._max_len = max_len
         self._pool = pool
         self._settings = settings
-        self._price = price
+        self._costs = costs
         self._clock = clock
-        self._chain = DraftBuffer(job.tokens, _CHAIN_LIMIT)
+        self._buffer = DraftBuffer(call.tokens, _MOST_DRAFTS)
         self._patience = Breaker(1, settings.probe)
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
+        """Committed tokens that the drafter does not know yet."""
         self._ended: int | None = None
-        self._strikes = 0
+        """The prefix length for which no more drafts come."""
+        self._forgotten = 0
+        """How often in a row the drafter did not know the session."""
         self._avoid: dict[str, tuple[float, Fallback]] = {}
-        self._news = asyncio.Event()
+        """Until when to avoid each drafter, and why, by address."""
+        self._changed = asyncio.Event()
 
     @property
     def epoch(self) -> int:
         """The session's fencing number."""
-        return self._job.epoch
+        return self._call.epoch
 
     def begin(self, gamma: int) -> None:
-        """Open the session at a drafter, when there is one."""
+        """Open the session at a drafter, when one can be used."""
         if gamma:
-            self._bind(gamma)
+            self._open(gamma)
 
     async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Take what is there, after a wait for `gamma` drafts that ends when no more come or it is worth no more."""
+        """Take the drafts that have come.
+
+        A patient caller first waits until there are γ, or no more come, or waiting does not pay any more.
+        """
         if gamma == 0:
             return Proposal()
-        self._bind(gamma)
+        self._open(gamma)
         if self._link is None:
             return Proposal(fallback=self._absence())
         started = self._clock()
-        waits = patient and not self._complete(gamma) and self._may_wait(self._link, started)
-        if waits:
-            await self._wait(self._link, gamma)
-        draft = self._chain.take(gamma)
+        if patient and not self._complete(gamma):
+            await self._wait(self._link, gamma, started)
+        draft = self._buffer.take(gamma)
         waited = self._clock() - started
         if draft.tokens and patient:
-            self._price.costs.observe(len(draft.tokens), waited)
+            self._costs.drafts.observe(len(draft.tokens), waited)
         return Proposal(draft, Fallback.NONE if draft.tokens else self._reason(patient), waited)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Advance the chain and send the verdict; with gamma 0 it is kept until drafts are wanted again."""
-        in_step = self._chain.advance(tokens, judged)
+        """Commit in the buffer and at the drafter; with γ = 0 the drafter learns of it when drafts are wanted again."""
+        in_step = self._buffer.advance(tokens, judged)
         if self._link is None:
             return
         if not in_step:
-            self._leave()
+            self.close()
             return
         self._unsent += tuple(tokens)
         if gamma:
-            base_len = self._chain.committed_len - len(self._unsent)
-            self._link.commit(Commit(self._job.session_id, self.epoch, base_len, self._unsent, gamma))
+            base_len = self._buffer.committed_len - len(self._unsent)
+            self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
             self._unsent = ()
 
     def distrust(self) -> None:
-        """Stay away from this drafter for good."""
+        """Leave this drafter and never come back."""
         if self._link is not None:
-            self._link.malformed(self._job.session_id, self.epoch, "the draft could not be verified")
+            self._link.malformed(self._call.session_id, self.epoch, "the draft could not be verified")
 
     def close(self) -> None:
-        """Tell the drafter."""
+        """End the session at the drafter; a round that wants drafts opens it again."""
         if self._link is not None:
-            self._leave()
+            self._link.close(Close(self._call.session_id, self.epoch))
+            self.lost()
 
     def drafted(self, message: DraftTokens) -> None:
-        """Take the tokens if they continue this session's."""
-        if self._chain.add(message):
-            self._strikes = 0
+        """Take drafted tokens if they continue this session's."""
+        if self._buffer.add(message):
+            self._forgotten = 0
             self._patience.succeeded()
-            self._news.set()
+            self._changed.set()
 
     def ended(self, length: int) -> None:
-        """Stop waiting once everything up to `length` is here."""
+        """Note that no drafts come behind `length`, so that a wait ends when all up to it have come."""
         self._ended = length
-        self._news.set()
+        self._changed.set()
 
     def refused(self, reason: Refusal) -> None:
-        """Go elsewhere, or come back later."""
+        """Avoid this drafter for a time that depends on the reason."""
         if self._link is not None:
             self._avoid[self._link.address] = self._penalty(reason)
         self.lost()
 
     def lost(self) -> None:
-        """Go on without."""
+        """Go on without this drafter and its drafts."""
         self._link = None
-        self._chain.clear()
-        self._news.set()
+        self._buffer.clear()
+        self._changed.set()
 
-    def _bind(self, gamma: int) -> None:
+    def _open(self, gamma: int) -> None:
+        """Open the session at a drafter unless it is open; without effect when there is none."""
         if self._link is not None:
             return
         now = self._clock()
         self._avoid = {address: until for address, until in self._avoid.items() if until[0] > now}
-        self._link = self._pool.choose(self._job.session_id, self._avoid)
+        self._link = self._pool.choose(self._call.session_id, self._avoid)
         if self._link is None:
             return
-        job, tokens = self._job, self._chain.committed
+        call = self._call
         self._unsent, self._ended = (), None
         opening = Open(
-            job.session_id,
-            job.epoch,
-            tokens,
-            job.prompt_len,
-            job.params,
-            job.rule,
+            call.session_id,
+            call.epoch,
+            self._buffer.committed,
+            call.prompt_len,
+            call.sampling,
+            call.speculation.mode,
             gamma,
             self._max_len,
-            job.cache_salt,
+            call.cache_salt,
         )
         self._link.open(opening, self)
 
-    def _leave(self) -> None:
-        if self._link is not None:
-            self._link.close(Close(self._job.session_id, self.epoch))
-        self.lost()
-
     def _complete(self, gamma: int) -> bool:
-        ended = self._ended is not None and self._chain.committed_len <= self._ended <= self._chain.end
-        return ended or len(self._chain) >= gamma
+        """Whether γ drafts have come, or all that will."""
+        ended = self._ended is not None and self._buffer.committed_len <= self._ended <= self._buffer.end
+        return ended or len(self._buffer) >= gamma
 
-    def _may_wait(self, link: DrafterLink, now: float) -> bool:
-        return self._patience.allows(now) and link.breaker.allows(now)
-
-    async def _wait(self, link: DrafterLink, gamma: int) -> None:
-        worth = self._price.worth(len(self._chain), gamma)
+    async def _wait(self, link: DrafterLink, gamma: int, now: float) -> None:
+        """Wait for γ drafts, if waits of this session and waits for this drafter are allowed at time `now`."""
+        if not (self._patience.allows(now) and link.breaker.allows(now)):
+            return
+        # A caller who fixes γ gets it, whatever it costs; the others wait for a late draft only while that pays.
+        fixed = self._call.speculation.gamma is not None
+        worth = math.inf if fixed else self._costs.worth_waiting(len(self._buffer), gamma)
         try:
             async with asyncio.timeout(min(self._settings.timeout, worth)):
                 while self._link is link and not self._complete(gamma):
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             hangs = worth >= self._settings.timeout
-            if hangs or not len(self._chain):
+            if hangs or not len(self._buffer):
                 self._patience.failed(self._clock())
             if hangs:
                 link.breaker.failed(self._clock())
@@ -197,7 +191,7 @@ class RemoteDrafts:
             link.breaker.succeeded()
 
     def _reason(self, patient: bool) -> Fallback:
-        """Why an open session has no draft."""
+        """Why a session that was open has no draft."""
         if self._link is None:
             return self._absence()
         if self._complete(1):
@@ -205,11 +199,12 @@ class RemoteDrafts:
         return Fallback.TIMEOUT if patient else Fallback.NONE
 
     def _absence(self) -> Fallback:
+        """Why no drafter can be used."""
         reasons = {reason for _, reason in self._avoid.values()}
         return Fallback.OVERLOADED if Fallback.OVERLOADED in reasons else self._pool.absence()
 
     def _penalty(self, reason: Refusal) -> tuple[float, Fallback]:
-        """Until when to stay away after a refusal, and what to call it."""
+        """Until when to avoid a drafter after a refusal, and the reason to report meanwhile."""
         now = self._clock()
         match reason:
             case Refusal.OVERLOADED:
@@ -219,7 +214,7 @@ class RemoteDrafts:
             case Refusal.INTERNAL:
                 return now + self._settings.overload_pause, Fallback.UNAVAILABLE
             case Refusal.UNKNOWN | Refusal.STALE:
-                # The first time, opening again is the cure; after that it is tried less and less often.
-                self._strikes += 1
-                pause = self._settings.probe * 2.0 ** min(self._strikes - 2, 6) if self._strikes > 1 else 0.0
+                # The first time, opening the session again helps; after that it is tried less and less often.
+                self._forgotten += 1
+                pause = self._settings.probe * 2.0 ** min(self._forgotten - 2, 6) if self._forgotten > 1 else 0.0
                 return now + pause, Fallback.UNAVAILABLE

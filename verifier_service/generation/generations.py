@@ -1,103 +1,97 @@
-"""Takes jobs: checks them, gives each its session with everything it needs, and counts what comes out."""
+"""The generations of a process: each call is checked, gets a session of its own, and has its rounds counted."""
 
-import math
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import count
+from typing import Literal
 
-from verifier_service.batching.batch_plan import KvRequest, rank
-from verifier_service.batching.costs import Costs
+from specdec.rules.params import Mode
+from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+from verifier_service.batching.batch_plan import Row, rank
+from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.drafts import Drafts, NoDrafts
+from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.session_drafts import Price, RemoteDrafts
-from verifier_service.generation.job import Job, Limits, check
-from verifier_service.generation.rounds import Round
+from verifier_service.drafters.session_drafts import RemoteDrafts
+from verifier_service.generation.limits import check, length_limit
 from verifier_service.generation.runs import Run, Runs
 from verifier_service.generation.session import Session, Target
-from verifier_service.metrics import Metrics
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the sessions of a process share."""
-
-    target: Target
-    pool: DrafterPool
-    costs: Costs
-    metrics: Metrics
+from verifier_service.metrics import VerifierMetrics
 
 
 class Generations:
-    """The one place where a job becomes a run."""
+    """Begins generations and keeps track of those that run."""
 
-    def __init__(self, settings: VerifierSettings, limits: Limits, parts: Parts) -> None:
+    def __init__(
+        self,
+        settings: VerifierSettings,
+        info: VerifierInfo,
+        target: Target,
+        pool: DrafterPool,
+        costs: MeasuredCosts,
+        metrics: VerifierMetrics,
+    ) -> None:
+        """`info` has the limits that calls must keep; the other parts are shared by all sessions."""
         self._settings = settings
-        self._limits = limits
-        self._parts = parts
+        self._info = info
+        self._target = target
+        self._pool = pool
+        self._costs = costs
+        self._metrics = metrics
         self._runs = Runs()
         self._numbers = count()
 
-    def start(self, job: Job) -> Run:
+    def start(self, call: GenerationCall) -> Run:
         """Begin a generation.
 
         Raises:
-            RequestError: the job breaks a limit.
-            Fenced: its epoch is over.
+            RequestError: the call breaks a limit.
+            Fenced: a higher epoch of the session has been seen.
         """
-        check(job, self._limits)
-        return self._runs.start(job.session_id, job.epoch, _Counted(self._session(job), self._parts))
+        check(call, self._info)
+        return self._runs.start(call.session_id, call.epoch, self._session(greedy_as_coupled(call)).run())
 
     async def drain(self, limit: float) -> int:
-        """Let what runs finish, but no longer than `limit` seconds; how many generations did not."""
+        """Wait for the running generations for at most `limit` seconds, then end the rest; returns how many."""
         return await self._runs.drain(limit)
 
-    def _session(self, job: Job) -> Session:
-        parts, limit = self._parts, job.length_limit(self._limits.context_length)
-        gamma = self._gamma(job)
-        controller = parts.costs.controller(gamma)
-        drafts = NoDrafts() if gamma == 0 else self._drafts(job, limit)
-        name = f"{job.session_id}#{next(self._numbers)}"
-        claim = KvRequest(name, limit, rank(job.priority, time.monotonic()), job.cache_salt)
-        return Session(claim, job, self._settings.chunk_tokens, (parts.target, drafts, controller))
+    def _session(self, call: GenerationCall) -> Session:
+        limit = length_limit(call, self._info.context_length)
+        gamma = fixed_gamma(call, self._settings.gamma, self._info.gamma_max)
+        drafts = Drafts()
+        if gamma != 0:
+            drafts = RemoteDrafts(call, limit, self._pool, self._settings.drafting, self._costs)
+        name = f"{call.session_id}#{next(self._numbers)}"
+        admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0)
+        controller = self._costs.controller(gamma)
+        return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 
-    def _drafts(self, job: Job, limit: int) -> Drafts:
-        """A caller who fixes γ gets it, whatever it costs; for the others a late draft is not waited for in vain."""
-        costs = self._parts.costs
-        worth = costs.worth_waiting if job.speculation.gamma is None else lambda *_: math.inf
-        return RemoteDrafts(job, limit, self._parts.pool, self._settings.drafting, Price(costs.drafts, worth))
-
-    def _gamma(self, job: Job) -> int | None:
-        """The γ the request or the settings fix; None when it follows the costs."""
-        if not job.may_speculate:
-            return 0
-        if job.speculation.gamma is not None:
-            return job.speculation.gamma
-        default = self._settings.gamma
-        return None if default == "auto" else min(default, self._limits.gamma_max)
-
-
-class _Counted:
-    """A session whose rounds are counted."""
-
-    def __init__(self, session: Session, parts: Parts) -> None:
-        self._session = session
-        self._parts = parts
-
-    async def run(self) -> AsyncGenerator[Round, None]:
-        """The session's rounds."""
-        async with aclosing(self._session.run()) as rounds:
-            async for done in rounds:
-                self._count(done)
-                yield done
-
-    def _count(self, done: Round) -> None:
-        costs, metrics = self._parts.costs, self._parts.metrics
-        metrics.count(done)
+    def _count(self, done: Round, awaited: int) -> None:
+        """Count a round that waited for `awaited` drafts, and learn from it."""
+        costs, metrics = self._costs, self._metrics
+        metrics.count(done, awaited)
         costs.accepted(len(done.draft), done.accepted)
         metrics.alpha.set(costs.alpha)
         metrics.c.set(costs.c())
         metrics.plain_seconds.set(costs.passes.step() or 0.0)
-        metrics.beta.set(costs.beta())
+        metrics.beta.set(costs.passes.beta())
+
+
+def greedy_as_coupled(call: GenerationCall) -> GenerationCall:
+    """The call in mode coupled where that commits the same tokens as its own mode for less work.
+
+    At temperature 0 every exact mode commits the target's likeliest tokens, and coupled drafts need no q̂.
+    """
+    exact = call.speculation.mode is not Mode.OFF and not call.speculation.lossy
+    if call.sampling.temperature > 0.0 or not exact:
+        return call
+    return replace(call, speculation=replace(call.speculation, mode=Mode.COUPLED))
+
+
+def fixed_gamma(call: GenerationCall, default: int | Literal["auto"], gamma_max: int) -> int | None:
+    """The γ that the call or the settings fix; 0 is plain decoding, None follows the measured costs."""
+    if call.speculation.mode is Mode.OFF:
+        return 0
+    if call.speculation.gamma is not None:
+        return call.speculation.gamma
+    return None if default == "auto" else min(default, gamma_max)

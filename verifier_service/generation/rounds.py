@@ -1,75 +1,37 @@
-"""What a session yields: one frozen Round per verdict, and the cut that ends a generation inside one."""
+"""From a verdict to a round: where the generation ends inside a verdict, the rest of it is cut off."""
 
 from collections.abc import Container
-from dataclasses import dataclass
-from enum import StrEnum
 
 from specdec.rules.draft import Verdict
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import FinishReason, Origin
+from specdec.rules.params import FinishReason
+from specdec.wire.generation import Round
 
 
-class Fallback(StrEnum):
-    """Why a round that wanted a draft had none."""
+def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
+    """The round that commits a verdict, up to the earliest of a stop id, which is kept itself, and the limit.
 
-    NONE = ""
-    UNAVAILABLE = "drafter_unavailable"
-    TIMEOUT = "draft_timeout"
-    TOKENIZER = "tokenizer_mismatch"
-    OVERLOADED = "overloaded"
+    Args:
+        verdict: of the draft behind the committed tokens.
+        base_len: committed tokens before this round.
+        limit: sequence length at which the generation ends, more than `base_len`.
+        stop_ids: ids that end the generation.
 
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds of one round."""
-
-    draft: float = 0.0
-    """Waiting for the draft."""
-    queue: float = 0.0
-    """Waiting for a place in a batch."""
-    verify: float = 0.0
-    """Target pass and verdict of the whole batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What of a verdict is committed; every count is of what was kept."""
-
-    tokens: tuple[int, ...]
-    origins: tuple[Origin, ...]
-    accepted: int
-    finish: FinishReason | None
-    logprobs: tuple[TokenLogprobs, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One draft and its verdict, after the cut."""
-
-    base_len: int
-    """Committed length before this round."""
-    tokens: tuple[int, ...]
-    """At least one, except in the only round of a generation that had ended before."""
-    origins: tuple[Origin, ...]
-    draft: tuple[int, ...]
-    accepted: int
-    """Drafts among `tokens`."""
-    finish: FinishReason | None
-    fallback: Fallback
-    timing: Timing
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of `tokens`; empty when nobody asked."""
-    asked: int = 0
-    """Drafts it waited for; 0 when it took what there was."""
-
-
-def cut(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:
-    """Keep a verdict up to the earliest of an end id, which is kept itself, and `room` tokens (at least 1)."""
+    Returns:
+        A round whose counts are of the tokens that were kept; its draft, its fallback and its timing are not set.
+    """
+    room = limit - base_len
     tokens = verdict.tokens[:room]
-    end = next((index for index, token in enumerate(tokens) if token in end_ids), None)
     finish = FinishReason.LENGTH if len(verdict.tokens) >= room else None
-    if end is not None:
-        tokens = tokens[: end + 1]
+    stop = next((index for index, token in enumerate(tokens) if token in stop_ids), None)
+    if stop is not None:
+        tokens = tokens[: stop + 1]
         finish = FinishReason.STOP
     count = len(tokens)
-    return Cut(tokens, verdict.origins[:count], min(verdict.accepted, count), finish, verdict.logprobs[:count])
+    return Round(
+        base_len=base_len,
+        tokens=tokens,
+        origins=verdict.origins[:count],
+        accepted=min(verdict.accepted, count),
+        finish=finish,
+        logprobs=verdict.logprobs[:count],
+    )

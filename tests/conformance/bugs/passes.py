@@ -9,7 +9,7 @@ from torch import Tensor
 from drafter_service.app import _load_engine
 from drafter_service.drafters import model
 from drafter_service.drafters.model import ModelDrafter
-from specdec.engine import self_check
+from specdec.engine import Engine, self_check
 from specdec.engine.attention import Rule
 from specdec.engine.host.packed_step import SlabSpan
 from specdec.rules.params import SamplingParams
@@ -18,19 +18,19 @@ from tests.conformance.bugs.service import Plant, rolled_back
 from tests.conformance.bugs.value import Bug, Law, everywhere
 from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import ScheduledChunk
-from verifier_service.batching.target_pass import Result, TargetEngine, verify_batch
+from verifier_service.batching.target_pass import Result, verify_batch
 from verifier_service.drafters.session_drafts import RemoteDrafts
 
 
 def failure_kept(patch: pytest.MonkeyPatch) -> None:
     """What a failed pass wrote stays, and the next try goes behind it."""
 
-    def planted(engine: TargetEngine, batch: Sequence[ScheduledChunk]) -> list[Result]:
+    def planted(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
         try:
             return target_pass._pass(engine, batch)
         except Exception as error:  # noqa: BLE001 - as in the original
             if len(batch) > 1:
-                return [planted(engine, [share])[0] for share in batch]
+                return [planted(engine, [chunk])[0] for chunk in batch]
             return [target_pass._without_draft(engine, batch[0], error)]
 
     everywhere(patch, verify_batch, planted)

@@ -28,7 +28,7 @@ def lenience_of_the_batch(patch: pytest.MonkeyPatch) -> None:
     """One lenient row makes every row of the pass lenient."""
 
     def planted(rows: Sequence[Row]) -> list[float] | None:
-        least = min(row.lenience for row in rows)
+        least = min(row.call.speculation.lenience for row in rows)
         return [least] * len(rows) if least < 1.0 else None
 
     patch.setattr(target_pass, "_lenience", planted)
@@ -64,7 +64,7 @@ def logprobs_of_p(patch: pytest.MonkeyPatch) -> None:
     def planted(
         rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]
     ) -> list[Verdict]:
-        params = [row.params for row in rows for _ in range(len(row.draft.tokens) + 1)]
+        params = [row.call.sampling for row in rows for _ in range(len(row.draft.tokens) + 1)]
         p = probabilities(logits, params, [History()] * len(params))
         return scored(rows, starts, p.clamp_min(1e-30).log(), verdicts)
 

@@ -11,9 +11,10 @@ from gateway.text.stops import held_length
 from specdec.engine import NativeEngine, facts
 from specdec.rules.draft import Verdict
 from specdec.rules.params import FinishReason
+from specdec.wire.generation import Round
 from tests.conformance.bugs.value import Bug, Law, everywhere
 from verifier_service.app import load_engine
-from verifier_service.generation.rounds import Cut, cut
+from verifier_service.generation.rounds import cut
 from verifier_service.generation.session import Session
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -67,14 +68,14 @@ def padding_unmasked(patch: pytest.MonkeyPatch) -> None:
 
 def ends_overlooked(patch: pytest.MonkeyPatch) -> None:
     """An end token inside the accepted drafts does not end the round."""
-    everywhere(patch, cut, lambda verdict, end_ids, room: cut(verdict, (), room))
+    everywhere(patch, cut, lambda verdict, base_len, limit, stop_ids: cut(verdict, base_len, limit, ()))
 
 
 def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
     """Accepted drafts behind the end are counted."""
 
-    def planted(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:
-        return replace(cut(verdict, end_ids, room), accepted=verdict.accepted)
+    def planted(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
+        return replace(cut(verdict, base_len, limit, stop_ids), accepted=verdict.accepted)
 
     everywhere(patch, cut, planted)
 
@@ -82,9 +83,9 @@ def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
 def limit_before_end(patch: pytest.MonkeyPatch) -> None:
     """Where a round reaches the limit, an earlier end is not looked for."""
 
-    def planted(verdict: Verdict, end_ids: Container[int], room: int) -> Cut:
-        found = cut(verdict, end_ids, room)
-        late = len(verdict.tokens) >= room
+    def planted(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
+        found = cut(verdict, base_len, limit, stop_ids)
+        late = len(verdict.tokens) >= limit - base_len
         return replace(found, finish=FinishReason.LENGTH) if late else found
 
     everywhere(patch, cut, planted)

@@ -40,7 +40,7 @@ def late_drafts() -> float:
     commit = RemoteDrafts.commit
 
     def then_late(drafts: RemoteDrafts, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        committed, drafted = drafts._chain.committed, drafts._chain.take(LENGTH).tokens
+        committed, drafted = drafts._buffer.committed, drafts._buffer.take(LENGTH).tokens
         commit(drafts, tokens, judged, gamma)
         behind, late = drafted[: len(tokens)], drafted[len(tokens) :]
         if behind != tuple(tokens):
@@ -64,7 +64,7 @@ def lost_drafts() -> float:
 
 
 def _chunk(drafts: RemoteDrafts, prefix: tuple[int, ...], tokens: tuple[int, ...]) -> DraftTokens:
-    return DraftTokens(drafts._job.session_id, drafts.epoch, len(prefix), PrefixHash(prefix).value, Draft(tokens))
+    return DraftTokens(drafts._call.session_id, drafts.epoch, len(prefix), PrefixHash(prefix).value, Draft(tokens))
 
 
 def _sure(sessions: int, ahead: int) -> list[Done]:

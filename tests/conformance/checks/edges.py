@@ -13,11 +13,14 @@ from specdec.rules import acceptance, rng, sampling, verification
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.rules.sampling import History
+from specdec.wire.generation import Round
 from tests.conformance.checks.value import Check, count
 from tests.gateway_fakes import ByteTokenizer
 from verifier_service.generation import rounds
 
 END = 0
+BASE_LEN = 7
+"""Committed tokens before the cuts."""
 TEXT = "aéa €nd n"
 STOP = "nd"
 
@@ -80,13 +83,12 @@ def wrong_cuts() -> float:
     for drafted, room in product(range(4), range(1, 5)):
         for accepted in range(drafted + 1):
             for tokens in product((END, 1), repeat=accepted + 1):
-                bad += rounds.cut(Verdict(tokens, accepted, drafted), {END}, room) != _cut(
-                    tokens, accepted, drafted, room
-                )
+                cut = rounds.cut(Verdict(tokens, accepted, drafted), BASE_LEN, BASE_LEN + room, {END})
+                bad += cut != _cut(tokens, accepted, drafted, room)
     return bad
 
 
-def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> rounds.Cut:
+def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Round:
     """Token by token: the earliest of an end and the last place ends it, an end first where both are."""
     kept: list[int] = []
     finish = None
@@ -96,7 +98,8 @@ def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> rou
             finish = FinishReason.STOP if token == END else FinishReason.LENGTH
             break
     origins = Verdict(tokens, accepted, drafted).origins[: len(kept)]
-    return rounds.Cut(tuple(kept), origins, sum(origin is Origin.ACCEPTED for origin in origins), finish)
+    accepted = sum(origin is Origin.ACCEPTED for origin in origins)
+    return Round(base_len=BASE_LEN, tokens=tuple(kept), origins=origins, accepted=accepted, finish=finish)
 
 
 def wrong_texts() -> float:

@@ -9,7 +9,8 @@ import torch
 
 from specdec.engine import NativeEngine
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall
 from tests.conformance.checks.value import Check, count
 from tests.conformance.folders import root
 from tests.conformance.greedy import answers, differing
@@ -46,22 +47,31 @@ def wrong_after_a_failure() -> float:
     """Verdicts and lengths of sessions that change because one in their pass has a draft that cannot be judged."""
     flat = SparseProbs(torch.arange(VOCAB_SIZE), torch.ones(VOCAB_SIZE, dtype=torch.int64))
     elsewhere = SparseProbs(torch.tensor([0]), torch.tensor([9]))
-    rows = [
-        Row(f"s{seed}", PROMPT, Mode.REJECTION, SamplingParams(seed=seed), Draft((seed % 7, 1), (flat, flat)))
-        for seed in range(SESSIONS)
-    ]
+    rows = [_row(seed, Draft((seed % 7, 1), (flat, flat))) for seed in range(SESSIONS)]
     alone = [_judged([row])[0] for row in [replace(rows[0], draft=NO_DRAFT), *rows[1:]]]
     together = _judged([replace(rows[0], draft=Draft((1, 1), (elsewhere, elsewhere))), *rows[1:]])
     return sum(one != other for one, other in zip(alone, together, strict=True))
+
+
+def _row(seed: int, draft: Draft) -> Row:
+    call = GenerationCall(
+        tokens=PROMPT,
+        prompt_len=len(PROMPT),
+        sampling=SamplingParams(seed=seed),
+        max_tokens=len(PROMPT),
+        stop_token_ids=(),
+        speculation=Speculation(Mode.REJECTION),
+    )
+    return Row(call, f"s{seed}", rank=0.0, limit=4 * len(PROMPT), tokens=PROMPT, goal=len(PROMPT), draft=draft)
 
 
 def _judged(rows: Sequence[Row]) -> list[tuple[target_pass.Result, int]]:
     """Each row's verdict and the length of its KV after that."""
     engine = NativeEngine.load(small().target, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
     for row in rows:
-        engine.admit(row.session, 4 * len(PROMPT))
+        engine.admit(row.kv_name, row.limit)
     results = target_pass.verify_batch(engine, [ScheduledChunk(row, 0, row.goal) for row in rows])
-    return [(result, engine.length(row.session)) for row, result in zip(rows, results, strict=True)]
+    return [(result, engine.length(row.kv_name)) for row, result in zip(rows, results, strict=True)]
 
 
 CHECKS: tuple[Check, ...] = (

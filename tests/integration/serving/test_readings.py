@@ -18,32 +18,33 @@ from specdec.serving.metrics import serve_metrics
 from specdec.serving.prometheus import Prometheus
 from specdec.serving.readings import COUNTERS, GAUGES, MetricsUnreadable
 from specdec.serving.scraper import Scraper
-from verifier_service.generation.rounds import Fallback, Round, Timing
-from verifier_service.metrics import Metrics
+from specdec.wire.generation import Round
+from verifier_service.metrics import VerifierMetrics
 
 pytestmark = pytest.mark.integration
 
 
-def a_round(asked: int, drafted: int, accepted: int) -> Round:
+def a_round(drafted: int, accepted: int) -> Round:
     """Accepted drafts and one token more."""
     last = Origin.BONUS if accepted == drafted else Origin.RECOVERED
     origins = (Origin.ACCEPTED,) * accepted + (last,)
-    return Round(0, (1,) * len(origins), origins, (1,) * drafted, accepted, None, Fallback.NONE, Timing(), asked=asked)
+    tokens = (1,) * len(origins)
+    return Round(base_len=0, tokens=tokens, origins=origins, draft=(1,) * drafted, accepted=accepted)
 
 
 class Services:
     """A verifier's and a drafter's metrics, each on a port."""
 
     def __init__(self) -> None:
-        self.verifier = Metrics(CollectorRegistry())
+        self.verifier = VerifierMetrics(CollectorRegistry())
         self.drafter = DrafterMetrics(CollectorRegistry())
 
     def work(self) -> None:
         """Ten rounds of four drafts in five passes, three of them starved."""
         for _ in range(7):
-            self.verifier.count(a_round(4, 4, 3))
+            self.verifier.count(a_round(4, 3), awaited=4)
         for _ in range(3):
-            self.verifier.count(a_round(4, 2, 2))
+            self.verifier.count(a_round(2, 2), awaited=4)
         for _ in range(5):
             self.verifier.pass_seconds.observe(0.02)
             self.verifier.batch_rows.observe(2)
@@ -83,7 +84,7 @@ def test_a_second_look_sees_only_what_happened_since(services: tuple[Services, l
     made.work()
     scraper = Scraper()
     scraper.read(urls)
-    made.verifier.count(a_round(2, 2, 0))
+    made.verifier.count(a_round(2, 0), awaited=2)
     reading = scraper.read(urls)
     assert (reading.alpha, reading.gamma, reading.starvation) == (0.0, 2.0, 0.0)
     assert reading.draft_step is None

@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from protos.common.v1 import common_pb2
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.engine import NativeEngine
@@ -89,15 +88,14 @@ class Client:
         params: SamplingParams | None = None,
         max_tokens: int = LENGTH,
         stop: Sequence[int] = (),
-        mode: Mode | None = None,
+        mode: Mode = Mode.REJECTION,
         gamma: int | None = None,
         lenience: float | None = None,
         logprobs: int | None = None,
         salt: str = "",
     ) -> Any:
         """Begin a generation."""
-        speculation = pb.Speculation(gamma=gamma, lenience=lenience)
-        speculation.mode = mode_to_pb(mode) if mode else common_pb2.VERIFICATION_MODE_UNSPECIFIED
+        speculation = pb.Speculation(mode=mode_to_pb(mode), gamma=gamma, lenience=lenience)
         return self.stub.Generate(
             pb.GenerateRequest(
                 session_id=session,

@@ -8,41 +8,17 @@ import pytest
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
 from tests.integration.verifier.conftest import LENGTH, PROMPT, House, Target, output, reasons
+from tests.integration.verifier.draft_scripts import (
+    beyond,
+    corrupt_hash,
+    malformed,
+    oracle,
+    outside_vocabulary,
+    silent,
+    stale,
+    wrong,
+)
 from tests.integration.verifier.scripted_drafter import Script, Seen, drafts, eventually
-
-
-def oracle(target: Target) -> Script:
-    """Drafts exactly what the target will say."""
-
-    def script(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-        text = target.greedy(seen.tokens[: seen.prompt_len], LENGTH)
-        done = len(seen.tokens) - seen.prompt_len
-        return [drafts(seen, text[done : done + gamma])] if text[done : done + gamma] else []
-
-    return script
-
-
-def wrong(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    return [drafts(seen, [7] * gamma)]
-
-
-def corrupt_hash(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    return [drafts(seen, [7] * gamma, flip=1)]
-
-
-def stale(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    return [drafts(seen, [7] * gamma, base_len=len(seen.tokens) - 1)]
-
-
-def beyond(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    seen = Seen(seen.session_id, seen.epoch, [*seen.tokens, 7, 7], seen.prompt_len)
-    return [drafts(seen, [7] * gamma)]
-
-
-def malformed(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    message = drafts(seen, [7] * gamma)
-    message.drafts[0].support_weights = b"\1"
-    return [message]
 
 
 def no_number(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
@@ -64,14 +40,6 @@ def lacks_its_token(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
     message = drafts(seen, [7] * gamma)
     message.drafts[0].support_ids = b"\x08\0\0\0" * gamma
     return [message]
-
-
-def outside_vocabulary(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    return [drafts(seen, [2**30] * gamma)]
-
-
-def silent(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    return []
 
 
 def nothing_more(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:

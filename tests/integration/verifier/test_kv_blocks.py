@@ -10,7 +10,7 @@ from specdec.errors import FieldInvalid
 from specdec.serving.status import from_rpc_error
 from specdec.wire.tokens import tokens_to_bytes
 from tests.integration.verifier.conftest import Client, House, Target, output
-from tests.integration.verifier.test_drafts import oracle
+from tests.integration.verifier.draft_scripts import oracle
 
 BLOCK = 32
 LENGTH = 40

@@ -14,7 +14,7 @@ from specdec.engine import Chunk, NativeEngine
 from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
 from tests.integration.verifier.conftest import PROMPT, House, Target, connected, output
-from tests.integration.verifier.test_drafts import oracle
+from tests.integration.verifier.draft_scripts import oracle
 from verifier_service.app import verifier
 from verifier_service.config import VerifierSettings
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from specdec.errors import ConfigError
-from specdec.rules.params import Mode
 from verifier_service.config import VerifierSettings
 
 
@@ -15,20 +14,15 @@ def load(**values: object) -> VerifierSettings:
 
 def test_a_model_is_all_that_is_needed() -> None:
     settings = load()
-    assert (settings.model.path, settings.drafters, settings.gamma, settings.mode) == (
-        Path("m"),
-        (),
-        "auto",
-        Mode.REJECTION,
-    )
+    assert (settings.model.path, settings.drafters, settings.gamma) == (Path("m"), (), "auto")
 
 
 def test_settings_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "verifier.yaml"
-    file.write_text("model: {path: m}\ndrafters: ['a:1', 'b:2']\ngamma: 4\nmode: block\ndrafting: {timeout: 0.5}\n")
+    file.write_text("model: {path: m}\ndrafters: ['a:1', 'b:2']\ngamma: 4\ndrafting: {timeout: 0.5}\n")
     settings = VerifierSettings.load(file)
     assert settings.drafters == ("a:1", "b:2")
-    assert (settings.gamma, settings.mode, settings.drafting.timeout) == (4, Mode.BLOCK, 0.5)
+    assert (settings.gamma, settings.drafting.timeout) == (4, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +33,6 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
         ({"drafters": ["nowhere"]}, "drafters"),
         ({"drafting": {"timeout": 0}}, "drafting.timeout"),
         ({"gama_max": 3}, "did you mean 'gamma_max'"),
-        ({"mode": "greedy"}, "mode"),
     ],
 )
 def test_a_wrong_setting_is_named(values: dict[str, object], message: str) -> None:

@@ -49,7 +49,7 @@ def test_what_was_not_asked_for_is_left_to_the_services(settings: UpSettings) ->
     asked = settings.model_copy(update={"gamma": 0, "mode": Mode.BLOCK})
     loud = plan.services(asked, ADDRESSES, "redis://x")
     assert not {"gamma", "mode"} & set(quiet[2].config)
-    assert (loud[2].config["gamma"], loud[2].config["mode"], loud[4].config["mode"]) == (0, "block", "block")
+    assert (loud[2].config["gamma"], loud[4].config["mode"]) == (0, "block")
 
 
 def test_a_pair_is_served_under_its_own_name(settings: UpSettings, tmp_path: Path) -> None:

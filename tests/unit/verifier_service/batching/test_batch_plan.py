@@ -3,33 +3,32 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.rules.params import Mode
-from tests.unit.verifier_service.fakes import GREEDY, point_mass
-from verifier_service.batching.batch_plan import Budget, Prefill, Row, ScheduledChunk, Work, level, plan, rank
+from tests.unit.verifier_service.verifier_fakes import make_row, point_mass
+from verifier_service.batching.batch_plan import Budget, Row, ScheduledChunk, level, plan, rank
 
-Waiting = tuple[Work, int]
+Waiting = tuple[Row, int]
 
 
 def decoding(name: str) -> Waiting:
-    return Row(name, range(5), Mode.REJECTION, GREEDY, point_mass(1, 2, 3)), 4
+    return make_row(name, range(5), draft=point_mass(1, 2, 3)), 4
 
 
 def prompt(name: str, size: int, done: int = 0) -> Waiting:
-    return Prefill(name, range(1000), done + size), done
+    return make_row(name, range(1000), done + size), done
 
 
 def last_piece(name: str, size: int) -> Waiting:
-    return Row(name, range(50 + size), Mode.REJECTION, GREEDY, point_mass(1, 2)), 50
+    return make_row(name, range(50 + size), draft=point_mass(1, 2)), 50
 
 
 def counts(waiting: list[Waiting], chunk_tokens: int = 10) -> dict[str, int]:
-    return {share.work.session: share.count for share in plan(waiting, Budget(chunk_tokens, 1000))}
+    return {chunk.row.kv_name: chunk.count for chunk in plan(waiting, Budget(chunk_tokens, 1000))}
 
 
 def test_every_decoding_session_goes_whatever_the_prompts_need() -> None:
-    shares = counts([prompt("p", 100), *(decoding(f"d{index}") for index in range(50))])
-    assert len(shares) == 51
-    assert shares["p"] == 10
+    chunks = counts([prompt("p", 100), *(decoding(f"d{index}") for index in range(50))])
+    assert len(chunks) == 51
+    assert chunks["p"] == 10
 
 
 def test_a_prompt_alone_has_the_whole_budget() -> None:
@@ -51,7 +50,7 @@ def test_those_behind_the_first_go_by_what_they_need() -> None:
     assert counts([prompt("a", 4), prompt("b", 9), prompt("c", 2), decoding("d")]) == {"a": 4, "b": 4, "c": 2, "d": 1}
 
 
-def test_shares_come_in_the_order_of_the_queue() -> None:
+def test_chunks_come_in_the_order_of_the_queue() -> None:
     waiting = [decoding("d"), prompt("a", 4), prompt("c", 2), decoding("e")]
     assert list(counts(waiting)) == ["d", "a", "c", "e"]
 
@@ -66,15 +65,14 @@ def test_a_row_is_judged_with_its_last_tokens_and_not_before() -> None:
 def test_drafts_that_are_too_many_together_are_cut_where_they_are_longest() -> None:
     drafts = {"a": (1, 2, 3, 4, 5), "b": (6,), "c": (7, 8, 9)}
     waiting: list[Waiting] = [
-        (Row(name, range(5), Mode.REJECTION, GREEDY, point_mass(*tokens)), 4) for name, tokens in drafts.items()
+        (make_row(name, range(5), draft=point_mass(*tokens)), 4) for name, tokens in drafts.items()
     ]
-    shares = plan([*waiting, prompt("p", 3)], Budget(10, 6))
-    assert {share.row.session: share.row.draft.tokens for share in shares if share.row} == {
-        "a": (1, 2), "b": (6,), "c": (7, 8),
-    }  # fmt: skip
-    assert [len(share.row.draft.probs) for share in shares if share.row] == [2, 1, 2]
-    assert [share.length for share in shares] == [7, 6, 7, 3]
-    assert [share.drafts for share in plan(waiting, Budget(10, 2))] == [0, 0, 0]
+    chunks = plan([*waiting, prompt("p", 3)], Budget(10, 6))
+    judged = [chunk.judged for chunk in chunks if chunk.judged]
+    assert {row.kv_name: row.draft.tokens for row in judged} == {"a": (1, 2), "b": (6,), "c": (7, 8)}
+    assert [len(row.draft.probs) for row in judged] == [2, 1, 2]
+    assert [chunk.length for chunk in chunks] == [7, 6, 7, 3]
+    assert [chunk.drafts for chunk in plan(waiting, Budget(10, 2))] == [0, 0, 0]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(0, 100))
@@ -94,11 +92,11 @@ def test_a_pass_keeps_its_budget_and_wastes_none_of_it(sizes: list[tuple[int, bo
         decoding(f"s{index}") if size == 1 else (last_piece if judged else prompt)(f"s{index}", size)
         for index, (size, judged) in enumerate(sizes)
     ]
-    shares: list[ScheduledChunk] = plan(waiting, Budget(chunk_tokens, 1000))
-    prompts = {share.work.session: share.count for share in shares if share.work.goal - share.start > 1}
+    chunks: list[ScheduledChunk] = plan(waiting, Budget(chunk_tokens, 1000))
+    prompts = {chunk.row.kv_name: chunk.count for chunk in chunks if chunk.row.goal - chunk.start > 1}
     wanted = sum(size for size, _ in sizes if size > 1)
     assert sum(prompts.values()) == min(wanted, chunk_tokens)
-    assert len(shares) - len(prompts) == sum(size == 1 for size, _ in sizes)
+    assert len(chunks) - len(prompts) == sum(size == 1 for size, _ in sizes)
     first = next((index for index, (size, _) in enumerate(sizes) if size > 1), None)
     if first is not None:
         assert prompts[f"s{first}"] >= min(sizes[first][0], max(chunk_tokens // 2, 1))

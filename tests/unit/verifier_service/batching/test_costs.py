@@ -5,7 +5,7 @@ import math
 import pytest
 
 from specdec.rules.gamma import FixedGamma
-from verifier_service.batching.costs import Costs, DraftCost, PassCost
+from verifier_service.batching.costs import DraftCost, MeasuredCosts, PassCost
 
 
 class Clock:
@@ -53,11 +53,11 @@ def test_old_waits_fade_to_what_the_drafter_says() -> None:
 
 
 def test_the_controller_follows_the_costs() -> None:
-    clock_free = Costs(gamma_max=8, draft_step=lambda: 0.001)
+    clock_free = MeasuredCosts(gamma_max=8, draft_step=lambda: 0.001)
     for _ in range(10):
         clock_free.passes.observe(rows=1, tokens=1, seconds=0.1)
     assert clock_free.controller(None).gamma() > 3
-    dear = Costs(gamma_max=8, draft_step=lambda: 1.0)
+    dear = MeasuredCosts(gamma_max=8, draft_step=lambda: 1.0)
     for _ in range(10):
         dear.passes.observe(rows=1, tokens=1, seconds=0.1)
     controller = dear.controller(None)
@@ -68,7 +68,7 @@ def test_the_controller_follows_the_costs() -> None:
 
 
 def test_bad_sessions_do_not_keep_new_ones_from_trying() -> None:
-    costs = Costs(gamma_max=8, draft_step=lambda: None)
+    costs = MeasuredCosts(gamma_max=8, draft_step=lambda: None)
     for _ in range(500):
         costs.accepted(4, 0)
     assert costs.alpha < 0.1
@@ -76,7 +76,7 @@ def test_bad_sessions_do_not_keep_new_ones_from_trying() -> None:
 
 
 def test_a_wait_is_worth_the_plain_steps_that_the_drafts_would_save() -> None:
-    costs = Costs(gamma_max=8, draft_step=lambda: 0.001)
+    costs = MeasuredCosts(gamma_max=8, draft_step=lambda: 0.001)
     assert costs.worth_waiting(0, 4) == math.inf
     for gamma in (0, 4, 2) * 20:
         costs.passes.observe(rows=1, tokens=1 + gamma, seconds=0.010 + 0.001 * gamma)

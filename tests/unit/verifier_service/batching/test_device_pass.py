@@ -11,16 +11,16 @@ from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules import verification
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.proposal import propose
 from specdec.rules.sampling import History, probabilities
 from tests.looks import looks
-from tests.unit.verifier_service.fakes import VOCABULARY, TableEngine, point_mass
+from tests.unit.verifier_service.verifier_fakes import VOCABULARY, TableEngine, make_row, point_mass
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 from verifier_service.batching.target_pass import Result, verify_batch
 
 TOKENS = (9, 4, 7, 9, 3)
-HISTORY = History(prompt=TOKENS[:3], output=TOKENS[3:])
+PROMPT_LEN = 3
 PARAMS = {
     "T=1": SamplingParams(),
     "T=0": SamplingParams(temperature=0.0),
@@ -41,8 +41,8 @@ class RandomEngine(TableEngine):
         super().__init__(room=10_000)
         self.device = torch.device(device)
         for row in rows:
-            self.admit(row.session, 50)
-            self.kv[row.session] = list(row.tokens[:-1])
+            self.admit(row.kv_name, 50)
+            self.kv[row.kv_name] = list(row.tokens[:-1])
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         logits = super().forward(chunks)
@@ -66,13 +66,18 @@ def drafted(mode: Mode, gamma: int, session: str) -> Draft:
     return Draft(tuple(tokens), tuple(probs))
 
 
+def a_row(kv_name: str, draft: Draft, sampling: SamplingParams, speculation: Speculation) -> Row:
+    """A row whose prompt is the first three of its tokens."""
+    return make_row(kv_name, TOKENS, draft=draft, prompt_len=PROMPT_LEN, sampling=sampling, speculation=speculation)
+
+
 def mixed(modes: Sequence[Mode] = MODES, params: Sequence[SamplingParams] = tuple(PARAMS.values())) -> list[Row]:
     """Each mode with each of the parameters, drafts of 0 to 5 tokens, some of it lenient."""
     rows = []
     for number, (mode, each) in enumerate((mode, each) for mode in modes for each in params):
-        session, lenience = f"s{number}", 0.4 if mode is Mode.REJECTION and number % 3 == 0 else 1.0
-        draft, wanted = drafted(mode, number % 6, session), replace(each, seed=number)
-        rows.append(Row(session, TOKENS, mode, wanted, draft, HISTORY, lenience))
+        lenience = 0.4 if mode is Mode.REJECTION and number % 3 == 0 else 1.0
+        draft = drafted(mode, number % 6, f"s{number}")
+        rows.append(a_row(f"s{number}", draft, replace(each, seed=number), Speculation(mode, lenience=lenience)))
     return rows
 
 
@@ -104,7 +109,7 @@ def test_some_drafts_are_kept_and_some_are_not() -> None:
 
 
 def test_log_probabilities_are_one_look_more(device: torch.device) -> None:
-    rows = [replace(row, logprobs=number % 3) for number, row in enumerate(mixed())]
+    rows = [replace(row, call=replace(row.call, logprobs=number % 3)) for number, row in enumerate(mixed())]
     with looks(device) as seen:
         there = judged(device, rows)
     assert len(seen) == 2, seen
@@ -143,12 +148,12 @@ def test_a_row_without_a_distribution_fails_alone(name: str, device: torch.devic
     engine.nan |= {"s1", "s2"}
     results = verify_batch(engine, [ScheduledChunk(row, row.goal - 1, 1) for row in rows])
     for row, result in zip(rows, results, strict=True):
-        assert isinstance(result, NoDistribution) == (row.session in engine.nan)
+        assert isinstance(result, NoDistribution) == (row.kv_name in engine.nan)
 
 
 def test_a_row_whose_ids_are_all_masked_fails_alone_and_says_so(device: torch.device) -> None:
     nothing = SamplingParams(banned_token_ids=tuple(range(VOCABULARY)))
-    rows = [*mixed(), Row("masked", TOKENS, Mode.REJECTION, nothing, point_mass(1))]
+    rows = [*mixed(), a_row("masked", point_mass(1), nothing, Speculation())]
     *good, blocked = judged(device, rows)
     assert isinstance(blocked, NoDistribution)
     assert not any(isinstance(result, InternalError) for result in good)

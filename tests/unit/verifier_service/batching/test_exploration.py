@@ -1,6 +1,6 @@
 """Before drafting is given up it is tried, and now and then again."""
 
-from verifier_service.batching.exploration import Exploring
+from verifier_service.batching.exploration import ExploringGamma
 
 
 class Told:
@@ -17,7 +17,7 @@ class Told:
         self.seen.append((drafted, accepted))
 
 
-def play(controller: Exploring, rounds: int) -> list[int]:
+def play(controller: ExploringGamma, rounds: int) -> list[int]:
     """γ of each round when every draft comes and none is accepted."""
     chosen = []
     for _ in range(rounds):
@@ -29,27 +29,27 @@ def play(controller: Exploring, rounds: int) -> list[int]:
 
 def test_a_controller_that_drafts_is_followed() -> None:
     told = Told(7)
-    assert play(Exploring(told, 16), 5) == [7] * 5
+    assert play(ExploringGamma(told, 16), 5) == [7] * 5
     assert told.seen == [(7, 0)] * 5
 
 
 def test_one_that_does_not_is_followed_after_a_look() -> None:
-    assert play(Exploring(Told(0), 16), 8) == [4, 4, 4, 0, 0, 0, 0, 0]
+    assert play(ExploringGamma(Told(0), 16), 8) == [4, 4, 4, 0, 0, 0, 0, 0]
 
 
 def test_the_next_looks_come_later_and_later() -> None:
-    chosen = play(Exploring(Told(0), 16), 400)
+    chosen = play(ExploringGamma(Told(0), 16), 400)
     starts = [index for index in range(1, 400) if chosen[index] and not chosen[index - 1]]
     assert starts == [3 + 64, 3 + 64 + 3 + 128]
 
 
 def test_a_look_does_not_pass_the_limit() -> None:
-    assert play(Exploring(Told(0), 2), 2) == [2, 2]
-    assert play(Exploring(Told(0), 0), 2) == [0, 0]
+    assert play(ExploringGamma(Told(0), 2), 2) == [2, 2]
+    assert play(ExploringGamma(Told(0), 0), 2) == [0, 0]
 
 
 def test_a_look_is_not_over_until_drafts_have_come() -> None:
-    controller = Exploring(Told(0), 16)
+    controller = ExploringGamma(Told(0), 16)
     for _ in range(10):
         controller.observe(0, 0)
     assert controller.gamma() == 4

@@ -5,30 +5,30 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from torch import Tensor
 
 from specdec.engine import Chunk
 from specdec.rules.draft import NO_DRAFT
-from specdec.rules.params import Mode
-from tests.unit.verifier_service.fakes import (
-    GREEDY,
+from tests.unit.verifier_service.verifier_fakes import (
     VOCABULARY,
     TableEngine,
     continuation,
     following,
     make_metrics,
+    make_row,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Budget, KvRequest, Row
+from verifier_service.batching.batch_plan import Budget, Row
 from verifier_service.batching.costs import PassCost
 from verifier_service.batching.scheduler import Scheduler
-from verifier_service.metrics import Metrics
+from verifier_service.metrics import VerifierMetrics
 
 
 @asynccontextmanager
-async def scheduling(engine: TableEngine, metrics: Metrics, chunk_tokens: int = 4) -> AsyncIterator[Scheduler]:
+async def scheduling(engine: TableEngine, metrics: VerifierMetrics, chunk_tokens: int = 4) -> AsyncIterator[Scheduler]:
     with ThreadPoolExecutor(1) as thread:
         scheduler = Scheduler(engine, thread, Budget(chunk_tokens, 1000), 64, PassCost(), metrics)
         running = asyncio.create_task(scheduler.run())
@@ -39,24 +39,27 @@ async def scheduling(engine: TableEngine, metrics: Metrics, chunk_tokens: int = 
             await asyncio.wait([running])
 
 
-async def generate(
-    scheduler: Scheduler, claim: KvRequest, prompt: Sequence[int], drafted: int = 0, pause: float = 0.0
-) -> list[int]:
+def admission(kv_name: str, tokens: Sequence[int], limit: int, rank: float = 0.0) -> Row:
+    """The first row of a session."""
+    return make_row(kv_name, tokens, 0, limit=limit, rank=rank)
+
+
+async def generate(scheduler: Scheduler, first: Row, drafted: int = 0, pause: float = 0.0) -> list[int]:
     """Every token up to the limit, with drafts whose last is wrong."""
-    tokens = list(prompt)
-    async with scheduler.seat(claim, tokens):
-        while len(tokens) < claim.limit:
-            gamma = min(drafted, claim.limit - len(tokens) - 1)
+    tokens = list(first.tokens)
+    async with scheduler.admitted(first):
+        while len(tokens) < first.limit:
+            gamma = min(drafted, first.limit - len(tokens) - 1)
             truth = continuation(tokens[-1], gamma)
             draft = point_mass(*truth[:-1], (truth[-1] + 1) % VOCABULARY) if gamma else NO_DRAFT
-            outcome = await scheduler.verify(Row(claim.session, tokens, Mode.REJECTION, GREEDY, draft))
+            outcome = await scheduler.verify(replace(first, tokens=tokens, goal=len(tokens), draft=draft))
             tokens += outcome.verdict.tokens
             if pause:
                 await asyncio.sleep(pause)
     return tokens
 
 
-def counted(metrics: Metrics) -> float:
+def counted(metrics: VerifierMetrics) -> float:
     return float(metrics.preemptions._value.get())
 
 
@@ -68,12 +71,12 @@ async def test_sessions_that_lose_their_kv_say_what_they_would_have_said(drafted
         outputs = await asyncio.gather(
             *(
                 generate(
-                    scheduler, KvRequest(f"s{number}", 30, float(number)), prompt, drafted, pause=number % 2 * 1e-4
+                    scheduler, admission(f"s{number}", prompt, 30, float(number)), drafted, pause=number % 2 * 1e-4
                 )
                 for number, prompt in enumerate(prompts)
             )
         )
-        async with scheduler.seat(KvRequest("next", 1, 0.0), [1]):
+        async with scheduler.admitted(admission("next", [1], 1)):
             assert engine.held == {"next": 1}
     for prompt, tokens in zip(prompts, outputs, strict=True):
         assert tokens == [*prompt, *continuation(prompt[-1], 30 - len(prompt))]
@@ -85,7 +88,7 @@ async def test_the_last_in_rank_gives_up_its_kv_and_the_first_never_does() -> No
     ended: list[str] = []
 
     async def run(name: str, rank: float) -> None:
-        await generate(scheduler, KvRequest(name, 30, rank), [1, 2, 3])
+        await generate(scheduler, admission(name, [1, 2, 3], 30, rank))
         ended.append(name)
 
     async with scheduling(engine, metrics) as scheduler, asyncio.timeout(60):
@@ -100,13 +103,13 @@ async def test_who_comes_first_in_rank_is_let_in_first() -> None:
     engine = TableEngine(room=10)
     entered: list[str] = []
 
-    async def sit(name: str, rank: float) -> None:
-        async with scheduler.seat(KvRequest(name, 10, rank), range(8)):
+    async def hold(name: str, rank: float) -> None:
+        async with scheduler.admitted(admission(name, range(8), 10, rank)):
             entered.append(name)
 
     async with scheduling(engine, make_metrics()) as scheduler, asyncio.timeout(60):
-        async with scheduler.seat(KvRequest("inside", 10, 0.0), range(8)):
-            waiting = [asyncio.create_task(sit(name, rank)) for name, rank in (("low", 60.0), ("high", -60.0))]
+        async with scheduler.admitted(admission("inside", range(8), 10)):
+            waiting = [asyncio.create_task(hold(name, rank)) for name, rank in (("low", 60.0), ("high", -60.0))]
             await asyncio.sleep(0.01)
         await asyncio.gather(*waiting)
     assert entered == ["high", "low"]
@@ -114,21 +117,21 @@ async def test_who_comes_first_in_rank_is_let_in_first() -> None:
 
 async def test_a_caller_that_stops_asking_keeps_nobody_out() -> None:
     engine = TableEngine(room=10)
-    stalled = KvRequest("stalled", 10, 0.0)
-    async with scheduling(engine, make_metrics()) as scheduler, scheduler.seat(stalled, range(8)), asyncio.timeout(60):
-        assert await generate(scheduler, KvRequest("next", 10, 1.0), [1]) == [1, *continuation(1, 9)]
-        again = await scheduler.verify(Row("stalled", [1, 2, 3], Mode.OFF, GREEDY))
+    stalled = admission("stalled", range(8), 10)
+    async with scheduling(engine, make_metrics()) as scheduler, scheduler.admitted(stalled), asyncio.timeout(60):
+        assert await generate(scheduler, admission("next", [1], 10, 1.0)) == [1, *continuation(1, 9)]
+        again = await scheduler.verify(make_row("stalled", [1, 2, 3], limit=10))
         assert again.verdict.tokens == (following(3),)
 
 
 async def test_sessions_that_decode_take_part_in_every_pass_of_a_long_prompt() -> None:
     engine = TableEngine()
     async with scheduling(engine, make_metrics()) as scheduler, asyncio.timeout(60):
-        decoding = asyncio.create_task(generate(scheduler, KvRequest("decoding", 200, 0.0), [1]))
+        decoding = asyncio.create_task(generate(scheduler, admission("decoding", [1], 200)))
         await asyncio.sleep(0.01)
-        async with scheduler.seat(KvRequest("long", 200, 1.0), range(150)):
+        async with scheduler.admitted(admission("long", range(150), 200, 1.0)):
             before = len(engine.batches)
-            await scheduler.prefill("long", [index % VOCABULARY for index in range(150)], 120)
+            await scheduler.prefill(make_row("long", [index % VOCABULARY for index in range(150)], 120, rank=1.0))
             passes = engine.batches[before:]
         decoding.cancel()
         await asyncio.wait([decoding])
@@ -140,9 +143,9 @@ async def test_sessions_that_decode_take_part_in_every_pass_of_a_long_prompt() -
 
 async def test_a_right_to_kv_that_is_known_already_costs_no_pass() -> None:
     engine = TableEngine()
-    async with scheduling(engine, make_metrics()) as scheduler, scheduler.seat(KvRequest("a", 10, 0.0), [1, 2, 3]):
+    async with scheduling(engine, make_metrics()) as scheduler, scheduler.admitted(admission("a", [1, 2, 3], 10)):
         engine.kv["a"] = [1, 2]
-        await scheduler.prefill("a", [1, 2, 3], 2)
+        await scheduler.prefill(make_row("a", [1, 2, 3], 2))
         assert engine.batches == []
 
 
@@ -163,11 +166,11 @@ class SlowEngine(TableEngine):
 
 async def test_the_loop_is_free_while_a_pass_runs_and_the_model_has_a_thread_of_its_own() -> None:
     engine = SlowEngine()
-    async with scheduling(engine, make_metrics()) as scheduler, scheduler.seat(KvRequest("a", 10, 0.0), [1]):
-        verdict = asyncio.create_task(scheduler.verify(Row("a", [1], Mode.OFF, GREEDY)))
+    async with scheduling(engine, make_metrics()) as scheduler, scheduler.admitted(admission("a", [1], 10)):
+        verdict = asyncio.create_task(scheduler.verify(make_row("a", [1])))
         assert await asyncio.to_thread(engine.began.wait, 60)
         # All of this happens inside the pass.
-        other = asyncio.create_task(scheduler.seat(KvRequest("b", 10, 1.0), [2]).__aenter__())
+        other = asyncio.create_task(scheduler.admitted(admission("b", [2], 10, 1.0)).__aenter__())
         await asyncio.sleep(0)
         assert not verdict.done()
         engine.go_on.set()

@@ -1,4 +1,4 @@
-"""Work goes to the one thread in batches; seats are first come, first served."""
+"""Rows go to the one thread in batches; KV is first come, first served."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from specdec.rules.params import Mode
-from tests.unit.verifier_service.fakes import GREEDY, TableEngine, following, make_metrics, point_mass
-from verifier_service.batching.batch_plan import Budget, KvRequest, Row
+from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_metrics, make_row, point_mass
+from verifier_service.batching.batch_plan import Budget, Row
 from verifier_service.batching.costs import PassCost
 from verifier_service.batching.scheduler import Scheduler
 
@@ -29,28 +28,24 @@ async def scheduling(engine: TableEngine, max_waiting: int = 8, draft_tokens: in
 
 
 def row(session: str) -> Row:
-    return Row(session, (3,), Mode.OFF, GREEDY)
+    return make_row(session, (3,))
 
 
-def claim(session: str, limit: int = 10, rank: float = 0.0) -> KvRequest:
-    return KvRequest(session, limit, rank)
+def admitted(scheduler: Scheduler, session: str, tokens: int, limit: int = 10) -> AbstractAsyncContextManager[None]:
+    return scheduler.admitted(make_row(session, range(tokens), 0, limit=limit))
 
 
-def seat(scheduler: Scheduler, session: str, tokens: int, limit: int = 10) -> AbstractAsyncContextManager[None]:
-    return scheduler.seat(claim(session, limit), range(tokens))
-
-
-async def turns(count: int = 20) -> None:
+async def steps(count: int = 20) -> None:
     """Let the loop and the thread work."""
     for _ in range(count):
         await asyncio.sleep(0.001)
 
 
-async def test_rows_submitted_in_one_turn_share_a_pass() -> None:
+async def test_rows_submitted_together_share_a_pass() -> None:
     engine = TableEngine()
-    async with scheduling(engine) as scheduler, AsyncExitStack() as seats:
+    async with scheduling(engine) as scheduler, AsyncExitStack() as stack:
         for name in "abc":
-            await seats.enter_async_context(seat(scheduler, name, 1))
+            await stack.enter_async_context(admitted(scheduler, name, 1))
         outcomes = await asyncio.gather(*(scheduler.verify(row(name)) for name in "abc"))
     assert [outcome.verdict.tokens for outcome in outcomes] == [(following(3),)] * 3
     assert [len(batch) for batch in engine.batches] == [3]
@@ -59,65 +54,65 @@ async def test_rows_submitted_in_one_turn_share_a_pass() -> None:
 async def test_a_pass_judges_no_more_drafts_than_it_may_and_says_how_many() -> None:
     engine = TableEngine()
     draft = point_mass(following(3), following(following(3)))
-    async with scheduling(engine, draft_tokens=3) as scheduler, AsyncExitStack() as seats:
+    async with scheduling(engine, draft_tokens=3) as scheduler, AsyncExitStack() as stack:
         for name in "abc":
-            await seats.enter_async_context(seat(scheduler, name, 1))
-        rows = [replace(row(name), mode=Mode.REJECTION, draft=draft) for name in "abc"]
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        rows = [replace(row(name), draft=draft) for name in "abc"]
         outcomes = await asyncio.gather(*map(scheduler.verify, rows))
     assert [(each.offered, each.verdict.drafted, each.verdict.accepted) for each in outcomes] == [(1, 1, 1)] * 3
     assert [sum(len(chunk.tokens) for chunk in batch) for batch in engine.batches] == [6]
 
 
-async def test_seats_are_given_in_order_and_when_there_is_room() -> None:
+async def test_kv_is_given_in_order_and_when_there_is_room() -> None:
     engine = TableEngine(room=10)
     entered: list[str] = []
 
-    async def sit(name: str, capacity: int, leave: asyncio.Event) -> None:
-        async with seat(scheduler, name, capacity):
+    async def hold(name: str, capacity: int, leave: asyncio.Event) -> None:
+        async with admitted(scheduler, name, capacity):
             entered.append(name)
             await leave.wait()
 
     async with scheduling(engine) as scheduler:
         leave = {name: asyncio.Event() for name in "abc"}
-        tasks = [asyncio.create_task(sit(*seat)) for seat in (("a", 6, leave["a"]), ("b", 6, leave["b"]))]
-        await turns()
+        tasks = [asyncio.create_task(hold(*each)) for each in (("a", 6, leave["a"]), ("b", 6, leave["b"]))]
+        await steps()
         # It would fit beside the first, but the second was here before.
-        tasks.append(asyncio.create_task(sit("c", 2, leave["c"])))
-        await turns()
+        tasks.append(asyncio.create_task(hold("c", 2, leave["c"])))
+        await steps()
         assert entered == ["a"]
         leave["a"].set()
-        await turns()
+        await steps()
         assert entered == ["a", "b", "c"]
         leave["b"].set()
         leave["c"].set()
         await asyncio.gather(*tasks)
-        await turns()
+        await steps()
         assert engine.held == {}
 
 
 async def test_a_session_that_stops_waiting_does_not_block_the_others() -> None:
     engine = TableEngine(room=10)
-    async with scheduling(engine) as scheduler, seat(scheduler, "a", 6):
-        waiting = asyncio.create_task(seat(scheduler, "b", 10).__aenter__())
-        await turns()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 6):
+        waiting = asyncio.create_task(admitted(scheduler, "b", 10).__aenter__())
+        await steps()
         waiting.cancel()
-        async with asyncio.timeout(5), seat(scheduler, "c", 4):
+        async with asyncio.timeout(5), admitted(scheduler, "c", 4):
             assert set(engine.held) == {"a", "c"}
 
 
-async def test_a_seat_that_can_never_be_had_is_refused_at_once() -> None:
+async def test_a_limit_that_can_never_be_had_is_refused_at_once() -> None:
     async with scheduling(TableEngine(room=10)) as scheduler:
         with pytest.raises(ContextLengthExceeded):
-            async with seat(scheduler, "a", 1, limit=11):
+            async with admitted(scheduler, "a", 1, limit=11):
                 pass
 
 
 async def test_too_many_waiting_are_refused() -> None:
-    async with scheduling(TableEngine(room=10), max_waiting=1) as scheduler, seat(scheduler, "a", 10):
-        waiting = asyncio.create_task(seat(scheduler, "b", 10).__aenter__())
-        await turns()
+    async with scheduling(TableEngine(room=10), max_waiting=1) as scheduler, admitted(scheduler, "a", 10):
+        waiting = asyncio.create_task(admitted(scheduler, "b", 10).__aenter__())
+        await steps()
         with pytest.raises(QueueFull):
-            async with seat(scheduler, "c", 1):
+            async with admitted(scheduler, "c", 1):
                 pass
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -126,32 +121,32 @@ async def test_too_many_waiting_are_refused() -> None:
 async def test_a_failed_pass_fails_its_row_and_the_thread_lives_on() -> None:
     engine = TableEngine()
     engine.poisoned.add("bad")
-    async with scheduling(engine) as scheduler, seat(scheduler, "bad", 1), seat(scheduler, "good", 1):
+    async with scheduling(engine) as scheduler, admitted(scheduler, "bad", 1), admitted(scheduler, "good", 1):
         bad, good = await asyncio.gather(
             scheduler.verify(row("bad")), scheduler.verify(row("good")), return_exceptions=True
         )
         assert isinstance(bad, InternalError)
         assert not isinstance(good, BaseException)
-        await scheduler.prefill("good", (3, 1, 2), 3)
+        await scheduler.prefill(make_row("good", (3, 1, 2, 4), 3))
         assert engine.length("good") == 3
 
 
 async def test_a_cancelled_row_is_not_run() -> None:
     engine = TableEngine()
-    async with scheduling(engine) as scheduler, seat(scheduler, "a", 10):
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 10):
         task = asyncio.create_task(scheduler.verify(row("a")))
         await asyncio.sleep(0)
         task.cancel()
-        await turns()
+        await steps()
         assert engine.batches == []
 
 
-async def test_an_engine_that_cannot_give_a_seat_fails_that_seat_and_lives_on() -> None:
+async def test_an_admission_that_fails_in_the_engine_fails_alone() -> None:
     engine = TableEngine()
-    async with scheduling(engine) as scheduler, seat(scheduler, "a", 10):
-        engine.unseatable.add("b")
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 10):
+        engine.inadmissible.add("b")
         with pytest.raises(InternalError):
-            async with seat(scheduler, "b", 1):
+            async with admitted(scheduler, "b", 1):
                 pass
-        async with seat(scheduler, "c", 1):
+        async with admitted(scheduler, "c", 1):
             assert (await scheduler.verify(row("c"))).verdict.drafted == 0

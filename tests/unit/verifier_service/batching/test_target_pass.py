@@ -7,10 +7,16 @@ import torch
 
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules.draft import Draft, SparseProbs, Verdict
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.sampling import History
-from tests.unit.verifier_service.fakes import GREEDY, TableEngine, continuation, following, point_mass
-from verifier_service.batching.batch_plan import Prefill, Row, ScheduledChunk
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from tests.unit.verifier_service.verifier_fakes import (
+    GREEDY,
+    TableEngine,
+    continuation,
+    following,
+    make_row,
+    point_mass,
+)
+from verifier_service.batching.batch_plan import Row, ScheduledChunk
 from verifier_service.batching.target_pass import verify_batch
 
 TOKENS = (9, 9, 9, 9, 3)
@@ -29,7 +35,7 @@ def whole(row: Row, start: int = 4) -> ScheduledChunk:
 
 
 def row(session: str = "s", *drafts: int, mode: Mode = Mode.REJECTION) -> ScheduledChunk:
-    return whole(Row(session, TOKENS, mode, GREEDY, point_mass(*drafts)))
+    return whole(make_row(session, TOKENS, draft=point_mass(*drafts), speculation=Speculation(mode)))
 
 
 def lengths(engine: TableEngine) -> dict[str, int]:
@@ -61,7 +67,7 @@ def test_rows_of_every_mode_and_length_share_a_pass() -> None:
     batch = [
         row("a", *truth[:2]),
         row("b", mode=Mode.OFF),
-        ScheduledChunk(Prefill("p", range(9), 9), 4, 2),
+        ScheduledChunk(make_row("p", range(10), 9), 4, 2),
         row("c", *truth[:4], mode=Mode.COUPLED),
     ]
     first, second, prefilled, third = verify_batch(engine, batch)
@@ -74,7 +80,7 @@ def test_rows_of_every_mode_and_length_share_a_pass() -> None:
 
 def test_the_last_piece_of_a_prompt_goes_with_the_first_drafts() -> None:
     engine, truth = engine_with("s", length=0), continuation(3, 3)
-    last = Row("s", (9, 9, 3), Mode.REJECTION, GREEDY, point_mass(*truth[:2]))
+    last = make_row("s", (9, 9, 3), draft=point_mass(*truth[:2]))
     (result,) = verify_batch(engine, [whole(last, start=0)])
     assert verdict(result).tokens == truth
     assert engine.batches[0][0].logits == 3
@@ -83,7 +89,7 @@ def test_the_last_piece_of_a_prompt_goes_with_the_first_drafts() -> None:
 
 def test_a_row_that_lacks_more_than_the_pass_computes_is_not_judged_yet() -> None:
     engine = engine_with("s", length=0)
-    early = Row("s", (9, 9, 9, 3), Mode.REJECTION, GREEDY, point_mass(*continuation(3, 2)))
+    early = make_row("s", (9, 9, 9, 3), draft=point_mass(*continuation(3, 2)))
     assert verify_batch(engine, [ScheduledChunk(early, 0, 2)]) == [None]
     assert (engine.kv["s"], engine.batches[0][0].logits) == ([9, 9], 0)
 
@@ -93,12 +99,11 @@ def test_penalties_see_the_drafts_before_each_position() -> None:
     engine = engine_with("s")
     never_again = SamplingParams(temperature=0.0, logit_bias={following(3): -100.0})
     counted = SamplingParams(temperature=0.0, min_tokens=2, end_token_ids=(following(following(3)),))
-    (banned,) = verify_batch(engine, [whole(Row("s", TOKENS, Mode.REJECTION, never_again))])
+    (banned,) = verify_batch(engine, [whole(make_row("s", TOKENS, sampling=never_again))])
     assert verdict(banned).tokens != (following(3),)
     engine.truncate("s", 4)
     draft = point_mass(*continuation(3, 2))
-    history = History(prompt=(1, 2, 3, 4, 3), output=())
-    (masked,) = verify_batch(engine, [whole(Row("s", TOKENS, Mode.REJECTION, counted, draft, history))])
+    (masked,) = verify_batch(engine, [whole(make_row("s", TOKENS, draft=draft, prompt_len=5, sampling=counted))])
     # One draft before it is not two tokens of output: the end id is masked there.
     assert verdict(masked).accepted == 1
 
@@ -122,7 +127,7 @@ def test_lengths_are_rolled_back_when_logits_are_no_distribution() -> None:
 
 def test_a_draft_that_makes_no_sense_costs_its_row_the_draft_and_nothing_else() -> None:
     engine = engine_with("good", "bad")
-    broken = whole(Row("bad", TOKENS, Mode.REJECTION, GREEDY, Draft((1, 2), ())))
+    broken = whole(make_row("bad", TOKENS, draft=Draft((1, 2), ())))
     good, bad = verify_batch(engine, [row("good", *continuation(3, 2)), broken])
     assert verdict(good).accepted == 2
     assert bad == Verdict((following(3),), 0, 0)
@@ -133,7 +138,7 @@ def test_a_sequence_without_a_distribution_fails_alone_and_says_so() -> None:
     engine = engine_with("good", "nan", "masked")
     engine.nan.add("nan")
     nothing = SamplingParams(banned_token_ids=tuple(range(16)))
-    masked = whole(Row("masked", TOKENS, Mode.REJECTION, nothing, point_mass(1)))
+    masked = whole(make_row("masked", TOKENS, draft=point_mass(1), sampling=nothing))
     good, nan, blocked = verify_batch(engine, [row("good", *continuation(3, 2)), row("nan", 1, 2), masked])
     assert verdict(good).accepted == 2
     for failed in (nan, blocked):
@@ -143,7 +148,7 @@ def test_a_sequence_without_a_distribution_fails_alone_and_says_so() -> None:
 
 
 def asking(session: str, *drafts: int, logprobs: int, params: SamplingParams = GREEDY) -> ScheduledChunk:
-    return whole(Row(session, TOKENS, Mode.REJECTION, params, point_mass(*drafts), logprobs=logprobs))
+    return whole(make_row(session, TOKENS, draft=point_mass(*drafts), sampling=params, logprobs=logprobs))
 
 
 def test_each_row_is_scored_at_its_own_positions_and_only_when_it_asks() -> None:
@@ -173,8 +178,9 @@ def test_lenience_keeps_what_exact_verification_would_not(temperature: float) ->
     for ell in kept:
         for seed in range(100):
             engine = engine_with("s")
-            asked = Row("s", TOKENS, Mode.REJECTION, replace(params, seed=seed), draft, lenience=ell)
-            (result,) = verify_batch(engine, [whole(asked)])
+            speculation = Speculation(Mode.REJECTION, lenience=ell)
+            lenient = make_row("s", TOKENS, draft=draft, sampling=replace(params, seed=seed), speculation=speculation)
+            (result,) = verify_batch(engine, [whole(lenient)])
             kept[ell] += verdict(result).accepted
     assert kept[0.3] == 100
     assert kept[1.0] == 0 if temperature == 0.0 else 25 < kept[1.0] < 51

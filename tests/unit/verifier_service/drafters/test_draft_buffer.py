@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.verifier_service.fakes import chunk_after, point_mass
+from tests.unit.verifier_service.verifier_fakes import chunk_after, point_mass
 from verifier_service.drafters.draft_buffer import DraftBuffer
 
 PREFIX = (5, 6, 7)

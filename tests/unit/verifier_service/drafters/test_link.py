@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 from specdec.rules.params import Mode
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, Open
-from tests.unit.verifier_service.fakes import GREEDY, chunk_after, make_link
+from tests.unit.verifier_service.verifier_fakes import GREEDY, chunk_after, make_link
 from verifier_service.drafters.link import DrafterLink, LinkState
 from verifier_service.drafters.listener import Refusal
 
@@ -55,9 +55,9 @@ def test_the_state_is_told_with_its_reason_and_counted() -> None:
         }
         assert sorted(value or 0.0 for value in up.values()) == [0.0, 0.0, 1.0]
         assert up[link.state.value] == 1.0
-        seen.append(link.status.state)
+        seen.append(link.drafter_state.state)
     assert seen == ["connecting", "ready", "refused: no", "connecting"]
-    assert link.status.model == "small"
+    assert link.drafter_state.model == "small"
 
 
 def test_each_listener_hears_of_its_own_session_and_epoch() -> None:

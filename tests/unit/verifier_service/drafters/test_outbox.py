@@ -6,7 +6,7 @@ import pytest
 
 from specdec.rules.params import Mode
 from specdec.wire.session import Close, Commit, Open
-from tests.unit.verifier_service.fakes import GREEDY
+from tests.unit.verifier_service.verifier_fakes import GREEDY
 from verifier_service.drafters.outbox import Frame, Outbox
 
 

@@ -1,6 +1,6 @@
 """Which drafter a session gets."""
 
-from tests.unit.verifier_service.fakes import make_link
+from tests.unit.verifier_service.verifier_fakes import make_link
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 

@@ -9,17 +9,17 @@ import pytest
 from specdec.rules.draft import Draft
 from specdec.rules.params import Mode, Speculation
 from specdec.wire.draft import DraftTokens
+from specdec.wire.generation import Fallback
 from specdec.wire.session import Close, Commit, Open
-from tests.unit.verifier_service.fakes import chunk_after, make_job, make_metrics
-from verifier_service.batching.costs import DraftCost
+from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
+from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.listener import Refusal
 from verifier_service.drafters.outbox import Frame
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.session_drafts import Price, RemoteDrafts
-from verifier_service.generation.rounds import Fallback
+from verifier_service.drafters.session_drafts import RemoteDrafts
 
 PROMPT = (1, 2, 3)
 SETTINGS = DraftingSettings(timeout=0.02, probe=100.0, overload_pause=50.0)
@@ -33,18 +33,29 @@ class Clock:
         return self.now
 
 
+class WrittenCosts(MeasuredCosts):
+    """Costs by which a wait pays for as long as a test says."""
+
+    worth = math.inf
+
+    def worth_waiting(self, held: int, gamma: int) -> float:
+        return self.worth
+
+
 class Scene:
     """A session, its links, and what was sent over them."""
 
-    def __init__(self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True) -> None:
+    def __init__(
+        self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True, gamma: int | None = None
+    ) -> None:
         self.clock = Clock()
         self.links = [DrafterLink(f"d{index}:1", 100.0, make_metrics()) for index in range(links)]
         for link in self.links if ready else ():
             link.connected("small", 0.001)
         self.pool = DrafterPool(self.links)
-        job = make_job(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
-        self.worth = math.inf
-        self.drafts = RemoteDrafts(job, 20, self.pool, settings, Price(DraftCost(), lambda *_: self.worth), self.clock)
+        call = make_call(tokens=PROMPT, speculation=Speculation(Mode.REJECTION, gamma))
+        self.costs = WrittenCosts(16, lambda: None)
+        self.drafts = RemoteDrafts(call, 20, self.pool, settings, self.costs, self.clock)
 
     @property
     def link(self) -> DrafterLink:
@@ -75,8 +86,8 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
     scene.drafts.begin(4)
     scene.drafts.begin(4)
     (opened,) = (await scene.sent()).opens
-    job = make_job(tokens=PROMPT)
-    assert opened == Open("s", 1, PROMPT, 3, job.params, Mode.COUPLED, 4, 20)
+    call = make_call(tokens=PROMPT)
+    assert opened == Open("s", 1, PROMPT, 3, call.sampling, Mode.REJECTION, 4, 20)
 
 
 async def test_a_round_waits_for_all_its_drafts() -> None:
@@ -136,15 +147,23 @@ async def test_after_a_wait_in_vain_rounds_do_not_wait_until_drafts_fit_again() 
 
 async def test_a_late_draft_is_not_waited_for_longer_than_it_is_worth() -> None:
     scene = Scene()
-    scene.worth = 0.0
+    scene.costs.worth = 0.0
     assert (await scene.propose()).fallback is Fallback.TIMEOUT
     scene.link.drafted(chunk_after(PROMPT, 7))
     assert (await scene.propose()).draft.tokens == (7,)
     # The drafter is late, not gone: nobody else waits less for it.
     assert scene.link.breaker.allows(scene.clock.now)
-    scene.worth = math.inf
+    scene.costs.worth = math.inf
     task = await scene.waiting()
     scene.link.drafted(chunk_after((*PROMPT, 7), 8))
+    assert (await task).draft.tokens == (7, 8)
+
+
+async def test_a_caller_who_fixed_gamma_waits_for_it_whatever_it_is_worth() -> None:
+    scene = Scene(gamma=2)
+    scene.costs.worth = 0.0
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after(PROMPT, 7, 8))
     assert (await task).draft.tokens == (7, 8)
 
 

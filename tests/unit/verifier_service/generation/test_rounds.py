@@ -10,8 +10,9 @@ VERDICT = Verdict((4, 5, 6, 7), accepted=3, drafted=3)
 
 
 def test_without_an_end_everything_is_kept() -> None:
-    kept = cut(VERDICT, (), room=5)
+    kept = cut(VERDICT, 10, 15, ())
     assert (kept.tokens, kept.accepted, kept.finish) == ((4, 5, 6, 7), 3, None)
+    assert kept.base_len == 10
     assert kept.origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.ACCEPTED, Origin.BONUS)
 
 
@@ -30,6 +31,6 @@ def test_without_an_end_everything_is_kept() -> None:
 def test_the_earliest_end_wins(
     ends: set[int], room: int, tokens: tuple[int, ...], accepted: int, finish: FinishReason
 ) -> None:
-    kept = cut(VERDICT, ends, room)
+    kept = cut(VERDICT, 10, 10 + room, ends)
     assert (kept.tokens, kept.accepted, kept.finish) == (tokens, accepted, finish)
     assert len(kept.origins) == len(tokens)

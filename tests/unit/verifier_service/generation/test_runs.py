@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from specdec.errors import Draining, Fenced, InternalError
-from verifier_service.generation.rounds import Fallback, Round, Timing
+from specdec.wire.generation import Round
 from verifier_service.generation.runs import Run, Runs
 
 
 def a_round(base_len: int) -> Round:
-    return Round(base_len, (1,), (), (), 0, None, Fallback.NONE, Timing())
+    return Round(base_len=base_len, tokens=(1,))
 
 
 class Source:
@@ -43,11 +43,11 @@ async def lengths(run: Run) -> list[int]:
 
 
 async def test_every_round_arrives_in_order() -> None:
-    assert await lengths(Runs().start("s", 1, Source(5))) == [0, 1, 2, 3, 4]
+    assert await lengths(Runs().start("s", 1, Source(5).run())) == [0, 1, 2, 3, 4]
 
 
 async def test_an_error_arrives_after_the_rounds_before_it() -> None:
-    stream = Runs().start("s", 1, Source(2, error=InternalError("broken"))).rounds()
+    stream = Runs().start("s", 1, Source(2, error=InternalError("broken")).run()).rounds()
     assert [(await anext(stream)).base_len for _ in range(2)] == [0, 1]
     with pytest.raises(InternalError, match="broken"):
         await anext(stream)
@@ -55,7 +55,7 @@ async def test_an_error_arrives_after_the_rounds_before_it() -> None:
 
 async def test_a_slow_reader_holds_its_session_back() -> None:
     source = Source(100)
-    stream = Runs().start("s", 1, source).rounds()
+    stream = Runs().start("s", 1, source.run()).rounds()
     await anext(stream)
     for _ in range(50):
         await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def test_a_slow_reader_holds_its_session_back() -> None:
 
 async def test_leaving_early_ends_the_session() -> None:
     source = Source(1, hangs=True)
-    stream = Runs().start("s", 1, source).rounds()
+    stream = Runs().start("s", 1, source.run()).rounds()
     await anext(stream)
     await stream.aclose()
     assert not source.open
@@ -73,19 +73,19 @@ async def test_leaving_early_ends_the_session() -> None:
 
 async def test_an_older_epoch_is_fenced() -> None:
     runs = Runs()
-    await lengths(runs.start("s", 5, Source(1)))
+    await lengths(runs.start("s", 5, Source(1).run()))
     with pytest.raises(Fenced):
-        runs.start("s", 4, Source(1))
-    assert await lengths(runs.start("other", 1, Source(1))) == [0]
+        runs.start("s", 4, Source(1).run())
+    assert await lengths(runs.start("other", 1, Source(1).run())) == [0]
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
 async def test_a_newer_or_repeated_epoch_ends_the_run_before_it(epoch: int) -> None:
     runs = Runs()
     older = Source(1, hangs=True)
-    stream = runs.start("s", 1, older).rounds()
+    stream = runs.start("s", 1, older.run()).rounds()
     await anext(stream)
-    newer = runs.start("s", epoch, Source(2))
+    newer = runs.start("s", epoch, Source(2).run())
     with pytest.raises(Fenced):
         await anext(stream)
     assert not older.open
@@ -94,31 +94,31 @@ async def test_a_newer_or_repeated_epoch_ends_the_run_before_it(epoch: int) -> N
 
 async def test_a_finished_run_is_not_fenced_after_the_fact() -> None:
     runs = Runs()
-    first = runs.start("s", 1, Source(1))
+    first = runs.start("s", 1, Source(1).run())
     await asyncio.wait([first.task])
-    await lengths(runs.start("s", 2, Source(1)))
+    await lengths(runs.start("s", 2, Source(1).run()))
     assert await lengths(first) == [0]
 
 
 async def test_only_so_many_epochs_are_remembered() -> None:
     runs = Runs(remembered=2)
     for name in ("a", "b", "c"):
-        await lengths(runs.start(name, 5, Source(1)))
-    assert await lengths(runs.start("a", 1, Source(1))) == [0]
+        await lengths(runs.start(name, 5, Source(1).run()))
+    assert await lengths(runs.start("a", 1, Source(1).run())) == [0]
     with pytest.raises(Fenced):
-        runs.start("c", 1, Source(1))
+        runs.start("c", 1, Source(1).run())
 
 
 async def test_draining_waits_for_what_runs() -> None:
     runs = Runs()
-    reading = asyncio.create_task(lengths(runs.start("s", 1, Source(5))))
+    reading = asyncio.create_task(lengths(runs.start("s", 1, Source(5).run())))
     assert await runs.drain(3600) == 0
     assert await reading == [0, 1, 2, 3, 4]
 
 
 async def test_what_does_not_end_in_time_is_ended_after_the_rounds_there_are() -> None:
     runs, source = Runs(), Source(2, hangs=True)
-    stream = runs.start("s", 1, source).rounds()
+    stream = runs.start("s", 1, source.run()).rounds()
     first = await anext(stream)
     assert await runs.drain(0.01) == 1
     assert [first.base_len, (await anext(stream)).base_len] == [0, 1]

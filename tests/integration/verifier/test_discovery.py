@@ -1,4 +1,4 @@
-"""The links are those of the drafters there are."""
+"""The pool has a link to each drafter that a source names, and no other."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry
 
 from specdec.serving.discovery import Endpoint, Endpoints
 from tests.integration.verifier.conftest import House
+from tests.integration.verifier.draft_scripts import silent
 from tests.integration.verifier.scripted_drafter import eventually
-from tests.integration.verifier.test_drafts import silent
 from verifier_service.drafters.client import Identity
 from verifier_service.drafters.discovery import DrafterDiscovery
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.metrics import Metrics
+from verifier_service.metrics import VerifierMetrics
 
 
 class WrittenSource:
@@ -36,10 +36,10 @@ async def test_drafters_come_drain_and_go(house: House) -> None:
     registry = CollectorRegistry()
     pool, source = DrafterPool(), WrittenSource()
     identity = Identity("test", house.target.tokenizer_hash)
-    task = asyncio.create_task(DrafterDiscovery(pool, identity, 1.0, Metrics(registry)).run(source))
+    task = asyncio.create_task(DrafterDiscovery(pool, identity, 1.0, VerifierMetrics(registry)).run(source))
 
     def states() -> dict[str, str]:
-        return {status.address: status.state for status in pool.statuses()}
+        return {each.address: each.state for each in pool.states()}
 
     source.says(first.address)
     await eventually(lambda: states() == {first.address: "ready"})

@@ -1,5 +1,6 @@
 """An engine whose logits are a table, a target without a queue, a source of drafts that a test writes."""
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,13 +15,11 @@ from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
-from verifier_service.batching.batch_plan import KvRequest, Row
-from verifier_service.batching.scheduler import Outcome
+from specdec.wire.generation import Fallback, GenerationCall
+from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.drafters.link import DrafterLink
-from verifier_service.generation.job import Job
-from verifier_service.generation.rounds import Fallback
-from verifier_service.metrics import Metrics
+from verifier_service.metrics import VerifierMetrics
 
 VOCABULARY = 16
 GREEDY = SamplingParams(temperature=0.0)
@@ -52,28 +51,45 @@ def chunk_after(prefix: Sequence[int], *tokens: int, base_len: int | None = None
     return DraftTokens("s", 1, base, PrefixHash(prefix[:base]).value, point_mass(*tokens))
 
 
-def make_job(**changes: object) -> Job:
-    """A small job."""
+def make_call(**changes: object) -> GenerationCall:
+    """A small call."""
     values: dict[str, object] = {
         "session_id": "s",
         "epoch": 1,
         "tokens": (1, 2, 3),
         "prompt_len": 3,
-        "params": GREEDY,
+        "sampling": GREEDY,
         "max_tokens": 8,
-        "end_ids": frozenset(),
+        "stop_token_ids": (),
         "speculation": Speculation(Mode.REJECTION, 3),
     }
-    return Job(**(values | changes))  # type: ignore[arg-type]
+    return GenerationCall(**(values | changes))  # type: ignore[arg-type]
 
 
-def make_metrics() -> Metrics:
+def make_row(
+    kv_name: str,
+    tokens: Sequence[int] = (1, 2, 3),
+    goal: int | None = None,
+    draft: Draft = NO_DRAFT,
+    rank: float = 0.0,
+    limit: int = 1000,
+    **changes: object,
+) -> Row:
+    """A row that is judged, or a prefill where the goal is less than all tokens; `changes` are those of its call."""
+    return Row(make_call(**changes), kv_name, rank, limit, tokens, len(tokens) if goal is None else goal, draft)
+
+
+def make_metrics() -> VerifierMetrics:
     """Metrics of a registry of their own."""
-    return Metrics(CollectorRegistry())
+    return VerifierMetrics(CollectorRegistry())
 
 
 class TableEngine:
     """Says `following(token)` with certainty; fails for sessions a test poisons."""
+
+    vocab_size = VOCABULARY
+    context_length = 1000
+    tokenizer_hash = "table"
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
@@ -84,7 +100,7 @@ class TableEngine:
         self.batches: list[list[Chunk]] = []
         self.poisoned: set[str] = set()
         self.nan: set[str] = set()
-        self.unseatable: set[str] = set()
+        self.inadmissible: set[str] = set()
 
     @property
     def memory(self) -> KvMemory:
@@ -94,7 +110,7 @@ class TableEngine:
         return limit <= self.room
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        if session in self.unseatable:
+        if session in self.inadmissible:
             raise MemoryError(session)
         if sum(self.held.values()) + len(tokens) > self.room:
             return False
@@ -140,22 +156,22 @@ class DirectTarget:
         self.rows: list[Row] = []
         """With the tokens of their time."""
         self.prefills: list[int] = []
-        self.claim: KvRequest | None = None
-        self.seated = False
+        self.admission: Row | None = None
+        self.holds_kv = False
         self.refuses_drafts = False
         self.room = 1000
         """For drafts, in a pass."""
 
     @asynccontextmanager
-    async def seat(self, claim: KvRequest, tokens: Sequence[int]) -> AsyncIterator[None]:
-        self.claim, self.seated = claim, True
+    async def admitted(self, row: Row) -> AsyncIterator[None]:
+        self.admission, self.holds_kv = row, True
         try:
             yield
         finally:
-            self.seated = False
+            self.holds_kv = False
 
-    async def prefill(self, session: str, tokens: Sequence[int], goal: int) -> None:
-        self.prefills.append(goal)
+    async def prefill(self, row: Row) -> None:
+        self.prefills.append(row.goal)
 
     async def verify(self, row: Row) -> Outcome:
         self.rows.append(replace(row, tokens=tuple(row.tokens)))
@@ -164,7 +180,7 @@ class DirectTarget:
         truth = continuation(row.tokens[-1], len(drafts) + 1)
         accepted = next((i for i, token in enumerate(drafts) if token != truth[i]), len(drafts))
         verdict = Verdict(truth[: accepted + 1], accepted, len(drafts))
-        return Outcome(verdict, queue=0.1, verify=0.2, offered=len(offered))
+        return Outcome(verdict, started=time.perf_counter() + 0.1, seconds=0.2, offered=len(offered))
 
 
 class WrittenDrafts:
@@ -198,4 +214,4 @@ class WrittenDrafts:
 
 def make_link(registry: CollectorRegistry | None = None, address: str = "d:1") -> DrafterLink:
     """A link to nobody yet."""
-    return DrafterLink(address, 1.0, Metrics(registry or CollectorRegistry()))
+    return DrafterLink(address, 1.0, VerifierMetrics(registry or CollectorRegistry()))

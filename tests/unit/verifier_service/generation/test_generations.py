@@ -1,0 +1,111 @@
+"""Each call becomes a session with the mode, the γ and the drafts that fit it, and its rounds are counted."""
+
+from typing import Literal
+
+import pytest
+
+from specdec.errors import GammaTooLarge
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+from tests.unit.verifier_service.verifier_fakes import (
+    VOCABULARY,
+    DirectTarget,
+    continuation,
+    make_call,
+    make_link,
+    make_metrics,
+)
+from verifier_service.batching.costs import MeasuredCosts
+from verifier_service.config import VerifierSettings
+from verifier_service.drafters.pool import DrafterPool
+from verifier_service.generation.generations import Generations, fixed_gamma, greedy_as_coupled
+from verifier_service.metrics import VerifierMetrics
+
+INFO = VerifierInfo(
+    model="m",
+    tokenizer_hash="t",
+    vocab_size=VOCABULARY,
+    context_length=100,
+    end_token_ids=(),
+    gamma_max=4,
+    system_fingerprint="f",
+)
+
+
+class Service:
+    """Generations over a target that answers at once, with one drafter that is ready and never drafts."""
+
+    def __init__(self) -> None:
+        settings = VerifierSettings.load(None, {"model": {"path": "m"}, "drafting": {"timeout": 0.001}})
+        self.target, self.metrics, self.link = DirectTarget(), make_metrics(), make_link()
+        self.link.connected("small", 0.001)
+        pool, costs = DrafterPool([self.link]), MeasuredCosts(4, lambda: None)
+        self.generations = Generations(settings, INFO, self.target, pool, costs, self.metrics)
+
+    async def rounds(self, call: GenerationCall) -> list[Round]:
+        return [done async for done in self.generations.start(call).rounds()]
+
+
+def total(metrics: VerifierMetrics, name: str) -> float | None:
+    return metrics.registry.get_sample_value(f"specdec_spec_{name}_total")
+
+
+async def test_a_call_is_generated_and_its_rounds_are_counted() -> None:
+    service = Service()
+    rounds = await service.rounds(make_call(max_tokens=5))
+    assert tuple(token for done in rounds for token in done.tokens) == continuation(3, 5)
+    assert total(service.metrics, "plain_rounds") == 5
+    assert total(service.metrics, "asked_rounds") == 4, "the last round has no room for a draft"
+
+
+async def test_a_call_that_breaks_a_limit_is_refused_before_it_starts() -> None:
+    with pytest.raises(GammaTooLarge):
+        Service().generations.start(make_call(speculation=Speculation(Mode.REJECTION, 5)))
+
+
+@pytest.mark.parametrize(("temperature", "mode"), [(0.0, Mode.COUPLED), (1.0, Mode.REJECTION)])
+async def test_target_and_drafter_work_in_the_same_mode(temperature: float, mode: Mode) -> None:
+    service, sampling = Service(), SamplingParams(temperature=temperature)
+    await service.rounds(make_call(max_tokens=3, sampling=sampling))
+    assert {row.call.speculation.mode for row in service.target.rows} == {mode}
+    service = Service()
+    service.link.outbox.ping(1)
+    run = service.generations.start(make_call(sampling=sampling))
+    await anext(run.rounds())
+    (opening,) = (await service.link.outbox.take()).opens
+    assert opening.mode is mode
+
+
+@pytest.mark.parametrize(
+    ("temperature", "mode", "lenience", "expected"),
+    [
+        (0.0, Mode.REJECTION, 1.0, Mode.COUPLED),
+        (0.0, Mode.BLOCK, 1.0, Mode.COUPLED),
+        (0.0, Mode.REJECTION, 0.9, Mode.REJECTION),
+        (0.0, Mode.OFF, 1.0, Mode.OFF),
+        (0.1, Mode.REJECTION, 1.0, Mode.REJECTION),
+        (1.0, Mode.BLOCK, 1.0, Mode.BLOCK),
+    ],
+)
+def test_greedy_drafts_need_no_distribution(temperature: float, mode: Mode, lenience: float, expected: Mode) -> None:
+    speculation = Speculation(mode=mode, gamma=None, lenience=lenience)
+    call = make_call(sampling=SamplingParams(temperature=temperature), speculation=speculation)
+    assert greedy_as_coupled(call).speculation == Speculation(expected, None, lenience)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "default", "expected"),
+    [
+        (Speculation(Mode.OFF), "auto", 0),
+        (Speculation(Mode.OFF, 3), 2, 0),
+        (Speculation(Mode.BLOCK, 0), "auto", 0),
+        (Speculation(Mode.BLOCK), "auto", None),
+        (Speculation(Mode.BLOCK), 2, 2),
+        (Speculation(Mode.BLOCK), 9, 4),
+        (Speculation(Mode.COUPLED, 2), "auto", 2),
+    ],
+)
+def test_the_call_then_the_settings_then_the_costs_choose_gamma(
+    speculation: Speculation, default: int | Literal["auto"], expected: int | None
+) -> None:
+    assert fixed_gamma(make_call(speculation=speculation), default, gamma_max=4) == expected

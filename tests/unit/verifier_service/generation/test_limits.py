@@ -1,0 +1,63 @@
+"""What would hurt the process is refused by name."""
+
+import pytest
+
+from specdec.errors import (
+    ContextLengthExceeded,
+    FieldInvalid,
+    FieldRequired,
+    GammaTooLarge,
+    RequestError,
+    TokenOutOfRange,
+)
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import VerifierInfo
+from tests.unit.verifier_service.verifier_fakes import make_call
+from verifier_service.generation.limits import check, length_limit
+
+INFO = VerifierInfo(
+    model="m",
+    tokenizer_hash="t",
+    vocab_size=10,
+    context_length=8,
+    end_token_ids=(),
+    gamma_max=4,
+    system_fingerprint="f",
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "param"),
+    [
+        ({"session_id": ""}, FieldRequired, "session_id"),
+        ({"tokens": ()}, FieldRequired, "tokens"),
+        ({"prompt_len": 0}, FieldInvalid, "prompt_len"),
+        ({"prompt_len": 4}, FieldInvalid, "prompt_len"),
+        ({"tokens": (1, 2, 10)}, TokenOutOfRange, "tokens"),
+        ({"tokens": (1, 2, -1)}, TokenOutOfRange, "tokens"),
+        ({"stop_token_ids": (10,)}, TokenOutOfRange, "stop_token_ids"),
+        ({"sampling": SamplingParams(end_token_ids=(11,))}, TokenOutOfRange, "sampling.end_token_ids"),
+        ({"sampling": SamplingParams(logit_bias={10: 1.0})}, TokenOutOfRange, "sampling.logit_bias"),
+        ({"sampling": SamplingParams(allowed_token_ids=(10,))}, TokenOutOfRange, "sampling.allowed_token_ids"),
+        ({"sampling": SamplingParams(banned_token_ids=(10,))}, TokenOutOfRange, "sampling.banned_token_ids"),
+        ({"sampling": SamplingParams(banned_token_ids=tuple(range(10)))}, FieldInvalid, "banned_token_ids"),
+        ({"logprobs": 21}, FieldInvalid, "logprobs"),
+        ({"tokens": (1,) * 8, "prompt_len": 8}, ContextLengthExceeded, "tokens"),
+        ({"tokens": (1,) * 9, "prompt_len": 3}, ContextLengthExceeded, "tokens"),
+        ({"speculation": Speculation(Mode.REJECTION, 5)}, GammaTooLarge, "speculation.gamma"),
+    ],
+)
+def test_a_broken_limit_is_named(changes: dict[str, object], error: type[RequestError], param: str) -> None:
+    with pytest.raises(error) as caught:
+        check(make_call(**changes), INFO)
+    assert caught.value.param == param
+
+
+def test_what_keeps_the_limits_passes() -> None:
+    check(make_call(tokens=(1,) * 7, prompt_len=7, speculation=Speculation(Mode.BLOCK, 4)), INFO)
+    check(make_call(tokens=(1,) * 8, prompt_len=3), INFO)
+
+
+def test_the_end_is_the_context_or_max_tokens_whichever_is_first() -> None:
+    assert length_limit(make_call(max_tokens=4), 100) == 7
+    assert length_limit(make_call(max_tokens=400), 100) == 100
