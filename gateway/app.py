@@ -29,7 +29,7 @@ from gateway.store.pins import Pins, RedisPins
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer, Tokenizer
 from gateway.turns.adopter import Adopter
 from gateway.turns.broadcast import Broadcasts
@@ -154,7 +154,7 @@ async def running(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
         stack.push_async_callback(pool.close)
-        stack.push_async_callback(services.live.close)
+        stack.push_async_callback(services.broadcasts.close)
         if tier:
             stack.push_async_callback(tier.close)
             await stack.enter_async_context(_background(tier.run()))
@@ -169,7 +169,7 @@ async def running(
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow(health, drain, grpc_server)))
         address = await stack.enter_async_context(_http_server(routes.build(services, health), settings.http))
-        yield Gateway(address, grpc_server, drain, services.live, settings.drain)
+        yield Gateway(address, grpc_server, drain, services.broadcasts, settings.drain)
 
 
 async def _follow(health: Health, drain: Drain, grpc_server: GrpcServer) -> None:
@@ -228,4 +228,4 @@ async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await end(task)
+        await cancel_and_wait(task)

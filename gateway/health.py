@@ -1,4 +1,4 @@
-"""Whether a request would be served now, and what is missing if not."""
+"""Readiness: whether a request would be served now, and what is missing if not."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import SpecdecError
 
 STORE_TIMEOUT = 0.5
-"""Seconds the session store has to answer."""
+"""Seconds that the session store has to answer."""
 
 
 class Health:
-    """Looks at everything a generation needs."""
+    """Checks everything that a generation needs."""
 
     def __init__(self, pool: VerifierPool, sessions: SessionStore, drain: Drain) -> None:
         self._pool = pool
@@ -20,7 +20,7 @@ class Health:
         self._drain = drain
 
     async def missing(self) -> list[str]:
-        """One line for each thing that stands in the way; empty when ready."""
+        """One line for each thing that is missing; empty when the gateway is ready."""
         missing = []
         if self._drain.closing:
             missing.append("the gateway is shutting down")

@@ -10,8 +10,10 @@ from gateway.config import KvSettings
 from gateway.kv.gate import Bandwidth, worth_restoring
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
-from gateway.verifiers.verifier import BlockVerifier, Call, KvSpan
+from gateway.verifiers.verifier import BlockVerifier
 from specdec.errors import SessionStoreDown, SpecdecError
+from specdec.wire.generation import GenerationCall
+from specdec.wire.kv import KvSpan
 
 _PATIENCE_PER_TOKEN = 0.1 / 1024
 _PAUSE = 5.0
@@ -36,7 +38,9 @@ class KvReader:
         """Prefill rate of the verifier that last knew one."""
         self._paused_until = 0.0
 
-    async def restore(self, verifier: BlockVerifier, call: Call, blocks: Sequence[Block], prefill_rate: float) -> int:
+    async def restore(
+        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], prefill_rate: float
+    ) -> int:
         """Have the verifier know as much of the call's tokens as the store does, if that saves time.
 
         Returns:
@@ -69,7 +73,7 @@ class KvReader:
         return max(self._settings.patience + tokens * _PATIENCE_PER_TOKEN, computing / 2)
 
     async def _move(
-        self, verifier: BlockVerifier, call: Call, blocks: Sequence[Block], sizes: Sequence[int]
+        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
     ) -> tuple[int, str]:
         """Give the verifier what it lacks of blocks the store has: how many are good, and why it did not take all."""
         held = await verifier.find_kv(call.tokens[: blocks[-1].stop], call.cache_salt)

@@ -7,7 +7,8 @@ from contextlib import aclosing
 from gateway.kv.reader import KvReader
 from gateway.kv.store import Chain
 from gateway.kv.writer import KvWriter, Offer
-from gateway.verifiers.verifier import BlockVerifier, Call, VerifiedRound, VerifierInfo
+from gateway.verifiers.verifier import BlockVerifier
+from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 
 class KvVerifier:
@@ -26,7 +27,7 @@ class KvVerifier:
         self._info = await self._inner.info(timeout)
         return self._info
 
-    async def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:
+    async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         """See gateway.verifier.Verifier; a round is taken as committed when the one after it is asked for."""
         started = time.monotonic()
         info = self._info or await self.info(timeout)

@@ -1,4 +1,4 @@
-"""A gRPC message that is not valid protobuf, bad UTF-8 in a string among them, is refused like any other bad input."""
+"""Refuses gRPC messages that are not valid protobuf, or have a string that is not UTF-8, like any other bad input."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Undecodable:
-    """Stands for the message until there is a handler that can refuse it."""
+    """Takes the place of a message until a handler can refuse it: a deserializer cannot answer with an error."""
 
 
 class DecodeInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses with FieldInvalid where grpc itself would answer with an unexplained failure."""
+    """Answers with FieldInvalid where grpc itself would fail without a reason."""
 
     async def intercept_service(
         self,

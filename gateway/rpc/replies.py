@@ -4,7 +4,7 @@ from typing import Any
 
 from gateway.priority import PriorityClass
 from gateway.text.output import OutputToken
-from gateway.turns.events import Event, Finished, Round, Started
+from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.statistics import Summary
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
@@ -15,11 +15,11 @@ from specdec.wire.tokens import tokens_to_bytes
 
 
 def event(happened: Event) -> dict[str, Any]:
-    """The one field of a stream's message."""
+    """The field of a streamed message that carries the event, by name."""
     match happened:
         case Started():
             return {"started": _started(happened)}
-        case Round():
+        case OutputRound():
             return {"round": _round(happened)}
         case Finished():
             return {"finished": _finished(happened)}
@@ -38,7 +38,7 @@ def _started(event: Started) -> pb.Started:
     )
 
 
-def _round(event: Round) -> pb.Round:
+def _round(event: OutputRound) -> pb.Round:
     return pb.Round(
         text=event.text,
         tokens=[_token(token) for token in event.tokens],
@@ -58,7 +58,7 @@ def _finished(event: Finished) -> pb.Finished:
 
 
 def whole(started: Started, tokens: list[OutputToken], finished: Finished) -> pb.GenerateResponse:
-    """The answer in one piece."""
+    """The whole answer to Generate."""
     return pb.GenerateResponse(
         id=started.id,
         model=started.model,

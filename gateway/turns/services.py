@@ -1,4 +1,4 @@
-"""What generations work with, put together once per process."""
+"""The parts of the gateway that every generation uses, joined once per process."""
 
 from dataclasses import dataclass, field
 
@@ -22,5 +22,6 @@ class Services:
     metrics: GatewayMetrics
     settings: GatewaySettings
     owner: str
-    """This process, as the session store knows it."""
-    live: Broadcasts = field(default_factory=Broadcasts)
+    """The name under which this process owns turns in the session store; every process has its own."""
+    broadcasts: Broadcasts = field(default_factory=Broadcasts)
+    """The generations that run in this process."""

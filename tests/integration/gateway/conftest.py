@@ -12,14 +12,10 @@ from openai import AsyncOpenAI
 
 from gateway.app import Gateway, running
 from gateway.config import GatewaySettings, TokenizerSettings
-from gateway.verifiers.verifier import Call, VerifiedRound
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from specdec.rules.params import Speculation
 from specdec.serving.server import start_grpc
-from specdec.wire.logprobs import logprobs_to_pb
-from specdec.wire.params import finish_to_pb, mode_from_pb, origin_to_pb, sampling_from_pb
-from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+from specdec.wire.generation import call_from_pb, info_to_pb, round_to_pb
 from tests.gateway_fakes import ByteTokenizer, MemorySessionStore, ScriptedVerifier
 
 
@@ -30,50 +26,11 @@ class ScriptedServicer(pb_grpc.VerifierServiceServicer):
         self.verifier = verifier
 
     async def GetVerifierInfo(self, request: Any, context: Any) -> pb.GetVerifierInfoResponse:
-        facts = self.verifier.facts
-        return pb.GetVerifierInfoResponse(
-            model=facts.model,
-            tokenizer_hash=facts.tokenizer_hash,
-            vocab_size=facts.vocab_size,
-            context_length=facts.context_length,
-            end_token_ids=facts.end_token_ids,
-            gamma_max=facts.gamma_max,
-            system_fingerprint=facts.system_fingerprint,
-        )
+        return info_to_pb(self.verifier.facts)
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
-        async for verified in self.verifier.generate(_call(request), context.time_remaining()):
-            yield _message(verified)
-
-
-def _call(request: pb.GenerateRequest) -> Call:
-    gamma = request.speculation.gamma if request.speculation.HasField("gamma") else None
-    return Call(
-        session_id=request.session_id,
-        epoch=request.epoch,
-        tokens=tokens_from_bytes(request.tokens),
-        prompt_len=request.prompt_len,
-        sampling=sampling_from_pb(request.sampling),
-        max_tokens=request.max_tokens,
-        stop_token_ids=tuple(request.stop_token_ids),
-        speculation=Speculation(mode_from_pb(request.speculation.mode), gamma, request.speculation.lenience),
-        logprobs=request.logprobs if request.HasField("logprobs") else None,
-        priority=request.priority,
-        cache_salt=request.cache_salt,
-    )
-
-
-def _message(verified: VerifiedRound) -> pb.GenerateResponse:
-    return pb.GenerateResponse(
-        base_len=verified.base_len,
-        tokens=tokens_to_bytes(verified.tokens),
-        origins=[origin_to_pb(origin) for origin in verified.origins],
-        draft_tokens=tokens_to_bytes(verified.draft),
-        accepted=verified.accepted,
-        finish_reason=finish_to_pb(verified.finish),
-        fallback_reason=verified.fallback_reason,
-        logprobs=logprobs_to_pb(verified.logprobs),
-    )
+        async for verified in self.verifier.generate(call_from_pb(request), context.time_remaining()):
+            yield round_to_pb(verified)
 
 
 @dataclass
