@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from gateway.config import KvSettings
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import KvReader
-from gateway.kv.store import Chain
+from gateway.kv.store import SequenceBlocks
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
 from specdec.wire.kv import KvSpan
@@ -17,7 +17,7 @@ from tests.unit.gateway.kv.memory_blocks import MemoryBlocks
 
 BLOCK = 16
 TOKENS = tuple(range(3 * BLOCK + 1))
-BLOCKS = Chain("f", "d", BLOCK).grow(TOKENS)
+BLOCKS = SequenceBlocks("f", "d", BLOCK).grow(TOKENS)
 CALL = GenerationCall(
     tokens=TOKENS,
     prompt_len=len(TOKENS),
