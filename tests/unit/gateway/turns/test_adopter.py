@@ -1,60 +1,26 @@
 """What becomes of turns whose gateway fell silent."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from gateway.config import GatewaySettings, TokenizerSettings
-from gateway.drain import Drain
-from gateway.metrics import GatewayMetrics
 from gateway.store.orphans import Orphan
 from gateway.turns.adopter import Adopter
-from gateway.turns.services import Services
-from gateway.turns.turn import Header, header_to_bytes
-from gateway.verifiers.balancer import VerifierPool
-from specdec.rules.params import Mode, SamplingParams, Speculation
-from specdec.wire.generation import GenerationCall
-from tests.gateway_fakes import ByteTokenizer, MemorySessionStore, Script, ScriptedVerifier, output, until
-
-SESSION = "0" * 32
-NAME = f"{SESSION}-1"
-PROMPT = tuple(b"Say it")
+from tests.gateway_fakes import Script, ScriptedVerifier, output, until
+from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
 
 
 class Stage:
     """A gateway's parts, and one turn that another gateway has left behind."""
 
     def __init__(self, script: Script | None = None, **settings: Any) -> None:
-        self.store = MemorySessionStore()
-        metrics = GatewayMetrics(CollectorRegistry())
-        self.pool = VerifierPool((ScriptedVerifier(script=script),), ByteTokenizer.fingerprint, metrics)
-        self.services = Services(
-            tokenizer=ByteTokenizer(),
-            pool=self.pool,
-            sessions=self.store,
-            drain=Drain(metrics),
-            metrics=metrics,
-            settings=GatewaySettings(
-                model=TokenizerSettings(path=Path("models/bytes")), store_patience=0.0, **{"grace": 60.0} | settings
-            ),
-            owner="me",
-        )
+        self.services = services(ScriptedVerifier(script=script), **{"grace": 60.0} | settings)
+        self.store, self.pool = self.services.sessions, self.services.pool
 
     async def orphan(self, silent: float = 1.0, resumable: bool = True) -> None:
         await self.pool.probe()
-        call = GenerationCall(
-            tokens=PROMPT,
-            prompt_len=len(PROMPT),
-            sampling=SamplingParams(seed=7),
-            max_tokens=50,
-            stop_token_ids=(256,),
-            speculation=Speculation(Mode.REJECTION),
-        )
-        header = Header(call, (), "bytes", "fp_test", 0, resumable=resumable)
-        await self.store.open(SESSION, "r", PROMPT, header_to_bytes(header), "fp_test", "t")
-        self.store.orphaned = [Orphan(SESSION, "t", 1, silent)]
+        await open_turn(self.store, header(resumable=resumable))
+        self.store.orphaned = [Orphan(TURN.session_id, TURN.tenant, TURN.number, silent)]
 
     async def adopt_orphans(self) -> None:
         await Adopter(self.services).adopt_orphans()
@@ -68,7 +34,7 @@ async def test_a_turn_is_continued_to_its_end_though_nobody_reads_it_yet() -> No
     stage = Stage()
     await stage.orphan()
     await stage.adopt_orphans()
-    await until(lambda: stage.services.broadcasts.get(NAME) is None)
+    await until(lambda: stage.services.broadcasts.get(TURN.name) is None)
     assert stage.store.only.finish == "stop"
     assert stage.store.only.tokens == [*PROMPT, *output(Script())]
     assert stage.outcomes("continued") == 1
@@ -78,7 +44,7 @@ async def test_it_is_paused_where_it_stands_when_nobody_comes_within_what_is_lef
     stage = Stage(Script(text="x" * 150, gamma=0, pause=0.01), grace=1.0)
     await stage.orphan(silent=0.95)
     await stage.adopt_orphans()
-    await until(lambda: stage.services.broadcasts.get(NAME) is None)
+    await until(lambda: stage.services.broadcasts.get(TURN.name) is None)
     assert (stage.store.only.finish, stage.store.only.owner) == ("", "")
     assert stage.store.journal[-1] == "release"
 
@@ -88,7 +54,7 @@ async def test_a_turn_nobody_will_come_back_for_is_paused_at_once(silent: float,
     stage = Stage()
     await stage.orphan(silent, resumable)
     await stage.adopt_orphans()
-    assert stage.services.broadcasts.get(NAME) is None
+    assert stage.services.broadcasts.get(TURN.name) is None
     assert (stage.store.only.tokens, stage.store.only.owner) == (list(PROMPT), "")
     assert stage.outcomes("paused") == 1
 
@@ -96,10 +62,10 @@ async def test_a_turn_nobody_will_come_back_for_is_paused_at_once(silent: float,
 async def test_a_turn_that_another_gateway_took_first_is_left_to_it() -> None:
     stage = Stage()
     await stage.orphan()
-    await stage.store.acquire(SESSION, "other")
+    await stage.store.acquire(TURN.session_id, "other")
     await stage.adopt_orphans()
     assert stage.store.only.owner == "other"
-    assert stage.services.broadcasts.get(NAME) is None
+    assert stage.services.broadcasts.get(TURN.name) is None
 
 
 async def test_our_own_turn_is_left_to_itself() -> None:
@@ -107,7 +73,7 @@ async def test_our_own_turn_is_left_to_itself() -> None:
     await stage.orphan()
     await stage.adopt_orphans()
     epoch = stage.store.only.epoch
-    stage.store.orphaned = [Orphan(SESSION, "t", 1, 1.0)]
+    stage.store.orphaned = [Orphan(TURN.session_id, "t", 1, 1.0)]
     await stage.adopt_orphans()
     assert stage.store.only.epoch == epoch
     await until(lambda: stage.store.only.finish)

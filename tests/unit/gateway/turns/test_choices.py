@@ -9,8 +9,10 @@ from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.choices import merged
 from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.statistics import Statistics, total
+from gateway.turns.turn import Turn
 from specdec.errors import FieldInvalid, NoVerifier
 from specdec.rules.params import MAX_SEED, FinishReason, Mode, SamplingParams, Speculation
+from tests.unit.gateway.turns.in_memory import header
 
 SUMMARY = Statistics(Speculation()).summary()
 
@@ -29,7 +31,7 @@ class Generation:
         try:
             if self._fails_at == 0:
                 raise NoVerifier(self._name)
-            yield Started(self._name, 0, "m", (1,), 5, "fp")
+            yield Started(Turn(self._name, "t", 1), header())
             for number in range(1, self._rounds + 1):
                 if number == self._fails_at:
                     raise NoVerifier(self._name)
@@ -46,7 +48,7 @@ def events(*generations: Generation) -> AsyncGenerator[Event]:
 
 async def test_one_start_then_every_event_with_its_place() -> None:
     found = [event async for event in events(Generation("a", 1), Generation("b", 3), Generation("c", 2))]
-    assert [event.id for event in found if isinstance(event, Started)] == ["a"]
+    assert [event.turn.session_id for event in found if isinstance(event, Started)] == ["a"]
     assert isinstance(found[0], Started)
     for place, (name, rounds) in enumerate([("a", 1), ("b", 3), ("c", 2)]):
         own = [event for event in found if isinstance(event, OutputRound) and event.choice == place]
