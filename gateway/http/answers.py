@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
@@ -11,10 +10,9 @@ from pydantic import BaseModel
 
 from gateway.http import sse
 from gateway.http.problems import CLIENT_GONE
-from gateway.http.replies import Answer
-from gateway.http.writers import Output, Writer
+from gateway.http.writers import Writer
 from gateway.tasks import cancel_and_wait
-from gateway.turns.events import Event, Finished, OutputRound, Started
+from gateway.turns.events import Event, Started, collect
 from specdec.errors import InternalError
 
 MakeWriter = Callable[[Started], Writer]
@@ -23,7 +21,7 @@ MakeWriter = Callable[[Started], Writer]
 
 async def whole(request: Request, events: AsyncGenerator[Event], make_writer: MakeWriter) -> Response:
     """The answer in one piece."""
-    return await _while_connected(request, _whole(sse.Pending(events), make_writer))
+    return await _while_connected(request, _whole(events, make_writer))
 
 
 async def streamed(
@@ -46,32 +44,22 @@ def json_response(answer: BaseModel, exclude_unset: bool = False) -> Response:
     return Response(answer.model_dump_json(exclude_unset=exclude_unset), media_type="application/json")
 
 
-async def _whole(pending: sse.Pending, make_writer: MakeWriter) -> Response:
-    async with aclosing(pending):
-        started = _as_started(await pending.take())
-        return json_response(await _collect(pending, make_writer(started)), exclude_unset=True)
+async def _whole(events: AsyncGenerator[Event], make_writer: MakeWriter) -> Response:
+    started, outputs = await collect(events)
+    return json_response(make_writer(started).whole(outputs), exclude_unset=True)
 
 
 async def _streamed(pending: sse.Pending, make_writer: MakeWriter, ping: float, after: Sequence[int]) -> Response:
     try:
-        started = _as_started(await pending.take())
+        started = await pending.take()
+        if not isinstance(started, Started):
+            raise InternalError("a generation did not begin with Started")
         if await pending.ready(ping):
             pending.raise_if_failed()
     except BaseException:
         await pending.aclose()
         raise
-    return sse.EventStream(pending, make_writer(started), started, ping, after)
-
-
-async def _collect(pending: sse.Pending, writer: Writer) -> Answer:
-    outputs = [Output() for _ in range(writer.choices)]
-    while not all(output.finished for output in outputs):
-        match await pending.take():
-            case OutputRound() as event:
-                outputs[event.choice].tokens += event.tokens
-            case Finished() as event:
-                outputs[event.choice].finished = event
-    return writer.whole(outputs)
+    return sse.EventStream(pending, sse.stream(pending, make_writer(started), started.turn.name, ping, after))
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -91,9 +79,3 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _as_started(event: Event) -> Started:
-    if not isinstance(event, Started):
-        raise InternalError("a generation did not begin with Started")
-    return event

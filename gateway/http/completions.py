@@ -60,20 +60,22 @@ class StreamOptions(Body):
     include_obfuscation: Off | None = None
 
 
-class GenerationBody(SamplingBody):
+class _DefaultOnlyFields(Body):
+    """Fields of both kinds of completion that are known, and supported only at the value that does nothing."""
+
+    best_of: JustOne | None = None
+    use_beam_search: Off | None = None
+    include_stop_str_in_output: Off | None = None
+    skip_special_tokens: On | None = None
+    spaces_between_special_tokens: On | None = None
+    priority: JustZero | None = None
+    echo: Off | None = None
+
+
+class GenerationBody(SamplingBody, _DefaultOnlyFields):
     """The fields that both kinds of completion take."""
 
-    default_only: ClassVar[frozenset[str]] = frozenset(
-        {
-            "best_of",
-            "use_beam_search",
-            "include_stop_str_in_output",
-            "skip_special_tokens",
-            "spaces_between_special_tokens",
-            "priority",
-            "echo",
-        }
-    )
+    default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
 
     model: str | None = None
     max_tokens: AtLeastOne | None = None
@@ -94,14 +96,6 @@ class GenerationBody(SamplingBody):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-
-    best_of: JustOne | None = None
-    use_beam_search: Off | None = None
-    include_stop_str_in_output: Off | None = None
-    skip_special_tokens: On | None = None
-    spaces_between_special_tokens: On | None = None
-    priority: JustZero | None = None
-    echo: Off | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -155,31 +149,9 @@ class CompletionBody(GenerationBody):
         return self._request(self.prompt, request_id, (self.max_tokens, cap), self.logprobs)
 
 
-class ChatBody(GenerationBody):
-    """POST /v1/chat/completions."""
+class _ChatDefaultOnlyFields(Body):
+    """Fields of chats that are known, and supported only at the value that does nothing."""
 
-    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "functions",
-        "function_call",
-        "response_format",
-        "modalities",
-        "audio",
-        "prediction",
-        "reasoning_effort",
-        "verbosity",
-        "web_search_options",
-        "add_generation_prompt",
-        "continue_final_message",
-        "add_special_tokens",
-    }
-
-    messages: list[MessageBody] = Field(json_schema_extra={"minItems": 1})
-    max_completion_tokens: AtLeastOne | None = None
-    logprobs: bool | None = None
-    top_logprobs: Logprobs | None = None
     tools: Nothing | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
@@ -195,6 +167,17 @@ class ChatBody(GenerationBody):
     add_generation_prompt: On | None = None
     continue_final_message: Off | None = None
     add_special_tokens: Off | None = None
+
+
+class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
+    """POST /v1/chat/completions."""
+
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
+
+    messages: list[MessageBody] = Field(json_schema_extra={"minItems": 1})
+    max_completion_tokens: AtLeastOne | None = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
 
     def request(self, request_id: str) -> GenerationRequest:
         """The request that the body asks for; raises RequestError."""

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
-from gateway.health import Health
+from gateway import health
 from gateway.http import answers, openapi, sessions
 from gateway.http.answer_format import AnswerFormat
 from gateway.http.answers import json_response
@@ -30,7 +30,7 @@ from specdec.errors import SpecdecError
 _BodyType = TypeVar("_BodyType", bound=Body)
 
 
-def build(services: Services, health: Health) -> FastAPI:
+def build(services: Services) -> FastAPI:
     """The ASGI application."""
     app = openapi.DescribedApp(
         title="specdec gateway", version="1", docs_url=None, redoc_url=None, redirect_slashes=False
@@ -40,16 +40,15 @@ def build(services: Services, health: Health) -> FastAPI:
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
-    _Probes(services, health).mount(app)
+    _Probes(services).mount(app)
     return app
 
 
 class _Probes:
     """Liveness, readiness and metrics."""
 
-    def __init__(self, services: Services, health: Health) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._health = health
 
     def mount(self, app: FastAPI) -> None:
         """Add the routes."""
@@ -63,7 +62,7 @@ class _Probes:
 
     async def readyz(self) -> Response:
         """Whether a request would be served, and what is missing if not."""
-        missing = await self._health.missing()
+        missing = await health.missing(self._services)
         body = {
             "status": "not ready" if missing else "ready",
             "missing": missing,

@@ -83,7 +83,7 @@ class _Routes:
         stream = self._generator.resume(name, _user(request), after)
 
         def make_writer(started: Started) -> Writer:
-            answer_format = AnswerFormat.parse(started.answer_format)
+            answer_format = AnswerFormat.parse(started.header.answer_format)
             return writer_for(started, answer_format, self._services.tokenizer.token_bytes)
 
         return await answers.streamed(request, stream, make_writer, self._services.settings.ping, after)

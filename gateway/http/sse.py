@@ -12,7 +12,7 @@ from gateway.http.cursor import cursor
 from gateway.http.problems import error_body
 from gateway.http.replies import Answer
 from gateway.http.writers import Writer
-from gateway.turns.events import Event, Finished, OutputRound, Started
+from gateway.turns.events import Event, Finished, OutputRound
 from specdec.errors import InternalError, SpecdecError
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -61,8 +61,7 @@ class Pending:
 class EventStream(StreamingResponse):
     """The response of a stream; its events are closed when it ends, for whatever reason."""
 
-    def __init__(self, pending: Pending, writer: Writer, started: Started, ping: float, after: Sequence[int]) -> None:
-        content = stream(pending, writer, started, ping, after)
+    def __init__(self, pending: Pending, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
         self._pending = pending
 
@@ -72,21 +71,21 @@ class EventStream(StreamingResponse):
 
 
 async def stream(
-    pending: Pending, writer: Writer, started: Started, ping: float, after: Sequence[int]
+    pending: Pending, writer: Writer, name: str, ping: float, after: Sequence[int]
 ) -> AsyncIterator[bytes]:
     """The bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
 
     Args:
         pending: the events after Started.
         writer: makes the chunks.
-        started: the first event.
+        name: public id of the generation.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens the client has already; empty when it has none.
     """
     positions = list(after) or [0] * writer.choices
     try:
         for chunk in writer.opening() if not any(positions) else ():
-            yield _event(started.id, positions, chunk)
+            yield _event(name, positions, chunk)
         running = writer.choices
         while running:
             while not await pending.ready(ping):
@@ -96,7 +95,7 @@ async def stream(
             if isinstance(event, OutputRound):
                 positions[event.choice] += len(event.tokens)
             for chunk in _chunks(writer, event):
-                yield _event(started.id, positions, chunk)
+                yield _event(name, positions, chunk)
         yield _DONE
     except SpecdecError as error:
         _log.info("stream_failed", reason=error.reason, message=error.message)

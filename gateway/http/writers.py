@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.http.answer_format import AnswerFormat
@@ -23,17 +22,8 @@ from gateway.http.replies import (
     report_of,
 )
 from gateway.text.output import OutputToken
-from gateway.turns.events import Finished, OutputRound, Started
+from gateway.turns.events import Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
-
-
-@dataclass(slots=True)
-class Output:
-    """The output of one generation."""
-
-    tokens: list[OutputToken] = field(default_factory=list)
-    finished: Finished | None = None
-    """None while the generation runs."""
 
 
 class Writer(ABC):
@@ -50,7 +40,7 @@ class Writer(ABC):
     @property
     def choices(self) -> int:
         """How many generations the request has."""
-        return self._started.choices
+        return self._started.header.choices
 
     @abstractmethod
     def whole(self, outputs: Sequence[Output]) -> Answer:
@@ -81,12 +71,13 @@ class Writer(ABC):
             yield self._usage_chunk(self._report(self._ended))
 
     def _head(self) -> dict[str, Any]:
+        header = self._started.header
         return {
-            "id": f"{self.id_prefix}-{self._started.id}",
-            "created": self._started.created,
-            "model": self._started.model,
-            "system_fingerprint": self._started.system_fingerprint,
-            "service_tier": self._started.priority.value,
+            "id": f"{self.id_prefix}-{self._started.turn.name}",
+            "created": header.created,
+            "model": header.model,
+            "system_fingerprint": header.system_fingerprint,
+            "service_tier": header.priority.value,
         }
 
     def _chunk_head(self, finished: Finished | None = None) -> dict[str, Any]:
@@ -102,8 +93,9 @@ class Writer(ABC):
 
     def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:
         started, summary = self._started, total([each.summary for each in ended])
-        session = {"session": SessionRef(id=started.session, turn=started.turn)} if started.session else {}
-        return {"metrics": metrics_of(summary), "speculation": report_of(summary), "seed": started.seed, **session}
+        session = {"session": SessionRef(id=started.session, turn=started.turn.number)} if started.session else {}
+        seed = started.header.call.sampling.seed
+        return {"metrics": metrics_of(summary), "speculation": report_of(summary), "seed": seed, **session}
 
     def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         """The fields that every choice has, of a whole answer and of a chunk."""
@@ -114,7 +106,7 @@ class Writer(ABC):
         return {"index": index, **ending, **ids}
 
     def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": list(self._started.prompt_tokens)} if self._format.token_ids else {}
+        return {"prompt_token_ids": list(self._started.header.prompt)} if self._format.token_ids else {}
 
 
 class CompletionWriter(Writer):
@@ -130,7 +122,7 @@ class CompletionWriter(Writer):
     def whole(self, outputs: Sequence[Output]) -> Completion:
         """The answer in one piece."""
         choices = [self._text_choice(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
-        head = self._head() | self._report(finished_of(outputs))
+        head = self._head() | self._report([each.finished for each in outputs])
         return Completion(**head, object="text_completion", choices=choices)
 
     def opening(self) -> Iterator[Answer]:
@@ -160,7 +152,7 @@ class ChatWriter(Writer):
     def whole(self, outputs: Sequence[Output]) -> ChatCompletion:
         """The answer in one piece."""
         choices = [self._message_choice(index, each) for index, each in enumerate(outputs)]
-        head = self._head() | self._report(finished_of(outputs)) | self._prompt_ids()
+        head = self._head() | self._report([each.finished for each in outputs]) | self._prompt_ids()
         return ChatCompletion(**head, object="chat.completion", choices=choices)
 
     def opening(self) -> Iterator[Answer]:
@@ -190,11 +182,6 @@ def writer_for(started: Started, answer_format: AnswerFormat, token_bytes: Token
     """A writer of that format; `token_bytes` gives the bytes of a token id."""
     kind = ChatWriter if answer_format.chat else CompletionWriter
     return kind(started, answer_format, token_bytes)
-
-
-def finished_of(outputs: Sequence[Output]) -> list[Finished]:
-    """The ends of generations that have all ended."""
-    return [each.finished for each in outputs if each.finished is not None]
 
 
 def _text(tokens: Sequence[OutputToken]) -> str:

@@ -22,14 +22,13 @@ from gateway.request import (
     random_seed,
 )
 from gateway.rpc import replies, sessions
-from gateway.text.output import OutputToken
-from gateway.turns.events import Finished, OutputRound, Started
+from gateway.turns.events import collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from specdec.errors import FieldInvalid, FieldRequired, InternalError
+from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import SamplingParams
 from specdec.wire.params import mode_from_pb
 
@@ -58,21 +57,10 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:  # noqa: N802
         """Answer with the whole output at once."""
-        tokens: list[OutputToken] = []
-        started: Started | None = None
         wanted = _request(request)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
-        stream = self._generator.stream(wanted, context.time_remaining())
-        async with aclosing(stream) as events:
-            async for event in events:
-                match event:
-                    case Started():
-                        started = event
-                    case OutputRound():
-                        tokens += event.tokens
-                    case Finished() if started is not None:
-                        return replies.whole(started, tokens, event)
-        raise InternalError("a generation ended without Finished")
+        started, (output,) = await collect(self._generator.stream(wanted, context.time_remaining()))
+        return replies.whole(started, output)
 
     async def StreamGenerate(  # noqa: N802
         self, request: pb.StreamGenerateRequest, context: Context

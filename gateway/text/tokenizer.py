@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
 from gateway.text.token_bytes import token_bytes
@@ -17,26 +17,6 @@ _MARK = "\u241fanswer\u241f"
 """Marks the end of an assistant's message in the text that a chat template makes."""
 
 
-class Tokenizer(Protocol):
-    """What the gateway needs of a tokenizer."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The vocabulary's hash, made by `specdec.rules.vocabulary.fingerprint`; verifiers must have the same."""
-
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The token ids of a prompt; those of a TokenPrompt are returned without change."""
-
-    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
-        """The token ids that a prompt adds behind `history`; with an empty history, the same as `encode`."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without special tokens."""
-
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token on its own; for a special token, those of its name."""
-
-
 class ModelTokenizer:
     """A Hugging Face tokenizer; it encodes on threads, because a long prompt takes longer than a round."""
 
@@ -44,6 +24,7 @@ class ModelTokenizer:
         self._tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
         self.fingerprint = fingerprint(tokenizer.get_vocab())
+        """Hash of the vocabulary; every verifier must have the same."""
 
     @classmethod
     def load(cls, path: Path) -> "ModelTokenizer":
@@ -62,7 +43,7 @@ class ModelTokenizer:
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
     async def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The token ids of a prompt.
+        """The token ids of a prompt; those of a TokenPrompt are returned without change.
 
         Raises:
             UnsupportedParameter: the prompt is a chat, and the model has no chat template.

@@ -1,35 +1,28 @@
 """The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from gateway.priority import PriorityClass
 from gateway.text.output import OutputToken
 from gateway.turns.statistics import Summary
+from gateway.turns.turn import Header, Turn
+from specdec.errors import InternalError
 from specdec.rules.params import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The generation is accepted, and its turn is stored."""
+    """The generation is accepted, and its turn is stored; of several choices, this is the first."""
 
-    id: str
-    """Public id of the generation; of several choices, that of the first."""
-    created: int
-    """When the turn began, in Unix seconds."""
-    model: str
-    prompt_tokens: tuple[int, ...]
-    seed: int
-    system_fingerprint: str
-    """Outputs of one seed are the same under one fingerprint."""
-    session: str = ""
-    """Id of the session that the caller named; empty when the caller named none."""
-    turn: int = 1
-    """Position of the turn in its session, from 1 on."""
-    answer_format: str = ""
-    """How the answer is written, as the API that took the request spells it."""
-    priority: PriorityClass = PriorityClass.DEFAULT
-    choices: int = 1
-    """How many generations the request has; this is the first of them."""
+    turn: Turn
+    header: Header
+
+    @property
+    def session(self) -> str:
+        """Id of the session that the caller named; empty when the caller named none."""
+        return self.turn.session_id if self.header.in_session else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +67,34 @@ class Finished:
 
 
 Event = Started | OutputRound | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """All events of one generation, joined."""
+
+    tokens: tuple[OutputToken, ...]
+    finished: Finished
+
+
+async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]:
+    """Read a request's generations to their ends; returns the output of each choice.
+
+    Raises:
+        SpecdecError: a generation failed.
+    """
+    tokens: defaultdict[int, list[OutputToken]] = defaultdict(list)
+    finished: dict[int, Finished] = {}
+    started: Started | None = None
+    async with aclosing(events):
+        async for event in events:
+            match event:
+                case Started():
+                    started = event
+                case OutputRound():
+                    tokens[event.choice] += event.tokens
+                case Finished():
+                    finished[event.choice] = event
+    if started is None or len(finished) < started.header.choices:
+        raise InternalError("a generation ended without Started or Finished")
+    return started, [Output(tuple(tokens[index]), finished[index]) for index in sorted(finished)]

@@ -6,7 +6,7 @@ from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
 from gateway.store.sessions import SessionStore
-from gateway.text.tokenizer import Tokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.broadcast import Broadcasts
 from gateway.verifiers.balancer import VerifierPool
 
@@ -15,7 +15,7 @@ from gateway.verifiers.balancer import VerifierPool
 class Services:
     """What a generation works with."""
 
-    tokenizer: Tokenizer
+    tokenizer: ModelTokenizer
     pool: VerifierPool
     sessions: SessionStore
     drain: Drain

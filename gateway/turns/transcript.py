@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
-from gateway.turns.events import Finished, OutputRound, RejectedToken, Started
+from gateway.turns.events import Finished, OutputRound, RejectedToken
 from gateway.turns.statistics import Statistics, Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
@@ -55,23 +55,6 @@ class Transcript:
         if verified.tokens:
             self._statistics.add(len(kept.draft), kept.accepted, kept.fallback)
         return kept, self._output_round(kept, shown)
-
-    def started(self) -> Started:
-        """The first event."""
-        header = self.header
-        return Started(
-            id=self.turn.name,
-            created=header.created,
-            model=header.model,
-            prompt_tokens=header.prompt,
-            seed=header.call.sampling.seed,
-            system_fingerprint=header.system_fingerprint,
-            session=self.turn.session_id if header.in_session else "",
-            turn=self.turn.number,
-            answer_format=header.answer_format,
-            priority=header.priority,
-            choices=header.choices,
-        )
 
     def finished(self) -> Finished:
         """The last event; raises InternalError when the turn has not ended."""

@@ -9,7 +9,7 @@ import structlog
 
 from gateway.store.retry import patiently
 from gateway.store.sessions import TurnView
-from gateway.turns.events import Event, OutputRound
+from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Header, Turn, header_from_bytes, round_from
@@ -51,7 +51,7 @@ class TurnStream:
         try:
             with self._services.drain.generation():
                 missed = [] if self._transcript_or_none else await self._reload()
-                yield self._transcript.started()
+                yield Started(self._turn, self._transcript.header)
                 for shown in missed:
                     yield shown
                 async with aclosing(self._rounds()) as rounds:
