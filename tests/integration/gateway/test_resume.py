@@ -1,10 +1,6 @@
 """Generations outlive the connections, and the gateways, they were begun through."""
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +10,6 @@ from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit, SessionState
 from gateway.tasks import cancel_and_wait
 from gateway.turns.turn import note_of
-from specdec.cli.processes import Children
 from specdec.rules.params import Origin
 from specdec.wire.generation import Round
 from tests.gateway_fakes import ScriptedVerifier, until
@@ -22,27 +17,6 @@ from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, repl
 from tests.integration.sessions.server import Server
 
 TEXT = LONG.text
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
-    try:
-        with Children(grace=5) as children:
-            yield Server(folder, children)
-    finally:
-        shutil.rmtree(folder)
-
-
-@pytest.fixture
-def verifier() -> ScriptedVerifier:
-    return ScriptedVerifier(script=LONG)
-
-
-@pytest.fixture
-async def pair(server: Server, verifier: ScriptedVerifier) -> AsyncIterator[list[Replica]]:
-    async with replicas(server.url, verifier) as made:
-        yield made
 
 
 async def test_a_client_goes_on_at_the_same_gateway(pair: list[Replica], verifier: ScriptedVerifier) -> None:
