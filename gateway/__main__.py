@@ -1,4 +1,4 @@
-"""`python -m gateway --config FILE` serves; `python -m gateway check --config FILE` looks its surroundings over."""
+"""`python -m gateway --config FILE` serves; `python -m gateway check --config FILE` checks what it depends on."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ from specdec.serving.command import Command
 
 
 def _keep_torch_out() -> None:
-    """Where torch is installed, transformers would import it to load a tokenizer: seconds, and most of our memory."""
+    """Make torch look absent: transformers would import it for a tokenizer, which takes seconds and much memory."""
     modules: dict[str, Any] = sys.modules
     modules["torch"] = None
 

@@ -1,4 +1,4 @@
-"""The one place that joins the gateway's parts, and the life of the process."""
+"""Joins the parts of the gateway, and runs them from the start of the process to its end."""
 
 import asyncio
 import socket
@@ -12,10 +12,10 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from gateway.config import DrainSettings, GatewaySettings
+from gateway import health
+from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
-from gateway.health import Health
 from gateway.http import routes
 from gateway.kv import check as block_store
 from gateway.kv.tier import KvTier
@@ -29,10 +29,9 @@ from gateway.store.pins import Pins, RedisPins
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
-from gateway.tasks import end
-from gateway.text.tokenizer import ModelTokenizer, Tokenizer
+from gateway.tasks import cancel_and_wait
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
-from gateway.turns.broadcast import Broadcasts
 from gateway.turns.services import Services
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
@@ -45,12 +44,12 @@ from specdec.serving.tls import Certificates
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
-FIRST_LOOK = 2.0
-"""Seconds the verifiers are looked for before the gateway listens, ready or not."""
+FIRST_PROBE = 2.0
+"""Seconds that the gateway waits for the first verifiers before it listens, ready or not."""
 KEEP_ALIVE = 75
 """Seconds an idle HTTP connection stays open; longer than those of usual proxies, so that they close first."""
 READY_POLL = 0.2
-"""Seconds between looks at readiness for the gRPC health service."""
+"""Seconds between two checks of readiness for the gRPC health service."""
 
 _log = structlog.get_logger()
 
@@ -81,7 +80,7 @@ def _policy(settings: GatewaySettings) -> StorePolicy:
 
 
 async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> None:
-    """Refuse stores that cannot work, and say what is unwise; one that is away may be well when it comes."""
+    """Refuse stores that cannot work, and log what is unwise; a store that does not answer yet is not refused."""
     facts: ServerFacts | None = None
     lines: list[Line] = []
     try:
@@ -99,36 +98,36 @@ async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> No
 
 
 class Gateway:
-    """A running gateway."""
+    """A running gateway, with the addresses it listens on."""
 
-    def __init__(
-        self, http: str, grpc_server: GrpcServer, drain: Drain, live: Broadcasts, settings: DrainSettings
-    ) -> None:
+    def __init__(self, http: str, grpc_server: GrpcServer, services: Services) -> None:
         self.http = http
         self.grpc = grpc_server.address
         self._grpc_server = grpc_server
-        self._drain = drain
-        self._live = live
-        self._settings = settings
+        self._services = services
 
     async def drain(self) -> None:
-        """Stop being ready, then take no new work, then wait for what is read; the rest goes on elsewhere."""
-        _log.info("draining", settle=self._settings.settle, limit=self._settings.limit)
-        self._drain.announce()
+        """Stop being ready, then take no new requests, then wait for generations that are read.
+
+        Generations that nobody reads, or that do not finish in time, are stopped; other gateways can continue them.
+        """
+        services, settings = self._services, self._services.settings.drain
+        _log.info("draining", settle=settings.settle, limit=settings.limit)
+        services.drain.announce()
         await self._grpc_server.set_serving(False)
-        await asyncio.sleep(self._settings.settle)
-        self._drain.close()
-        await self._live.stop_unread()
-        finished = await self._drain.wait(self._settings.limit)
-        await self._live.close()
+        await asyncio.sleep(settings.settle)
+        services.drain.close()
+        await services.broadcasts.stop_unread()
+        finished = await services.drain.wait(settings.limit)
+        await services.broadcasts.close()
         _log.info("drained", finished=finished)
 
 
 @asynccontextmanager
 async def running(
-    settings: GatewaySettings, tokenizer: Tokenizer, sessions: SessionStore, pins: Pins | None = None
+    settings: GatewaySettings, tokenizer: ModelTokenizer, sessions: SessionStore, pins: Pins | None = None
 ) -> AsyncIterator[Gateway]:
-    """Both fronts on their addresses, until the context ends.
+    """Serve HTTP and gRPC until the context ends.
 
     Raises:
         ConfigError: an address cannot be bound.
@@ -136,51 +135,49 @@ async def running(
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
     plain = partial(VerifierClient, certificates=Certificates.of(settings.tls))
-    tier = KvTier.of(settings.kv, metrics.registry)
-    dial = tier.dialled(plain) if tier else plain
+    kv_tier = KvTier.of(settings.kv, metrics.registry)
+    dial = kv_tier.dialling(plain) if kv_tier else plain
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
-    drain = Drain(metrics)
     services = Services(
         tokenizer=tokenizer,
         pool=pool,
         sessions=sessions,
-        drain=drain,
+        drain=Drain(metrics),
         metrics=metrics,
         settings=settings,
         owner=new_id(),
     )
-    health = Health(pool, sessions, drain)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
         stack.push_async_callback(pool.close)
-        stack.push_async_callback(services.live.close)
-        if tier:
-            stack.push_async_callback(tier.close)
-            await stack.enter_async_context(_background(tier.run()))
+        stack.push_async_callback(services.broadcasts.close)
+        if kv_tier:
+            stack.push_async_callback(kv_tier.close)
+            await stack.enter_async_context(_background(kv_tier.run()))
         await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
         await stack.enter_async_context(_background(Adopter(services).run()))
         with suppress(TimeoutError):
-            await asyncio.wait_for(pool.known.wait(), FIRST_LOOK)
+            await asyncio.wait_for(pool.known.wait(), FIRST_PROBE)
         grpc_server = await start_grpc(
             settings.address, lambda server: service.register(server, services), service.SERVICES, [DecodeInterceptor()]
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
-        await stack.enter_async_context(_background(_follow(health, drain, grpc_server)))
-        address = await stack.enter_async_context(_http_server(routes.build(services, health), settings.http))
-        yield Gateway(address, grpc_server, drain, services.live, settings.drain)
+        await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))
+        address = await stack.enter_async_context(_http_server(routes.build(services), settings.http))
+        yield Gateway(address, grpc_server, services)
 
 
-async def _follow(health: Health, drain: Drain, grpc_server: GrpcServer) -> None:
-    """Keep the gRPC health service in step with readiness, until the end is announced."""
-    while not drain.closing:
-        await grpc_server.set_serving(not await health.missing())
+async def _follow_readiness(services: Services, grpc_server: GrpcServer) -> None:
+    """Keep the gRPC health service in step with readiness, until the end of the process is announced."""
+    while not services.drain.closing:
+        await grpc_server.set_serving(not await health.missing(services))
         await asyncio.sleep(READY_POLL)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process that runs it."""
+    """A uvicorn server that handles no signals: the process does that itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -228,4 +225,4 @@ async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await end(task)
+        await cancel_and_wait(task)

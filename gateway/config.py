@@ -1,4 +1,4 @@
-"""What the gateway can be told."""
+"""The settings of the gateway."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from specdec.serving.tls import DialTlsSettings
 
 
 class TokenizerSettings(Section):
-    """The model as callers see it; of its folder only the tokenizer is read."""
+    """The model as callers see it; only the tokenizer of its folder is read."""
 
     path: Path
     """A Hugging Face model folder; nothing is downloaded."""
     name: str = ""
-    """Name callers use; the folder's name when empty."""
+    """Name that callers use; the folder's name when empty."""
 
     @property
     def served_name(self) -> str:
@@ -28,7 +28,7 @@ class TokenizerSettings(Section):
 
 
 class FailoverSettings(Section):
-    """How long a generation looks for another verifier once it has lost its own."""
+    """How long a generation waits for another verifier when it has lost its own."""
 
     attempts: int = Field(default=5, ge=0)
     """Verifiers lost in a row, without a committed round between, after which it gives up."""
@@ -39,7 +39,7 @@ class FailoverSettings(Section):
 
 
 class DrainSettings(Section):
-    """How the process ends."""
+    """How the gateway ends."""
 
     settle: float = Field(default=0.0, ge=0)
     """Seconds between being not ready and refusing new work, in which load balancers take notice."""
@@ -48,12 +48,12 @@ class DrainSettings(Section):
 
 
 class KvSettings(Section):
-    """Blocks of keys and values kept outside the verifiers, so that another one need not compute them again."""
+    """Blocks of keys and values kept outside the verifiers, so that no verifier has to compute them again."""
 
     redis_url: str = ""
     """Redis for blocks of keys and values, a server of its own with `allkeys-lru` and no persistence; empty is none."""
     block_tokens: int = Field(default=256, ge=BLOCK_TOKENS, multiple_of=BLOCK_TOKENS)
-    """Tokens of one block, a multiple of 16; 1 to 8 MiB of them travel best."""
+    """Tokens of one block, a multiple of 16; blocks of 1 to 8 MiB are moved most efficiently."""
     ttl: float = Field(default=3600.0, gt=0)
     """Seconds a block is kept after its last use."""
     budget_bytes: int = Field(default=2**30, gt=0)
@@ -82,13 +82,13 @@ class GatewaySettings(Settings):
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     mode: Mode = Mode.REJECTION
-    """Verification rule of a request that names none."""
+    """Verification mode of a request that names none."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
     """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)
     """Seconds a generation may take when its caller set no deadline."""
     lease: float = Field(default=10.0, gt=0)
-    """Seconds a session stays ours without a sign of life."""
+    """Seconds after which another gateway may take over a turn whose owner stopped renewing its lease."""
     session_ttl: float = Field(default=3600.0, gt=0)
     """Seconds a session is kept after its last round."""
     store_patience: float = Field(default=30.0, ge=0)
@@ -96,9 +96,9 @@ class GatewaySettings(Settings):
     store_replicas: int = Field(default=0, ge=0)
     """Replicas that must have acknowledged a round before it is shown."""
     grace: float = Field(default=10.0, ge=0)
-    """Seconds a generation goes on after its last reader left; then it stops, and can be resumed."""
+    """Seconds that a generation goes on after its last reader has left; then it is stopped, and can be resumed."""
     poll: float = Field(default=1.0, gt=0)
-    """Seconds between looks at each verifier."""
+    """Seconds between two probes of each verifier."""
     ping: float = Field(default=15.0, gt=0)
     """Seconds of silence on an event stream after which a comment is sent."""
     failover: FailoverSettings = FailoverSettings()

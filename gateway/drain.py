@@ -1,4 +1,4 @@
-"""Whether new work is welcome, how much is running, and when what still runs must stop."""
+"""The end of the process: when it takes no new generations, how many still run, and when those must stop."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from specdec.errors import Draining
 
 
 class Drain:
-    """The gate every generation passes through."""
+    """Counts running generations and refuses new ones once it is closed."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:
         self._metrics = metrics
@@ -22,20 +22,16 @@ class Drain:
 
     @property
     def closing(self) -> bool:
-        """Whether the process is on its way out, though it may still let work in."""
+        """Whether the process is about to end; it may still take new generations for a moment."""
         return self._closing
 
     def announce(self) -> None:
-        """Say that the end is near, so that no more work is sent here."""
+        """Announce the end, so that load balancers send no more requests here."""
         self._closing = True
 
     @contextmanager
     def generation(self) -> Iterator[None]:
-        """Count one generation.
-
-        Raises:
-            Draining: the gate is closed.
-        """
+        """Count one generation inside the context; raises Draining when no new generation is taken."""
         if self._closed:
             raise Draining("the gateway is shutting down")
         self._count(1)
@@ -45,17 +41,21 @@ class Drain:
             self._count(-1)
 
     def check(self) -> None:
-        """Raise Draining when the time for running generations is over."""
+        """Raise Draining when the time for generations to finish is over."""
         if self._expired:
             raise Draining("the gateway is shutting down and could not finish this generation in time")
 
     def close(self) -> None:
-        """Let nothing new in."""
+        """Take no new generations from now on."""
         self._closing = True
         self._closed = True
 
     async def wait(self, limit: float) -> bool:
-        """Wait until nothing runs; after `limit` seconds, tell what still runs to stop and answer False."""
+        """Wait up to `limit` seconds until no generation runs; after that `check` stops those that do.
+
+        Returns:
+            Whether all generations finished in time.
+        """
         try:
             async with asyncio.timeout(limit):
                 await self._idle.wait()

@@ -1,40 +1,32 @@
-"""Whether a request would be served now, and what is missing if not."""
+"""Readiness: whether a request would be served now, and what is missing if not."""
 
 import asyncio
 
-from gateway.drain import Drain
 from gateway.store.sessions import SessionStore
-from gateway.verifiers.balancer import VerifierPool
+from gateway.turns.services import Services
 from specdec.errors import SpecdecError
 
 STORE_TIMEOUT = 0.5
-"""Seconds the session store has to answer."""
+"""Seconds that the session store has to answer."""
 
 
-class Health:
-    """Looks at everything a generation needs."""
+async def missing(services: Services) -> list[str]:
+    """One line for each thing that a request needs and that is missing; empty when the gateway is ready."""
+    found = []
+    if services.drain.closing:
+        found.append("the gateway is shutting down")
+    if not services.pool.ready_addresses:
+        states = [f"verifier {address} is {state}" for address, state in services.pool.states.items()]
+        found += states or ["no verifier is known"]
+    if not await _answers(services.sessions):
+        found.append("the session store does not answer")
+    return found
 
-    def __init__(self, pool: VerifierPool, sessions: SessionStore, drain: Drain) -> None:
-        self._pool = pool
-        self._sessions = sessions
-        self._drain = drain
 
-    async def missing(self) -> list[str]:
-        """One line for each thing that stands in the way; empty when ready."""
-        missing = []
-        if self._drain.closing:
-            missing.append("the gateway is shutting down")
-        if not self._pool.ready_addresses:
-            states = [f"verifier {address} is {state}" for address, state in self._pool.states.items()]
-            missing += states or ["no verifier is known"]
-        if not await self._store_answers():
-            missing.append("the session store does not answer")
-        return missing
-
-    async def _store_answers(self) -> bool:
-        try:
-            async with asyncio.timeout(STORE_TIMEOUT):
-                await self._sessions.ping()
-        except (SpecdecError, TimeoutError):
-            return False
-        return True
+async def _answers(sessions: SessionStore) -> bool:
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT):
+            await sessions.ping()
+    except (SpecdecError, TimeoutError):
+        return False
+    return True

@@ -3,7 +3,7 @@ draft = 1 + accepted / rounds. Verifiers count the same rounds under names of th
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from gateway.verifiers.verifier import VerifiedRound
+from specdec.wire.generation import Round
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -74,7 +74,7 @@ class GatewayMetrics:
             "specdec_cancellations", "Generations that ended early.", ("by",), registry=registry
         )
 
-    def count_round(self, verified: VerifiedRound, accepted: int, kept: int) -> None:
+    def count_round(self, verified: Round, accepted: int, kept: int) -> None:
         """Add one committed round.
 
         Args:
@@ -85,11 +85,11 @@ class GatewayMetrics:
         self.tokens.labels("output").inc(kept)
         for origin in verified.origins[:kept]:
             self.origins.labels(origin.value).inc()
-        self.phase_seconds.labels("draft").inc(verified.draft_seconds)
-        self.phase_seconds.labels("queue").inc(verified.queue_seconds)
-        self.phase_seconds.labels("verify").inc(verified.verify_seconds)
-        if verified.fallback_reason:
-            self.fallbacks.labels(verified.fallback_reason).inc()
+        self.phase_seconds.labels("draft").inc(verified.timing.draft)
+        self.phase_seconds.labels("queue").inc(verified.timing.queue)
+        self.phase_seconds.labels("verify").inc(verified.timing.verify)
+        if verified.fallback:
+            self.fallbacks.labels(verified.fallback).inc()
         if not verified.draft:
             self.plain_rounds.inc()
             return

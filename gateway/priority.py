@@ -1,10 +1,13 @@
-"""Who goes first when there is more to do than can be done; classes have names, for numbers mean opposite things."""
+"""Which requests go first when there is more work than room.
+
+The classes have names because numbers are ambiguous: in some systems the highest goes first, in others the lowest.
+"""
 
 from enum import StrEnum
 
 
 class PriorityClass(StrEnum):
-    """As OpenAI's service tiers are named."""
+    """Priority classes, named like OpenAI's service tiers."""
 
     FLEX = "flex"
     DEFAULT = "default"
@@ -12,5 +15,5 @@ class PriorityClass(StrEnum):
 
     @property
     def level(self) -> int:
-        """As verifiers rank generations: less goes first, and none waits forever."""
+        """The priority of a verifier's queue: lower goes first; a generation that waits long goes before later ones."""
         return {PriorityClass.FLEX: 1, PriorityClass.DEFAULT: 0, PriorityClass.PRIORITY: -1}[self]

@@ -1,4 +1,4 @@
-"""What a caller asks for: one frozen value, whichever door it came through, and every limit that needs no model."""
+"""What a caller asks for: one frozen value for both APIs, and every check that needs no model."""
 
 import hashlib
 import math
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.priority import PriorityClass
-from specdec.errors import FieldInvalid, FieldRequired, TokenOutOfRange
+from specdec.errors import FieldInvalid, FieldRequired, ModelNotFound, TokenOutOfRange
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_logprobs
 
 MAX_STOPS = 16
@@ -16,7 +16,7 @@ MAX_STOP_CHARS = 256
 MAX_CHOICES = 16
 MAX_NAME = 256
 ANONYMOUS = "default"
-"""The tenant of those who name no user."""
+"""The tenant of all callers that name no user."""
 ROLES = ("system", "user", "assistant")
 
 _MAX_ID = 2**31 - 1
@@ -32,7 +32,7 @@ class TextPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Token ids, used as given."""
+    """Token ids, used without change."""
 
     tokens: tuple[int, ...]
 
@@ -47,7 +47,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation, put through the model's chat template."""
+    """A conversation, which the model's chat template turns into text."""
 
     messages: tuple[Message, ...]
 
@@ -56,35 +56,41 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
 def new_id() -> str:
-    """A name for a generation that nobody else has."""
+    """A random id."""
     return uuid.uuid4().hex
 
 
 def random_seed() -> int:
-    """A seed for a caller who gave none; small enough to survive a JSON number."""
+    """A seed for a request that has none; small enough to be exact as a JSON number."""
     return secrets.randbits(_SEED_BITS)
 
 
 def check_name(name: str, param: str) -> str:
-    """The name a caller chose; raises FieldInvalid when it is longer than names are kept."""
+    """A name that a caller chose; raises FieldInvalid when it has over MAX_NAME characters."""
     if len(name) > MAX_NAME:
         raise FieldInvalid(f"{param} must have at most {MAX_NAME} characters", param)
     return name
 
 
+def check_model(asked: str, served: str) -> None:
+    """Raise ModelNotFound unless `asked` is empty or the model served."""
+    if asked not in ("", served):
+        raise ModelNotFound(f"model {asked!r} is not served here; {served!r} is", "model")
+
+
 def tenant_of(user: str) -> str:
-    """The tenant of a user; callers that name none are one tenant together. Raises FieldInvalid."""
+    """The tenant of a user; callers that name no user are one tenant together. Raises FieldInvalid."""
     check_name(user, "user")
     return f"user:{user}" if user else ANONYMOUS
 
 
 def cache_domain(tenant: str, salt: str) -> str:
-    """Those who share computed prefixes: one tenant's callers of one salt; a tenant cannot name another's.
+    """The name under which computed prefixes are shared: by requests of one tenant with one salt, and by nobody else.
 
-    Hashes of the tenant and, behind a dot, of the salt; each is empty where there is none.
+    It is a hash of the tenant and, behind a dot, a hash of the salt. ANONYMOUS and an empty salt have no hash.
     """
-    whose = "" if tenant == ANONYMOUS else _short_hash(tenant)
-    return f"{whose}.{_short_hash(salt)}" if salt else whose
+    owner = "" if tenant == ANONYMOUS else _short_hash(tenant)
+    return f"{owner}.{_short_hash(salt)}" if salt else owner
 
 
 def _short_hash(name: str) -> str:
@@ -93,7 +99,7 @@ def _short_hash(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One generation; a value that exists is valid as far as can be told without the model.
+    """One request for text; a value that exists is valid as far as that can be checked without the model.
 
     Raises:
         FieldRequired: no prompt.
@@ -104,53 +110,56 @@ class GenerationRequest:
     prompt: Prompt
     sampling: SamplingParams
     model: str = ""
-    """Empty for the only one."""
+    """The name of the model; empty for the one served."""
     max_tokens: int | None = None
-    """None takes the room left in the context."""
+    """Longest output, in tokens; None takes the room left in the context."""
     cap_tokens: int | None = None
-    """Like `max_tokens`, but gives way when the context has less room."""
+    """As `max_tokens`, but it is lowered where the context has less room, instead of refused."""
     stop: tuple[str, ...] = ()
+    """Strings that end the output."""
     stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end the output, beside those of the model."""
     ignore_eos: bool = False
+    """Whether the model's own end tokens do not end the output."""
     mode: Mode | None = None
-    """None takes the server's, or for a seeded request coupled mode."""
+    """How drafts are verified; None takes the server's mode, or coupled mode for a seeded request."""
     seeded: bool = False
-    """Whether the caller chose the seed, and so wants the same tokens again."""
+    """Whether the caller chose the seed, in order to get the same tokens again."""
     gamma: int | None = None
     """Draft length; None lets the verifier choose."""
     lenience: float = 1.0
-    """ℓ in (0, 1]; 1 is exact."""
+    """ℓ in (0, 1]; at 1 the output is exact."""
     logprobs: int | None = None
-    """How many likely tokens are reported beside each of the output; None is no logprobs."""
+    """How many likely tokens are reported beside each token of the output; None reports no log probabilities."""
     n: int = 1
-    """Generations of this prompt; the i-th, from 0 on, has the seed i higher."""
+    """How many outputs are generated; the one at index i has the seed `sampling.seed` + i."""
     request_id: str = field(default_factory=new_id)
     idempotency_key: str = ""
-    """The same key asks for the same generation, however often it comes; empty for a new one each time."""
+    """Requests of one key get the same generation; every request without a key gets a new one."""
     user: str = ""
-    """On whose behalf; what is one user's is not there for another."""
+    """The user on whose behalf the caller asks; no user can see another's sessions and generations."""
     session: str = ""
-    """The session to continue; empty for one of its own."""
+    """Id of the session to continue; empty for a session of its own."""
     expect_turn: int | None = None
-    """Turns the session must have had before; None takes it as it is."""
+    """How many turns the session must have had before; None accepts any number."""
     priority: PriorityClass = PriorityClass.DEFAULT
     cache_salt: str = ""
-    """Narrows who shares what has been computed of a prefix, within the user."""
-    form: str = ""
-    """How the answer is to be written, kept for whoever resumes it."""
+    """Requests of one user share computed prefixes only where they have the same salt."""
+    answer_format: str = ""
+    """How the answer is written, as the API that took the request spells it; kept for whoever resumes it."""
     resumable: bool = True
-    """Whether the caller could come back: it has a key, or learns the generation's name before its end."""
+    """Whether the caller can come back: it has a key, or learns the generation's id before its end."""
 
     @property
     def tenant(self) -> str:
-        """Whose sessions the request may touch."""
+        """The tenant whose sessions the request may use."""
         return tenant_of(self.user)
 
     @property
     def digest(self) -> str:
-        """Equal for requests that ask for the same; a seed drawn for the caller is not part of what was asked."""
+        """A hash that is equal for requests that ask for the same; a seed that was drawn at random is left out."""
         sampling = self.sampling if self.seeded else replace(self.sampling, seed=0)
-        asked = replace(self, sampling=sampling, request_id="", idempotency_key="", form="", resumable=True)
+        asked = replace(self, sampling=sampling, request_id="", idempotency_key="", answer_format="", resumable=True)
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def __post_init__(self) -> None:
@@ -177,8 +186,8 @@ class GenerationRequest:
             raise FieldInvalid("a session takes one choice a turn", "n")
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
-        """The request with the seed of each of its generations."""
-        seeds = [(self.sampling.seed + place) % (MAX_SEED + 1) for place in range(self.n)]
+        """One request for each of its generations, with the seed of that generation."""
+        seeds = [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
         return tuple(replace(self, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
 
 
@@ -190,7 +199,7 @@ def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:
 
 
 def check_prompt(prompt: Prompt) -> None:
-    """Raise FieldRequired, FieldInvalid or TokenOutOfRange unless there is something to go on from."""
+    """Raise FieldRequired, FieldInvalid or TokenOutOfRange unless the prompt is well formed and not empty."""
     match prompt:
         case TextPrompt(text):
             if not text:

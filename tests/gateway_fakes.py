@@ -9,7 +9,6 @@ from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.store.orphans import Orphan
 from gateway.store.redis_client import ServerFacts
 from gateway.store.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
-from gateway.verifiers.verifier import Call, VerifiedRound, VerifierInfo
 from specdec.errors import (
     DeadlineExceeded,
     Draining,
@@ -26,6 +25,7 @@ from specdec.errors import (
 )
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Mode, Origin
+from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 _Item = TypeVar("_Item")
 
@@ -54,7 +54,7 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < EOS else b"<end>"
 
 
@@ -268,7 +268,7 @@ def output(script: Script) -> list[int]:
     return [*script.text.encode(), EOS]
 
 
-def rounds(script: Script, call: Call) -> list[VerifiedRound]:
+def rounds(script: Script, call: GenerationCall) -> list[Round]:
     """The rounds of the rest of a generation."""
     committed = len(call.tokens) - call.prompt_len
     left = output(script)[committed : call.max_tokens]
@@ -282,20 +282,20 @@ def rounds(script: Script, call: Call) -> list[VerifiedRound]:
     return found
 
 
-def _round(script: Script, call: Call, start: int, tokens: tuple[int, ...], gamma: int, ends: bool) -> VerifiedRound:
+def _round(script: Script, call: GenerationCall, start: int, tokens: tuple[int, ...], gamma: int, ends: bool) -> Round:
     stopped = ends and tokens[-1] == EOS
     accepted = min(len(tokens), gamma) if len(tokens) <= gamma else gamma
     draft = (*tokens[:accepted], *([65] * (gamma - accepted)))
     last = (Origin.BONUS,) if gamma else (Origin.PLAIN,)
     origins = (Origin.ACCEPTED,) * accepted + last * (len(tokens) - accepted)
-    return VerifiedRound(
+    return Round(
         base_len=len(call.tokens) + start,
         tokens=tokens,
         origins=origins,
         draft=draft,
         accepted=accepted,
         finish=(FinishReason.STOP if stopped else FinishReason.LENGTH) if ends else None,
-        fallback_reason=script.fallback if not gamma and call.speculation.mode is not Mode.OFF else "",
+        fallback=script.fallback if not gamma and call.speculation.mode is not Mode.OFF else "",
         logprobs=() if call.logprobs is None else tuple(logprobs(token, call.logprobs) for token in tokens),
     )
 
@@ -326,7 +326,7 @@ class ScriptedVerifier:
         self.address = address
         self.script = script or Script()
         self.facts = info or facts()
-        self.calls: list[Call] = []
+        self.calls: list[GenerationCall] = []
         self.cancelled = 0
         self.reachable = True
         self.draining = False
@@ -343,7 +343,7 @@ class ScriptedVerifier:
             raise Draining("the verifier is shutting down")
         return self.facts
 
-    async def generate(self, call: Call, timeout: float) -> AsyncGenerator[VerifiedRound]:
+    async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         self.calls.append(call)
         left, error = self.failures.pop(0) if self.failures else (-1, None)
         try:

@@ -1,8 +1,7 @@
-"""From the events of a generation to one HTTP answer, whole or as a stream, that ends when its client leaves."""
+"""From the events of a request to one HTTP answer, whole or as a stream, which ends when its client disconnects."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
@@ -11,67 +10,60 @@ from pydantic import BaseModel
 
 from gateway.http import sse
 from gateway.http.problems import CLIENT_GONE
-from gateway.http.replies import Answer
-from gateway.http.writers import Output, Writer
-from gateway.tasks import end
-from gateway.turns.events import Event, Finished, Round, Started
+from gateway.http.writers import Writer
+from gateway.tasks import cancel_and_wait
+from gateway.turns.events import Event, Started, collect
 from specdec.errors import InternalError
 
-WriterOf = Callable[[Started], Writer]
+MakeWriter = Callable[[Started], Writer]
+"""Makes the writer of an answer once its generation has started."""
 
 
-async def whole(request: Request, events: AsyncGenerator[Event], writer_of: WriterOf) -> Response:
+async def whole(request: Request, events: AsyncGenerator[Event], make_writer: MakeWriter) -> Response:
     """The answer in one piece."""
-    return await _while_connected(request, _whole(sse.Pending(events), writer_of))
+    return await _while_connected(request, _whole(events, make_writer))
 
 
 async def streamed(
-    request: Request, events: AsyncGenerator[Event], writer_of: WriterOf, ping: float, after: Sequence[int] = ()
+    request: Request, events: AsyncGenerator[Event], make_writer: MakeWriter, ping: float, after: Sequence[int] = ()
 ) -> Response:
-    """The answer as a stream; it is not begun before its first round, so that what fails early has a status.
+    """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
 
     Args:
+        request: the request that is answered.
+        events: of its generations.
+        make_writer: makes the writer of the answer.
         ping: seconds of silence after which a comment is sent.
-        after: output tokens of each choice that `events` leaves out.
+        after: for each choice, how many output tokens `events` leaves out; empty for none.
     """
-    return await _while_connected(request, _streamed(sse.Pending(events), writer_of, ping, after))
+    return await _while_connected(request, _streamed(sse.Pending(events), make_writer, ping, after))
 
 
-def json_response(answer: BaseModel) -> Response:
-    """A model as it is, without what nobody set."""
-    return Response(answer.model_dump_json(exclude_unset=True), media_type="application/json")
+def json_response(answer: BaseModel, exclude_unset: bool = False) -> Response:
+    """The answer as JSON, with `exclude_unset` without the fields that nobody set."""
+    return Response(answer.model_dump_json(exclude_unset=exclude_unset), media_type="application/json")
 
 
-async def _whole(pending: sse.Pending, writer_of: WriterOf) -> Response:
-    async with aclosing(pending):
-        started = _as_started(await pending.take())
-        return json_response(await _collect(pending, writer_of(started)))
+async def _whole(events: AsyncGenerator[Event], make_writer: MakeWriter) -> Response:
+    started, outputs = await collect(events)
+    return json_response(make_writer(started).whole(outputs), exclude_unset=True)
 
 
-async def _streamed(pending: sse.Pending, writer_of: WriterOf, ping: float, after: Sequence[int]) -> Response:
+async def _streamed(pending: sse.Pending, make_writer: MakeWriter, ping: float, after: Sequence[int]) -> Response:
     try:
-        started = _as_started(await pending.take())
+        started = await pending.take()
+        if not isinstance(started, Started):
+            raise InternalError("a generation did not begin with Started")
         if await pending.ready(ping):
             pending.raise_if_failed()
     except BaseException:
         await pending.aclose()
         raise
-    return sse.EventStream(pending, writer_of(started), started, ping, after)
-
-
-async def _collect(pending: sse.Pending, writer: Writer) -> Answer:
-    outputs = [Output() for _ in range(writer.choices)]
-    while not all(output.finished for output in outputs):
-        match await pending.take():
-            case Round() as event:
-                outputs[event.choice].tokens += event.tokens
-            case Finished() as event:
-                outputs[event.choice].finished = event
-    return writer.whole(outputs)
+    return sse.EventStream(pending, sse.stream(pending, make_writer(started), started.turn.name, ping, after))
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The outcome of `work`, which is cancelled when the client leaves before it is done."""
+    """The response that `work` makes; `work` is cancelled when the client disconnects before that."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(request))
     try:
@@ -81,15 +73,9 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]
         return Response(status_code=CLIENT_GONE)
     finally:
         gone.cancel()
-        await end(task)
+        await cancel_and_wait(task)
 
 
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _as_started(event: Event) -> Started:
-    if not isinstance(event, Started):
-        raise InternalError("a generation did not begin with Started")
-    return event

@@ -1,4 +1,4 @@
-"""From the bytes of an HTTP request to a checked model; every refusal names the field, or the place in the bytes."""
+"""From the bytes of an HTTP request to a checked body; every refusal names the field, or the place in the bytes."""
 
 import difflib
 import json
@@ -13,19 +13,20 @@ from starlette.requests import Request
 from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
 
 _MISTAKES = ("int_type", "greater_than_equal")
+"""Errors of default-only fields that are plain mistakes, and no request for what the field does."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
-    """The body, unless it is too large: then no more of it is read than `limit` bytes.
+    """The whole body; of one that is too large, little more than `limit` bytes are read.
 
     Args:
-        chunks: the body as it comes in.
-        declared: the Content-Length header, if there is one.
-        limit: bytes.
+        chunks: the parts of the body, as they arrive.
+        declared: the Content-Length header; None without one.
+        limit: largest body, in bytes.
 
     Raises:
-        MessageTooLarge: over the limit.
+        MessageTooLarge: the body is over the limit.
     """
     error = MessageTooLarge(f"the body must be at most {limit} bytes")
     if declared and declared.isdecimal() and int(declared) > limit:
@@ -39,7 +40,7 @@ async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: i
 
 
 async def parse_body(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object that a request carries; raises RequestError."""
+    """The JSON object in the body of a request; raises RequestError."""
     return parse_json(await read_body(request.stream(), request.headers.get("content-length"), limit))
 
 
@@ -47,8 +48,8 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`.
 
     Raises:
-        FieldRequired: nothing there.
-        FieldInvalid: not UTF-8, not JSON, cut short, nested too deep, or no object.
+        FieldRequired: the body is empty.
+        FieldInvalid: it is not UTF-8, not JSON, cut short, nested too deep, or not an object.
     """
     if not raw:
         raise FieldRequired("the body is empty; it must be a JSON object")
@@ -69,20 +70,16 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 
 class Body(BaseModel):
-    """Base of all request bodies: exact types, no unknown fields, no NaN."""
+    """Base of all request bodies: types must match exactly, and unknown fields, NaN and infinity are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     default_only: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are known, and supported only at the value that does nothing."""
+    """Names of the fields that are known, and supported only at the value that does nothing."""
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Self:
-        """Check a decoded body.
-
-        Raises:
-            RequestError: named by the first field that is wrong.
-        """
+        """The checked body of a JSON object; raises RequestError for the first field that is wrong."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
@@ -105,11 +102,12 @@ class Body(BaseModel):
 
 
 def _takes_nothing(detail: ErrorDetails) -> bool:
+    """Whether the field accepts only null, or only an empty list."""
     return detail["type"] == "none_required" or detail.get("ctx", {}).get("max_length") == 0
 
 
 def _path(location: Sequence[int | str], body: Any) -> str:
-    """The field as the caller wrote it: pydantic's location without the names of union members."""
+    """The path of a field as the caller wrote it: pydantic's location without the names of union members."""
     path, value = "", body
     for part in location:
         if isinstance(part, int):
@@ -122,6 +120,7 @@ def _path(location: Sequence[int | str], body: Any) -> str:
 
 
 def _refuse_surrogates(value: Any, path: str) -> None:
+    """Raise FieldInvalid where a string, at any depth, has half of a surrogate pair."""
     match value:
         case str():
             if not value.isprintable() and any("\ud800" <= char <= "\udfff" for char in value):

@@ -1,4 +1,4 @@
-"""How far a caller has come in a generation: the `id` of an event stream, and the headers that speak of it."""
+"""How much of a generation a client has: the `id` of each server-sent event, and the headers that send it back."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,19 @@ _CURSOR = re.compile(rf"([^.]+)((?:\.[0-9]{{1,9}}){{1,{MAX_CHOICES}}})")
 
 
 def cursor(name: str, positions: Sequence[int]) -> str:
-    """The generation, and how many tokens of each of its choices its reader has by then."""
+    """The id of an event: the generation's name, and how many output tokens of each choice a client has with it."""
     return ".".join((name, *map(str, positions)))
 
 
 def received(headers: Mapping[str, str], name: str = "") -> tuple[int, ...]:
-    """The tokens of each choice that `Last-Event-ID` says were received; nothing without the header.
+    """How many output tokens of each choice the client has by its `Last-Event-ID`; empty without the header.
 
     Args:
-        name: of the generation asked for; empty when the caller does not say.
+        headers: of the request.
+        name: of the generation that is asked for; empty when the request names none.
 
     Raises:
-        FieldInvalid: not an id of ours, or of another generation.
+        FieldInvalid: the id is malformed, or of another generation.
     """
     given = headers.get("last-event-id", "")
     if not given:
@@ -33,9 +34,5 @@ def received(headers: Mapping[str, str], name: str = "") -> tuple[int, ...]:
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str:
-    """What `Idempotency-Key` says; empty without the header.
-
-    Raises:
-        FieldInvalid: longer than is taken.
-    """
+    """The `Idempotency-Key` header; empty without it. Raises FieldInvalid when it is too long."""
     return check_name(headers.get("idempotency-key", ""), "Idempotency-Key")

@@ -1,4 +1,4 @@
-"""Fields of the OpenAI API that take several forms, each read into its one value."""
+"""Field types of the HTTP API: a value that callers may write in several ways is read into the one that is used."""
 
 from typing import Annotated, Any
 
@@ -68,7 +68,7 @@ def _parse_part(part: dict[str, Any]) -> str:
 
 
 def _off(value: bool) -> bool:
-    """Unlike a literal, tells False from 0, which can ask for something."""
+    """Accept nothing but False; a literal type would accept 0, too, which can be a number that asks for something."""
     if value:
         raise ValueError("must be false")
     return value
@@ -81,20 +81,14 @@ def _on(value: bool) -> bool:
 
 
 def _only(kinds: list[dict[str, Any]]) -> dict[str, Any]:
-    """A list of one, which means the same as the one."""
+    """The schema of a list with one item of these kinds, which means the same as the item alone."""
     return {"type": "array", "items": {"anyOf": kinds}, "minItems": 1, "maxItems": 1}
 
 
 _TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _ONE: list[dict[str, Any]] = [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA]
 PromptField = Annotated[Prompt, PlainValidator(_parse_prompt), WithJsonSchema({"anyOf": [*_ONE, _only(_ONE)]})]
-# What the description says of a number; the value itself is checked where it is made.
-Temperature = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0, "maximum": 2})]
-TopP = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
-MinP = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
-TopK = Annotated[int, WithJsonSchema({"type": "integer", "minimum": -1})]
-Penalty = Annotated[float, WithJsonSchema({"type": "number", "minimum": -2, "maximum": 2})]
-Repetition = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 2})]
+# Ranges in a schema are for the API's description; where there is no Field, GenerationRequest checks the value.
 Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
 Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]

@@ -8,12 +8,12 @@ from pydantic import BaseModel
 from gateway.text.output import OutputToken
 from specdec.rules.logprobs import TokenLogprobs
 
-Piece = Callable[[int], bytes]
-"""The bytes a token stands for."""
+TokenBytes = Callable[[int], bytes]
+"""Gives the bytes that a token id stands for."""
 
 
 class TopLogprob(BaseModel):
-    """A token that might have been."""
+    """One of the likeliest tokens at a position of the output."""
 
     token: str
     logprob: float
@@ -21,11 +21,11 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprob(BaseModel):
-    """A token of the output, and the likeliest ones at its position."""
+    """One token of the output, with the likeliest tokens at its position."""
 
     token: str
     logprob: float | None
-    """Null of a token that was read back from the session store, which does not keep it."""
+    """Null for a token that was read back from the session store without it."""
     bytes: list[int]
     top_logprobs: list[TopLogprob]
 
@@ -38,46 +38,53 @@ class ChatLogprobs(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Parallel lists, one entry for every token of the choice; null as in chats."""
+    """Parallel lists with one entry for every token of the choice; null where a chat has null."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
-    """The likeliest tokens, and the one of the output."""
+    """At each position the likeliest tokens and the token of the output, with their log probabilities."""
     text_offset: list[int]
-    """Where in the choice's text the token's share begins, in characters."""
+    """Where each token's share of the choice's text begins, in characters."""
 
 
-def chat_logprobs(tokens: Sequence[OutputToken], piece: Piece) -> ChatLogprobs | None:
-    """Of a choice or a piece of one; None when no token has any."""
+def chat_logprobs(tokens: Sequence[OutputToken], token_bytes: TokenBytes) -> ChatLogprobs | None:
+    """The log probabilities of a choice or a chunk of one; None when no token has any."""
     if not any(token.logprobs for token in tokens):
         return None
-    return ChatLogprobs(content=[_of_chat(token, piece) for token in tokens])
+    return ChatLogprobs(content=[_of_chat(token, token_bytes) for token in tokens])
 
 
-def completion_logprobs(tokens: Sequence[OutputToken], piece: Piece, start: int) -> CompletionLogprobs | None:
-    """Of a choice or a piece of one, whose text begins at `start`, in characters; None when no token has any."""
+def completion_logprobs(
+    tokens: Sequence[OutputToken], token_bytes: TokenBytes, start: int
+) -> CompletionLogprobs | None:
+    """The log probabilities of a choice or a chunk of one; None when no token has any.
+
+    `start` is where its text begins in the text of the choice, in characters.
+    """
     if not any(token.logprobs for token in tokens):
         return None
     return CompletionLogprobs(
-        tokens=[_text(piece(token.id)) for token in tokens],
+        tokens=[_text(token_bytes(token.id)) for token in tokens],
         token_logprobs=[token.logprobs.logprob if token.logprobs else None for token in tokens],
-        top_logprobs=[_alternatives(token.id, token.logprobs, piece) if token.logprobs else None for token in tokens],
+        top_logprobs=[
+            _alternatives(token.id, token.logprobs, token_bytes) if token.logprobs else None for token in tokens
+        ],
         text_offset=list(accumulate((len(token.text) for token in tokens[:-1]), initial=start)),
     )
 
 
-def _of_chat(token: OutputToken, piece: Piece) -> TokenLogprob:
-    data, own = piece(token.id), token.logprobs
-    top = [_spelled(piece(other), logprob) for other, logprob in own.top] if own else []
+def _of_chat(token: OutputToken, token_bytes: TokenBytes) -> TokenLogprob:
+    data, own = token_bytes(token.id), token.logprobs
+    top = [_spelled(token_bytes(other), logprob) for other, logprob in own.top] if own else []
     return TokenLogprob(token=_text(data), logprob=own.logprob if own else None, bytes=list(data), top_logprobs=top)
 
 
-def _alternatives(token: int, own: TokenLogprobs, piece: Piece) -> dict[str, float]:
-    """By text; of several tokens that read the same, the likeliest."""
+def _alternatives(token: int, own: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, float]:
+    """Log probabilities by text; of several tokens with the same text, that of the likeliest."""
     found: dict[str, float] = {}
     for other, logprob in (*own.top, (token, own.logprob)):
-        found.setdefault(_text(piece(other)), logprob)
+        found.setdefault(_text(token_bytes(other)), logprob)
     return found
 
 

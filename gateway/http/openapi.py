@@ -1,7 +1,8 @@
-"""/openapi.json: bodies are read by hand, so their schemas are put in by hand, from the same models that check them."""
+"""Routes and /openapi.json: endpoints read their bodies themselves, so the schemas of bodies are added here."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -10,10 +11,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from gateway.http.body import Body
-from gateway.http.messages import DetokenizeBody, TokenizeBody
-from gateway.http.openai import ChatBody, CompletionBody
+from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.replies import ChatCompletionChunk, ErrorBody
 from gateway.http.session_replies import SessionBody
+from gateway.http.tokenize import DetokenizeBody, TokenizeBody
 
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[Body], ...] = (ChatBody, CompletionBody, DetokenizeBody, SessionBody, TokenizeBody)
@@ -36,79 +37,61 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def get(
-    app: FastAPI,
-    path: str,
-    endpoint: Callable[..., Any],
-    answer: type[BaseModel],
-    query: Sequence[str] = (),
-    events: bool = False,
-) -> None:
-    """Add a route that answers with a model, or with `events` a stream; `query` names what it reads of the query."""
-    _plain(app, "GET", path, endpoint, answer, query, {"text/event-stream": {}} if events else {})
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route of the API and what its description says."""
+
+    method: str
+    path: str
+    endpoint: Callable[..., Any]
+    answer: type[BaseModel]
+    body: type[Body] | None = None
+    """The model of its JSON body; None when it reads none."""
+    query: tuple[str, ...] = ()
+    """Names of the query parameters it reads."""
+    events: bool = False
+    """Whether it can answer with an event stream, too."""
 
 
-def delete(
-    app: FastAPI, path: str, endpoint: Callable[..., Any], answer: type[BaseModel], query: Sequence[str]
-) -> None:
-    """Add a route that forgets or ends something."""
-    _plain(app, "DELETE", path, endpoint, answer, query, {})
+def add(app: FastAPI, *routes: Route) -> None:
+    """Add routes to the application."""
+    for route in routes:
+        content: dict[str, Any] = {"text/event-stream": {}} if route.events else {}
+        app.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=[route.method],
+            response_model=None if route.body or route.query else route.answer,
+            responses={200: {"model": route.answer, "content": content}, **_REFUSALS},
+            openapi_extra=_body(route.body) | _parameters(route),
+        )
 
 
-def _plain(  # noqa: PLR0913  # one route, its parts
-    app: FastAPI,
-    method: str,
-    path: str,
-    endpoint: Callable[..., Any],
-    answer: type[BaseModel],
-    query: Sequence[str],
-    content: dict[str, Any],
-) -> None:
-    inside = [("path", name) for name in _PATH.findall(path)] if query else []
-    parameters = [
-        {"name": name, "in": where, "required": where == "path", "schema": _QUERY.get(name, {"type": "string"})}
-        for where, name in (*inside, *(("query", name) for name in query))
-    ]
-    app.add_api_route(
-        path,
-        endpoint,
-        methods=[method],
-        response_model=None if query else answer,
-        responses={200: {"model": answer, "content": content}, **_REFUSALS},
-        openapi_extra={"parameters": parameters} if parameters else None,
-    )
+def _body(body: type[Body] | None) -> dict[str, Any]:
+    if body is None:
+        return {}
+    schema = {"$ref": _REF.format(model=body.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def post(
-    app: FastAPI,
-    path: str,
-    endpoint: Callable[..., Any],
-    body: type[Body],
-    answer: type[BaseModel],
-    events: bool = False,
-) -> None:
-    """Add a route that reads its body itself; with `events` it can answer with a stream, too."""
-    content: dict[str, Any] = {"text/event-stream": {}} if events else {}
-    app.add_api_route(
-        path,
-        endpoint,
-        methods=["POST"],
-        response_model=None,
-        responses={200: {"model": answer, "content": content}, **_REFUSALS},
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": {"$ref": _REF.format(model=body.__name__)}}},
-            }
-        },
-    )
+def _parameters(route: Route) -> dict[str, Any]:
+    """The parameters of a route that reads its query itself; FastAPI describes those of the others."""
+    if not route.query:
+        return {}
+    named = [("path", name) for name in _PATH.findall(route.path)] + [("query", name) for name in route.query]
+    return {
+        "parameters": [
+            {"name": name, "in": where, "required": where == "path", "schema": _QUERY.get(name, {"type": "string"})}
+            for where, name in named
+        ]
+    }
 
 
 class DescribedApp(FastAPI):
-    """An application whose description has the bodies, too."""
+    """An application whose description has the schemas of bodies, too."""
 
     def openapi(self) -> dict[str, Any]:
-        """The description, made once."""
+        """The description; it is made once."""
         if self.openapi_schema is None:
             schema = get_openapi(title=self.title, version=self.version, routes=self.routes)
             schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas())

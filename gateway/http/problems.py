@@ -1,4 +1,4 @@
-"""Errors as the OpenAI API shows them, and what surrounds every HTTP request: its id, its line, its count."""
+"""Errors in OpenAI's format, and the outermost layer of every HTTP request: its id, its log line, its metrics."""
 
 import re
 import time
@@ -18,7 +18,7 @@ from specdec.errors import InternalError, RequestError, RouteNotFound, SpecdecEr
 from specdec.serving.status import row
 
 CLIENT_GONE = 499
-"""Status, in counts and logs alone, of a request whose client left."""
+"""Status of a request whose client disconnected; it is sent to nobody, and only counted and logged."""
 
 _GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _log = structlog.get_logger()
@@ -32,14 +32,14 @@ def error_body(error: SpecdecError) -> ErrorBody:
 
 
 def error_response(error: SpecdecError) -> Response:
-    """The answer to a request that failed before anything was answered."""
+    """The response to a request that failed before anything was sent."""
     shown = row(error)
     headers = {"retry-after": f"{shown.retry_after:.0f}"} if shown.retry_after else {}
     return JSONResponse(error_body(error).model_dump(), status_code=shown.http, headers=headers)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Answer an error of ours."""
+    """Answer a SpecdecError."""
     if not isinstance(error, SpecdecError):
         raise error
     _log.info("request_refused", reason=error.reason, message=error.message)
@@ -47,7 +47,7 @@ async def on_error(request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Answer a path or method that is not there."""
+    """Answer a path or method that does not exist."""
     if not isinstance(error, HTTPException):
         raise error
     what = "no such path" if error.status_code == 404 else f"{request.method} is not allowed on"
@@ -56,7 +56,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 class Edge:
-    """The outermost layer: no request leaves without an id, a count and an answer."""
+    """The outermost layer: every request gets an id, is counted, and is answered even when the code has a bug."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -68,42 +68,31 @@ class Edge:
             return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        answer = _Answer(send, request_id)
-        began = time.perf_counter()
+        status, began = 0, time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
         with bound_contextvars(request_id=request_id):
             try:
-                await self._app(scope, receive, answer.send)
-            except Exception as error:  # noqa: BLE001 - a bug is answered like everything else
+                await self._app(scope, receive, send_with_id)
+            except Exception as error:  # noqa: BLE001 - a bug is answered like every other error
                 _log.error("request_failed", exc_info=error)
-                await self._answer_bug(answer, scope, receive, request_id)
+                if not status:
+                    response = error_response(InternalError(f"internal error, request id {request_id}"))
+                    await response(scope, receive, send_with_id)
             finally:
-                self._count(scope, answer.status, time.perf_counter() - began)
-
-    async def _answer_bug(self, answer: "_Answer", scope: Scope, receive: Receive, request_id: str) -> None:
-        if not answer.status:
-            response = error_response(InternalError(f"internal error, request id {request_id}"))
-            await response(scope, receive, answer.send)
+                self._count(scope, status, time.perf_counter() - began)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.requests.labels(route, str(status or CLIENT_GONE)).inc()
         self._metrics.request_seconds.labels(route).observe(seconds)
         _log.debug("request_ended", route=route, status=status or CLIENT_GONE, seconds=round(seconds, 6))
-
-
-class _Answer:
-    """What goes out, with its request id."""
-
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
-        self._request_id = request_id
-        self.status = 0
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self._request_id
-        await self._send(message)
 
 
 def _request_id(scope: Scope) -> str:

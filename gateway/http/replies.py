@@ -1,4 +1,4 @@
-"""What the OpenAI API answers: bodies and chunks as OpenAI has them, with vLLM's additions and ours."""
+"""The answers of the HTTP API: OpenAI's bodies and chunks, with vLLM's additions and ours."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ class Usage(BaseModel):
 
 
 class SpeculativeDecoding(BaseModel):
-    """What speculation did, under vLLM's names."""
+    """The Summary's fields that vLLM reports, under its names; see there for their meaning."""
 
     mean_acceptance_length: float
     draft_acceptance_rate: float
@@ -31,13 +31,13 @@ class SpeculativeDecoding(BaseModel):
 
 
 class Metrics(BaseModel):
-    """vLLM's envelope."""
+    """The object that vLLM puts its statistics into."""
 
     speculative_decoding: SpeculativeDecoding
 
 
 class SpeculationReport(BaseModel):
-    """What was asked of speculation, and why rounds went without it."""
+    """What the request asked of speculation, and why rounds went without a draft."""
 
     mode: Literal["off", "rejection", "block", "coupled"]
     gamma: int | Literal["auto"] | None = None
@@ -52,11 +52,11 @@ class SessionRef(BaseModel):
 
     id: str
     turn: int
-    """Turns it has now: what the next request may expect."""
+    """Turns it has had so far: the next request's `expect_turn`."""
 
 
 class Answer(BaseModel):
-    """What bodies and chunks share."""
+    """The fields that bodies and chunks share."""
 
     id: str
     created: int
@@ -74,7 +74,7 @@ class Answer(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """A completion, or a piece of one."""
+    """A completion, or a part of one in a chunk."""
 
     index: int
     text: str
@@ -94,7 +94,7 @@ class Completion(Answer):
 
 
 class AssistantMessage(BaseModel):
-    """The model's turn."""
+    """The message that the model wrote."""
 
     role: Literal["assistant"]
     content: str
@@ -102,7 +102,7 @@ class AssistantMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """A turn and why it ended."""
+    """A message and why it ended."""
 
     index: int
     message: AssistantMessage
@@ -120,14 +120,14 @@ class ChatCompletion(Answer):
 
 
 class Delta(BaseModel):
-    """A piece of a turn."""
+    """A part of a message."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
 class DeltaChoice(BaseModel):
-    """A piece of a turn, and why it ended if it has."""
+    """A part of a message; in the last chunk, why the message ended."""
 
     index: int
     delta: Delta
@@ -180,7 +180,7 @@ class Text(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """OpenAI's error; all four are always there."""
+    """OpenAI's error object; all four fields are always sent."""
 
     message: str
     type: str
@@ -189,30 +189,20 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Every answer that is not a success."""
+    """The body of every answer that is not a success."""
 
     error: ErrorDetail
 
 
 def metrics_of(summary: Summary) -> Metrics | None:
-    """vLLM's object; None when no round had a draft."""
+    """The statistics of speculation in vLLM's object; None when no round had a draft."""
     if not summary.num_spec_steps:
         return None
-    return Metrics(
-        speculative_decoding=SpeculativeDecoding(
-            mean_acceptance_length=summary.mean_acceptance_length,
-            draft_acceptance_rate=summary.draft_acceptance_rate,
-            acceptance_histogram=list(summary.acceptance_histogram),
-            num_spec_steps=summary.num_spec_steps,
-            num_accepted_draft_tokens=summary.num_accepted_draft_tokens,
-            num_draft_tokens=summary.num_draft_tokens,
-            num_spec_tokens=summary.num_spec_tokens,
-        )
-    )
+    return Metrics(speculative_decoding=SpeculativeDecoding.model_validate(summary, from_attributes=True))
 
 
 def report_of(summary: Summary) -> SpeculationReport:
-    """What was asked for and what stood in the way."""
+    """What the request asked of speculation, and why rounds went without a draft."""
     asked = summary.speculation
     if asked.mode == "off":
         return SpeculationReport(mode="off", lossy=False, fallbacks={})

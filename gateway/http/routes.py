@@ -1,4 +1,4 @@
-"""The HTTP front: routes onto the one use case."""
+"""The HTTP application: completions, tokens, models, probes and metrics."""
 
 import time
 from dataclasses import replace
@@ -10,26 +10,27 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
-from gateway.health import Health
+from gateway import health
 from gateway.http import answers, openapi, sessions
+from gateway.http.answer_format import AnswerFormat
 from gateway.http.answers import json_response
 from gateway.http.body import Body, parse_body
+from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.cursor import idempotency_key, received
-from gateway.http.messages import DetokenizeBody, TokenizeBody
-from gateway.http.openai import ChatBody, CompletionBody
+from gateway.http.openapi import Route
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
-from gateway.http.shape import Shape
-from gateway.request import check_ids
+from gateway.http.tokenize import DetokenizeBody, TokenizeBody
+from gateway.http.writers import writer_for
+from gateway.request import check_ids, check_model
 from gateway.turns.generation import Generator
-from gateway.turns.plan import check_model
 from gateway.turns.services import Services
 from specdec.errors import SpecdecError
 
 _BodyType = TypeVar("_BodyType", bound=Body)
 
 
-def build(services: Services, health: Health) -> FastAPI:
+def build(services: Services) -> FastAPI:
     """The ASGI application."""
     app = openapi.DescribedApp(
         title="specdec gateway", version="1", docs_url=None, redoc_url=None, redirect_slashes=False
@@ -39,29 +40,29 @@ def build(services: Services, health: Health) -> FastAPI:
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
-    _Probes(services, health).mount(app)
+    _Probes(services).mount(app)
     return app
 
 
 class _Probes:
-    """Is it alive, is it ready, how is it doing."""
+    """Liveness, readiness and metrics."""
 
-    def __init__(self, services: Services, health: Health) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._health = health
 
     def mount(self, app: FastAPI) -> None:
+        """Add the routes."""
         app.add_api_route("/livez", self.livez, methods=["GET"])
         app.add_api_route("/readyz", self.readyz, methods=["GET"])
         app.add_api_route("/metrics", self.metrics, methods=["GET"])
 
     async def livez(self) -> Response:
-        """The process runs."""
+        """Answers as long as the process runs."""
         return JSONResponse({"status": "ok"})
 
     async def readyz(self) -> Response:
         """Whether a request would be served, and what is missing if not."""
-        missing = await self._health.missing()
+        missing = await health.missing(self._services)
         body = {
             "status": "not ready" if missing else "ready",
             "missing": missing,
@@ -70,13 +71,13 @@ class _Probes:
         return JSONResponse(body, status_code=503 if missing else 200)
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """The metrics, as Prometheus reads them."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
 
 
 class _Api:
-    """What OpenAI's and vLLM's clients call."""
+    """The endpoints that clients of OpenAI and vLLM call."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -84,12 +85,16 @@ class _Api:
         self._created = int(time.time())
 
     def mount(self, app: FastAPI) -> None:
-        openapi.post(app, "/v1/completions", self.completions, CompletionBody, Completion, events=True)
-        openapi.post(app, "/v1/chat/completions", self.chat_completions, ChatBody, ChatCompletion, events=True)
-        openapi.post(app, "/v1/tokenize", self.tokenize, TokenizeBody, Tokens)
-        openapi.post(app, "/v1/detokenize", self.detokenize, DetokenizeBody, Text)
-        openapi.get(app, "/v1/models", self.models, ModelList)
-        openapi.get(app, "/v1/models/{model:path}", self.model, Model)
+        """Add the routes."""
+        openapi.add(
+            app,
+            Route("POST", "/v1/completions", self.completions, Completion, CompletionBody, events=True),
+            Route("POST", "/v1/chat/completions", self.chat_completions, ChatCompletion, ChatBody, events=True),
+            Route("POST", "/v1/tokenize", self.tokenize, Tokens, TokenizeBody),
+            Route("POST", "/v1/detokenize", self.detokenize, Text, DetokenizeBody),
+            Route("GET", "/v1/models", self.models, ModelList),
+            Route("GET", "/v1/models/{model:path}", self.model, Model),
+        )
 
     async def completions(self, request: Request) -> Response:
         """Continue a text."""
@@ -104,18 +109,18 @@ class _Api:
         body = await self._body(request, TokenizeBody)
         check_model(body.model or "", self._services.settings.model.served_name)
         tokens = await self._services.tokenizer.encode(body.input())
-        context = self._services.pool.facts.context_length
+        context = self._services.pool.info.context_length
         return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context))
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
         body = await self._body(request, DetokenizeBody)
         check_model(body.model or "", self._services.settings.model.served_name)
-        check_ids(body.tokens, "tokens", self._services.pool.facts.vocab_size)
+        check_ids(body.tokens, "tokens", self._services.pool.info.vocab_size)
         return json_response(Text(prompt=self._services.tokenizer.decode(body.tokens)))
 
     async def models(self) -> ModelList:
-        """The one model there is."""
+        """The models; there is one."""
         return ModelList(data=[self._describe()])
 
     async def model(self, model: str) -> Model:
@@ -124,32 +129,33 @@ class _Api:
         return self._describe()
 
     def _describe(self) -> Model:
-        facts = self._services.pool.facts
+        info = self._services.pool.info
         return Model(
             id=self._services.settings.model.served_name,
             created=self._created,
-            max_model_len=facts.context_length,
-            vocab_size=facts.vocab_size,
-            gamma_max=facts.gamma_max,
-            tokenizer_hash=facts.tokenizer_hash,
-            system_fingerprint=facts.system_fingerprint,
+            max_model_len=info.context_length,
+            vocab_size=info.vocab_size,
+            gamma_max=info.gamma_max,
+            tokenizer_hash=info.tokenizer_hash,
+            system_fingerprint=info.system_fingerprint,
         )
 
     async def _body(self, request: Request, kind: type[_BodyType]) -> _BodyType:
         return kind.parse(await parse_body(request, self._services.settings.max_body_bytes))
 
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
-        shape = Shape(isinstance(body, ChatBody), body.include_usage, bool(body.return_token_ids))
+        answer_format = AnswerFormat(isinstance(body, ChatBody), body.include_usage, bool(body.return_token_ids))
         key = idempotency_key(request.headers)
         wanted = replace(
             body.request(request.state.request_id),
             idempotency_key=key,
-            form=shape.text(),
+            answer_format=answer_format.text(),
             resumable=bool(body.stream or key or body.session),
         )
-        writer_of = partial(shape.writer, piece=self._services.tokenizer.piece)
+        token_bytes = self._services.tokenizer.token_bytes
+        make_writer = partial(writer_for, answer_format=answer_format, token_bytes=token_bytes)
         if not body.stream:
-            return await answers.whole(request, self._generator.stream(wanted), writer_of)
+            return await answers.whole(request, self._generator.stream(wanted), make_writer)
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        return await answers.streamed(request, events, writer_of, self._services.settings.ping, after)
+        return await answers.streamed(request, events, make_writer, self._services.settings.ping, after)

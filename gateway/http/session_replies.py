@@ -1,4 +1,4 @@
-"""Bodies and answers of the routes that speak of sessions and of generations by name."""
+"""Bodies and answers of the endpoints that name a session or a generation."""
 
 from typing import Annotated, Literal
 
@@ -19,24 +19,24 @@ class SessionBody(Body):
 
 
 class SessionReply(BaseModel):
-    """One session."""
+    """A session as it is at one moment."""
 
     id: str
     object: Literal["session"] = "session"
     model: str
     turn: int
-    """Turns begun: what the next request may expect."""
+    """Turns begun so far: the next request's `expect_turn`."""
     tokens: int
     """Committed tokens of all turns."""
     state: Literal["idle", "generating"]
     generation: str | None
-    """The name of its last turn's generation."""
+    """The id of its last turn's generation; null before the first turn."""
     expires_in: float
-    """Seconds until it is gone, unless it is used."""
+    """Seconds until it is deleted, unless it is used before."""
 
 
 class SessionPage(BaseModel):
-    """Sessions, newest first."""
+    """GET /v1/sessions: sessions, newest first."""
 
     object: Literal["list"] = "list"
     data: list[SessionReply]
@@ -58,11 +58,11 @@ class Cancelled(BaseModel):
     id: str
     object: Literal["generation.cancelled"] = "generation.cancelled"
     cancelled: bool
-    """False when it had ended by itself."""
+    """False when it had ended already."""
 
 
 def session_reply(session: Session) -> SessionReply:
-    """One session as the API shows it."""
+    """The session as the HTTP API shows it."""
     return SessionReply(
         id=session.id,
         model=session.model,

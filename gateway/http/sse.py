@@ -1,4 +1,4 @@
-"""A generation as an event stream: as OpenAI's clients read it, kept alive in silence, honest when it fails."""
+"""An answer as a stream of server-sent events, as OpenAI's clients read it: pinged in silence, ended by an error."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -12,7 +12,7 @@ from gateway.http.cursor import cursor
 from gateway.http.problems import error_body
 from gateway.http.replies import Answer
 from gateway.http.writers import Writer
-from gateway.turns.events import Event, Finished, Round, Started
+from gateway.turns.events import Event, Finished, OutputRound
 from specdec.errors import InternalError, SpecdecError
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -22,14 +22,14 @@ _log = structlog.get_logger()
 
 
 class Pending:
-    """Reads events ahead of their consumer, so that waiting for one can be interrupted without losing it."""
+    """The events of a generation; waiting for the next one can time out without losing it."""
 
     def __init__(self, events: AsyncGenerator[Event]) -> None:
         self._events = events
         self._next: asyncio.Task[Event] | None = None
 
     async def ready(self, timeout: float) -> bool:
-        """Whether the next event, or the end, comes within `timeout` seconds."""
+        """Wait up to `timeout` seconds; returns whether the next event, or the end, is known."""
         if self._next is None:
             self._next = asyncio.ensure_future(anext(self._events))
         await asyncio.wait({self._next}, timeout=timeout)
@@ -39,19 +39,19 @@ class Pending:
         """The next event.
 
         Raises:
-            StopAsyncIteration: there is none.
+            StopAsyncIteration: the events have ended.
             SpecdecError: the generation failed.
         """
         task, self._next = self._next or asyncio.ensure_future(anext(self._events)), None
         return await task
 
     def raise_if_failed(self) -> None:
-        """Raise what the next event would raise, if it is known already."""
+        """Raise the error that `take` would raise, if it is known already."""
         if self._next is not None and self._next.done() and (error := self._next.exception()) is not None:
             raise error
 
     async def aclose(self) -> None:
-        """End the generation."""
+        """Stop waiting, and close the events."""
         if self._next is not None:
             self._next.cancel()
             await asyncio.gather(self._next, return_exceptions=True)
@@ -59,10 +59,9 @@ class Pending:
 
 
 class EventStream(StreamingResponse):
-    """The answer to a request that asked for a stream; when it ends, however it ends, so does the generation."""
+    """The response of a stream; its events are closed when it ends, for whatever reason."""
 
-    def __init__(self, pending: Pending, writer: Writer, started: Started, ping: float, after: Sequence[int]) -> None:
-        content = stream(pending, writer, started, ping, after)
+    def __init__(self, pending: Pending, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
         self._pending = pending
 
@@ -72,41 +71,43 @@ class EventStream(StreamingResponse):
 
 
 async def stream(
-    pending: Pending, writer: Writer, started: Started, ping: float, after: Sequence[int]
+    pending: Pending, writer: Writer, name: str, ping: float, after: Sequence[int]
 ) -> AsyncIterator[bytes]:
-    """The bytes of the answer, from the first chunk to [DONE]; after an error there is no [DONE].
+    """The bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
 
     Args:
         pending: the events after Started.
+        writer: makes the chunks.
+        name: public id of the generation.
         ping: seconds of silence after which a comment is sent.
-        after: output tokens of each choice that the client has already; empty is none of any.
+        after: for each choice, how many output tokens the client has already; empty when it has none.
     """
     positions = list(after) or [0] * writer.choices
     try:
         for chunk in writer.opening() if not any(positions) else ():
-            yield _event(started.id, positions, chunk)
+            yield _event(name, positions, chunk)
         running = writer.choices
         while running:
             while not await pending.ready(ping):
                 yield _PING
             event = await pending.take()
             running -= isinstance(event, Finished)
-            if isinstance(event, Round):
+            if isinstance(event, OutputRound):
                 positions[event.choice] += len(event.tokens)
             for chunk in _chunks(writer, event):
-                yield _event(started.id, positions, chunk)
+                yield _event(name, positions, chunk)
         yield _DONE
     except SpecdecError as error:
         _log.info("stream_failed", reason=error.reason, message=error.message)
         yield _failure(error)
-    except Exception as error:  # noqa: BLE001 - the headers are out: the stream itself must say it
+    except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
         _log.error("stream_failed", exc_info=error)
         yield _failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
 
 
 def _chunks(writer: Writer, event: Event) -> Iterator[Answer]:
     match event:
-        case Round():
+        case OutputRound():
             return writer.round(event)
         case Finished():
             return writer.closing(event)

@@ -1,11 +1,11 @@
-"""From the events of a request's generations to the answers of the OpenAI API; one writer a request."""
+"""From the events of a request's generations to the answers of the HTTP API, whole or chunk by chunk."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.http.logprobs import Piece, chat_logprobs, completion_logprobs
+from gateway.http.answer_format import AnswerFormat
+from gateway.http.logprobs import TokenBytes, chat_logprobs, completion_logprobs
 from gateway.http.replies import (
     Answer,
     AssistantMessage,
@@ -22,211 +22,167 @@ from gateway.http.replies import (
     report_of,
 )
 from gateway.text.output import OutputToken
-from gateway.turns.events import Finished, Round, Started
+from gateway.turns.events import Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What the caller wants to see."""
-
-    piece: Piece
-    include_usage: bool = False
-    """Whether a stream ends with a chunk of counts."""
-    token_ids: bool = False
-
-
-@dataclass(slots=True)
-class Output:
-    """What one generation came to."""
-
-    tokens: list[OutputToken] = field(default_factory=list)
-    finished: Finished | None = None
-
-
 class Writer(ABC):
-    """Writes the generations of one request, whole or chunk by chunk."""
+    """Writes the generations of one request; every request has a writer of its own."""
 
-    def __init__(self, started: Started, form: Form) -> None:
+    id_prefix: str
+
+    def __init__(self, started: Started, answer_format: AnswerFormat, token_bytes: TokenBytes) -> None:
         self._started = started
-        self._form = form
+        self._format = answer_format
+        self._token_bytes = token_bytes
         self._ended: list[Finished] = []
 
     @property
     def choices(self) -> int:
-        """How many generations there are."""
-        return self._started.choices
+        """How many generations the request has."""
+        return self._started.header.choices
 
     @abstractmethod
     def whole(self, outputs: Sequence[Output]) -> Answer:
-        """The answer in one piece, of every generation's whole output."""
+        """The answer in one piece, from the output of every generation."""
 
     @abstractmethod
     def opening(self) -> Iterator[Answer]:
-        """Chunks before the first round."""
+        """The chunks before the first round."""
 
     @abstractmethod
-    def _piece(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Answer:
-        """A chunk with tokens, or with the end."""
+    def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Answer:
+        """A chunk with the tokens of a round, or with the end of a generation."""
 
     @abstractmethod
-    def _counts(self, ended: Sequence[Finished]) -> Answer:
-        """The chunk without choices that carries the counts."""
+    def _usage_chunk(self, report: dict[str, Any]) -> Answer:
+        """The chunk without choices at the end of a stream."""
 
-    def round(self, round: Round) -> Iterator[Answer]:
-        """Chunks of one round; none when all of it is held back."""
+    def round(self, round: OutputRound) -> Iterator[Answer]:
+        """The chunks of one round; none when all of its tokens are held back."""
         if round.tokens:
-            yield self._piece(round.choice, round.tokens, None)
+            yield self._chunk(round.choice, round.tokens, None)
 
     def closing(self, finished: Finished) -> Iterator[Answer]:
-        """Chunks after the last round of a generation."""
-        yield self._piece(finished.choice, (), finished)
+        """The chunks after the last round of a generation."""
+        yield self._chunk(finished.choice, (), finished)
         self._ended.append(finished)
-        if self._form.include_usage and len(self._ended) == self.choices:
-            yield self._counts(self._ended)
+        if self._format.include_usage and len(self._ended) == self.choices:
+            yield self._usage_chunk(self._report(self._ended))
 
-    def _head(self, prefix: str) -> dict[str, Any]:
+    def _head(self) -> dict[str, Any]:
+        header = self._started.header
         return {
-            "id": f"{prefix}-{self._started.id}",
-            "created": self._started.created,
-            "model": self._started.model,
-            "system_fingerprint": self._started.system_fingerprint,
-            "service_tier": self._started.priority.value,
+            "id": f"{self.id_prefix}-{self._started.turn.name}",
+            "created": header.created,
+            "model": header.model,
+            "system_fingerprint": header.system_fingerprint,
+            "service_tier": header.priority.value,
         }
 
-    def _chunk_head(self, prefix: str, finished: Finished | None) -> dict[str, Any]:
-        head = self._head(prefix)
-        if self._form.include_usage:
-            return head | {"usage": None}
-        return head | self._report([finished]) if finished else head
+    def _chunk_head(self, finished: Finished | None = None) -> dict[str, Any]:
+        if self._format.include_usage:
+            return self._head() | {"usage": None}
+        return self._head() | (self._statistics([finished]) if finished else {})
 
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
-        """What the last piece of an answer says beside the output."""
-        summary = total([each.summary for each in ended])
-        return {
-            "metrics": metrics_of(summary),
-            "speculation": report_of(summary),
-            "seed": self._started.seed,
-            **self._session(),
-        }
+        """The counts and statistics at the end of an answer to generations that have all ended."""
+        prompt, output = ended[0].prompt_tokens, sum(each.completion_tokens for each in ended)
+        usage = Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
+        return {"usage": usage} | self._statistics(ended)
 
-    def _session(self) -> dict[str, Any]:
-        started = self._started
-        return {"session": SessionRef(id=started.session, turn=started.turn)} if started.session else {}
+    def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:
+        started, summary = self._started, total([each.summary for each in ended])
+        session = {"session": SessionRef(id=started.session, turn=started.turn.number)} if started.session else {}
+        seed = started.header.call.sampling.seed
+        return {"metrics": metrics_of(summary), "speculation": report_of(summary), "seed": seed, **session}
 
-    def _ids(self, tokens: Sequence[OutputToken]) -> dict[str, Any]:
-        return {"token_ids": [token.id for token in tokens]} if self._form.token_ids else {}
+    def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        """The fields that every choice has, of a whole answer and of a chunk."""
+        ids = {"token_ids": [token.id for token in tokens]} if self._format.token_ids else {}
+        if finished is None:
+            return {"index": index, "finish_reason": None, **ids}
+        ending = {"finish_reason": finished.reason.value, "stop_reason": finished.matched_stop or None}
+        return {"index": index, **ending, **ids}
 
     def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": list(self._started.prompt_tokens)} if self._form.token_ids else {}
+        return {"prompt_token_ids": list(self._started.header.prompt)} if self._format.token_ids else {}
 
 
 class CompletionWriter(Writer):
-    """/v1/completions."""
+    """Writes the answers of /v1/completions."""
 
-    def __init__(self, started: Started, form: Form) -> None:
-        super().__init__(started, form)
+    id_prefix = "cmpl"
+
+    def __init__(self, started: Started, answer_format: AnswerFormat, token_bytes: TokenBytes) -> None:
+        super().__init__(started, answer_format, token_bytes)
         self._written: dict[int, int] = {}
-        """Characters of text in the chunks before, of each choice that has begun."""
+        """Characters of text written so far, by the index of each choice that has begun."""
 
     def whole(self, outputs: Sequence[Output]) -> Completion:
         """The answer in one piece."""
-        ended = finished_of(outputs)
-        return Completion(
-            **self._head("cmpl"),
-            object="text_completion",
-            choices=[self._choice(place, each.tokens, each.finished) for place, each in enumerate(outputs)],
-            usage=usage_of(ended),
-            **self._report(ended),
-        )
+        choices = [self._text_choice(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
+        head = self._head() | self._report([each.finished for each in outputs])
+        return Completion(**head, object="text_completion", choices=choices)
 
     def opening(self) -> Iterator[Answer]:
-        """Nothing: the first chunk has text."""
+        """None: the first chunk has text."""
         return iter(())
 
-    def _piece(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Completion:
-        head = self._chunk_head("cmpl", finished)
-        return Completion(**head, object="text_completion", choices=[self._choice(choice, tokens, finished)])
+    def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Completion:
+        choices = [self._text_choice(choice, tokens, finished)]
+        return Completion(**self._chunk_head(finished), object="text_completion", choices=choices)
 
-    def _counts(self, ended: Sequence[Finished]) -> Completion:
-        return Completion(
-            **self._head("cmpl"),
-            object="text_completion",
-            choices=[],
-            usage=usage_of(ended),
-            **self._report(ended),
-        )
+    def _usage_chunk(self, report: dict[str, Any]) -> Completion:
+        return Completion(**self._head(), **report, object="text_completion", choices=[])
 
-    def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
+    def _text_choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
         prompt_ids = {} if index in self._written else self._prompt_ids()
         start, text = self._written.get(index, 0), _text(tokens)
         self._written[index] = start + len(text)
-        logprobs = completion_logprobs(tokens, self._form.piece, start)
-        return CompletionChoice(
-            index=index, text=text, logprobs=logprobs, **_end(finished), **prompt_ids, **self._ids(tokens)
-        )
+        logprobs = completion_logprobs(tokens, self._token_bytes, start)
+        return CompletionChoice(**self._choice(index, tokens, finished), text=text, logprobs=logprobs, **prompt_ids)
 
 
 class ChatWriter(Writer):
-    """/v1/chat/completions."""
+    """Writes the answers of /v1/chat/completions."""
+
+    id_prefix = "chatcmpl"
 
     def whole(self, outputs: Sequence[Output]) -> ChatCompletion:
         """The answer in one piece."""
-        ended = finished_of(outputs)
-        return ChatCompletion(
-            **self._head("chatcmpl"),
-            object="chat.completion",
-            choices=[self._choice(place, each.tokens, each.finished) for place, each in enumerate(outputs)],
-            usage=usage_of(ended),
-            **self._prompt_ids(),
-            **self._report(ended),
-        )
+        choices = [self._message_choice(index, each) for index, each in enumerate(outputs)]
+        head = self._head() | self._report([each.finished for each in outputs]) | self._prompt_ids()
+        return ChatCompletion(**head, object="chat.completion", choices=choices)
 
     def opening(self) -> Iterator[Answer]:
-        """A chunk for each choice that says whose turn it is."""
-        delta, head = Delta(role="assistant", content=""), self._chunk_head("chatcmpl", None)
+        """One chunk for each choice, with the role."""
         for index in range(self.choices):
-            choice = DeltaChoice(index=index, delta=delta, logprobs=None, finish_reason=None, **self._ids(()))
-            yield ChatCompletionChunk(**head, object="chat.completion.chunk", choices=[choice], **self._prompt_ids())
+            delta = Delta(role="assistant", content="")
+            choice = DeltaChoice(**self._choice(index, (), None), delta=delta, logprobs=None)
+            head = self._chunk_head() | self._prompt_ids()
+            yield ChatCompletionChunk(**head, object="chat.completion.chunk", choices=[choice])
 
-    def _piece(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> ChatCompletionChunk:
+    def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> ChatCompletionChunk:
         delta = Delta() if finished else Delta(content=_text(tokens))
-        logprobs = chat_logprobs(tokens, self._form.piece)
-        piece = DeltaChoice(index=choice, delta=delta, logprobs=logprobs, **_end(finished), **self._ids(tokens))
-        head = self._chunk_head("chatcmpl", finished)
-        return ChatCompletionChunk(**head, object="chat.completion.chunk", choices=[piece])
+        logprobs = chat_logprobs(tokens, self._token_bytes)
+        choices = [DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)]
+        return ChatCompletionChunk(**self._chunk_head(finished), object="chat.completion.chunk", choices=choices)
 
-    def _counts(self, ended: Sequence[Finished]) -> ChatCompletionChunk:
-        return ChatCompletionChunk(
-            **self._head("chatcmpl"),
-            object="chat.completion.chunk",
-            choices=[],
-            usage=usage_of(ended),
-            **self._report(ended),
-        )
+    def _usage_chunk(self, report: dict[str, Any]) -> ChatCompletionChunk:
+        return ChatCompletionChunk(**self._head(), **report, object="chat.completion.chunk", choices=[])
 
-    def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> ChatChoice:
-        message = AssistantMessage(role="assistant", content=_text(tokens), refusal=None)
-        logprobs = chat_logprobs(tokens, self._form.piece)
-        return ChatChoice(index=index, message=message, logprobs=logprobs, **_end(finished), **self._ids(tokens))
+    def _message_choice(self, index: int, output: Output) -> ChatChoice:
+        message = AssistantMessage(role="assistant", content=_text(output.tokens), refusal=None)
+        logprobs = chat_logprobs(output.tokens, self._token_bytes)
+        return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
 
-def finished_of(outputs: Sequence[Output]) -> list[Finished]:
-    """The ends of generations that have all ended."""
-    return [each.finished for each in outputs if each.finished is not None]
-
-
-def usage_of(ended: Sequence[Finished]) -> Usage:
-    """Counts of a request's generations; their prompt counts once."""
-    prompt, output = ended[0].prompt_tokens, sum(each.completion_tokens for each in ended)
-    return Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
+def writer_for(started: Started, answer_format: AnswerFormat, token_bytes: TokenBytes) -> Writer:
+    """A writer of that format; `token_bytes` gives the bytes of a token id."""
+    kind = ChatWriter if answer_format.chat else CompletionWriter
+    return kind(started, answer_format, token_bytes)
 
 
 def _text(tokens: Sequence[OutputToken]) -> str:
     return "".join(token.text for token in tokens)
-
-
-def _end(finished: Finished | None) -> dict[str, Any]:
-    if finished is None:
-        return {"finish_reason": None}
-    return {"finish_reason": finished.reason.value, "stop_reason": finished.matched_stop or None}

@@ -1,4 +1,4 @@
-"""Whether a server is fit to hold blocks of keys and values, of which any may be lost and none may be in the way."""
+"""Checks whether a Redis server is fit to store KV blocks: it may lose any of them, and must not slow sessions down."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ TIMEOUT = 5.0
 
 
 async def look(url: str, sessions: ServerFacts | None) -> list[Line]:
-    """What is right and wrong with the server at a URL, given what is known of the one that holds the sessions."""
+    """The findings about the server at a URL; `sessions` is what is known of the session store's server."""
     try:
         client = connect(url)
     except ConfigError as error:
@@ -28,7 +28,7 @@ async def look(url: str, sessions: ServerFacts | None) -> list[Line]:
 
 
 def block_lines(facts: ServerFacts, sessions: ServerFacts | None) -> Iterator[Line]:
-    """The opposite of what sessions need: what is full makes room by itself, and nothing is kept on disk."""
+    """The findings; a block store evicts when it is full and keeps nothing on disk, unlike the session store."""
     yield version_line("block store", facts)
     if sessions is not None and facts.run_id == sessions.run_id:
         detail = "it is the session store: blocks would fill it, evict sessions or slow every commit down"

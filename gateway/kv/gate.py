@@ -1,22 +1,22 @@
-"""Whether blocks are fetched or computed again; a pure policy over what was measured."""
+"""Decides from measurements whether blocks are fetched from the store or computed again."""
 
 import time
 from collections.abc import Callable
 
 _WEIGHT = 0.3
-"""Of the newest measurement."""
+"""Weight of the newest measurement in the mean, in (0, 1]."""
 _STALE = 60.0
-"""Seconds after which a measurement says nothing: what was too slow is tried again."""
+"""Seconds after which measurements are forgotten, so that a path that was too slow is tried again."""
 
 
 def worth_restoring(tokens: int, size: int, bandwidth: float | None, prefill_rate: float) -> bool:
-    """Whether fetching beats computing.
+    """Whether fetching blocks is faster than computing them; what is unknown is tried.
 
     Args:
-        tokens: to be restored.
-        size: their bytes.
-        bandwidth: bytes a second from the store into a verifier; None when unknown, which only a try can change.
-        prefill_rate: tokens a second that a verifier computes; 0 when unknown.
+        tokens: how many tokens would be restored.
+        size: of their blocks, in bytes.
+        bandwidth: bytes a second from the store into a verifier; None while unknown.
+        prefill_rate: tokens a second that the verifier computes; 0 while unknown.
     """
     if not tokens:
         return False
@@ -26,7 +26,7 @@ def worth_restoring(tokens: int, size: int, bandwidth: float | None, prefill_rat
 
 
 class Bandwidth:
-    """Bytes a second, an exponentially weighted mean that goes stale."""
+    """Bytes a second as an exponentially weighted mean, which is forgotten when it is old."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,11 +35,11 @@ class Bandwidth:
 
     @property
     def value(self) -> float | None:
-        """None before any measurement, and long after the last."""
+        """Bytes a second; None before the first measurement, and long after the last."""
         return self._mean if self._clock() - self._seen < _STALE else None
 
     def observe(self, size: int, seconds: float) -> None:
-        """Learn from `size` bytes that took `seconds`, more than 0."""
+        """Add the measurement of `size` bytes that took `seconds`, which is more than 0."""
         rate, before = size / seconds, self.value
         self._mean = rate if before is None else before + _WEIGHT * (rate - before)
         self._seen = self._clock()

@@ -1,7 +1,8 @@
-"""The operations on blocks and the ledger of the tenant that has them, as Lua: one atomic step each.
+"""The Lua scripts that write a block and its tenant's ledger in one atomic step.
 
-The ledger is a sorted set of "bytes key", one for each block, by the time after which the block is surely gone. It is
-touched whenever a block of it is, and after it, so a server that evicts what is unused longest evicts it last.
+The ledger is a sorted set with one entry "bytes key" for each block; its score is the time after which the block has
+certainly expired. It is touched after every block of it, so that a server that evicts the least recently used keys
+evicts it last.
 """
 
 _NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"

@@ -1,10 +1,10 @@
-"""What blocks of keys and values that travel are worth."""
+"""Counts the KV blocks that are stored and restored, and the time they save."""
 
 from prometheus_client import CollectorRegistry, Counter
 
 
 class KvMetrics:
-    """Their instruments, beside those of GatewayMetrics."""
+    """The metrics of the KV tier, on the registry of GatewayMetrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.hits = Counter("specdec_kv_block_hits", "Blocks restored into a verifier.", registry=registry)

@@ -1,4 +1,4 @@
-"""Blocks of keys and values on their way from the store into verifiers, ahead of the calls that need them."""
+"""Restores stored KV blocks into a verifier before the call that needs them."""
 
 import asyncio
 import time
@@ -10,22 +10,25 @@ from gateway.config import KvSettings
 from gateway.kv.gate import Bandwidth, worth_restoring
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
-from gateway.verifiers.verifier import BlockVerifier, Call, KvSpan
+from gateway.verifiers.verifier import BlockVerifier
 from specdec.errors import SessionStoreDown, SpecdecError
+from specdec.wire.generation import GenerationCall
+from specdec.wire.kv import KvSpan
 
 _PATIENCE_PER_TOKEN = 0.1 / 1024
+"""Seconds that a lookup may take longer for each token of the call."""
 _PAUSE = 5.0
-"""Seconds without a lookup after one that came too late, or that the store did not answer."""
+"""Seconds without lookups after one that was too late, or that the store did not answer."""
 _BATCH = 8
-"""Blocks fetched at a time."""
+"""Blocks fetched from the store at a time."""
 _FLAWS = ("short", "corrupt", "foreign")
-"""Misses that the value is to blame for: it is forgotten, and may be stored anew."""
+"""Reasons of a verifier that mean a value is spoiled: it is deleted, and may be stored again."""
 
 _log = structlog.get_logger()
 
 
 class KvReader:
-    """Fetches blocks into verifiers; what goes wrong, or takes too long, is a miss and no more."""
+    """Restores blocks into verifiers; whatever fails or takes too long is a miss, and never an error."""
 
     def __init__(self, store: BlockStore, settings: KvSettings, metrics: KvMetrics) -> None:
         self._store = store
@@ -33,14 +36,22 @@ class KvReader:
         self._metrics = metrics
         self._bandwidth = Bandwidth()
         self._rate = 0.0
-        """Prefill rate of the verifier that last knew one."""
+        """Prefill rate, in tokens a second, of the last verifier that knew one; 0 while none did."""
         self._paused_until = 0.0
 
-    async def restore(self, verifier: BlockVerifier, call: Call, blocks: Sequence[Block], prefill_rate: float) -> int:
-        """Have the verifier know as much of the call's tokens as the store does, if that saves time.
+    async def restore(
+        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], prefill_rate: float
+    ) -> int:
+        """Restore what the store has of a call's blocks into its verifier, where that saves time.
+
+        Args:
+            verifier: where the call will go.
+            call: the call.
+            blocks: the whole blocks of its tokens.
+            prefill_rate: tokens a second that the verifier computes; 0 while unknown.
 
         Returns:
-            How many of `blocks`, from the first, the store has and are not known to be spoiled.
+            How many of `blocks`, from the first on, the store has and are not known to be spoiled.
         """
         if time.monotonic() < self._paused_until:
             return 0
@@ -69,9 +80,13 @@ class KvReader:
         return max(self._settings.patience + tokens * _PATIENCE_PER_TOKEN, computing / 2)
 
     async def _move(
-        self, verifier: BlockVerifier, call: Call, blocks: Sequence[Block], sizes: Sequence[int]
+        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
     ) -> tuple[int, str]:
-        """Give the verifier what it lacks of blocks the store has: how many are good, and why it did not take all."""
+        """Move the blocks that the verifier lacks from the store to it.
+
+        Returns:
+            How many of `blocks`, from the first on, are good, and why the verifier did not take all of them.
+        """
         held = await verifier.find_kv(call.tokens[: blocks[-1].stop], call.cache_salt)
         first = next((index for index, block in enumerate(blocks) if block.stop > held), len(blocks))
         wanted = blocks[first:]
@@ -94,7 +109,7 @@ class KvReader:
         return first + spoiled, miss
 
     async def _fetch(self, blocks: Sequence[Block]) -> list[bytes]:
-        """Values up to the first that is gone meanwhile."""
+        """The values of blocks, up to the first that is not stored any more."""
         values: list[bytes] = []
         for begin in range(0, len(blocks), _BATCH):
             batch = blocks[begin : begin + _BATCH]

@@ -1,4 +1,4 @@
-"""The parts that keep blocks of keys and values outside the verifiers, joined."""
+"""The KV tier: joins the parts that keep KV blocks outside the verifiers."""
 
 from collections.abc import Callable
 from typing import Self
@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from gateway.config import KvSettings
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import KvReader
-from gateway.kv.store import BlockStore, RedisBlocks
+from gateway.kv.store import BlockStore
 from gateway.kv.verifier import KvVerifier
 from gateway.kv.writer import KvWriter
 from gateway.store import redis_client
@@ -16,7 +16,7 @@ from gateway.verifiers.verifier import BlockVerifier
 
 
 class KvTier:
-    """One a process."""
+    """The store of KV blocks, with what reads and writes it; a process has one at most."""
 
     def __init__(self, store: BlockStore, settings: KvSettings, metrics: KvMetrics) -> None:
         self._store = store
@@ -26,24 +26,20 @@ class KvTier:
 
     @classmethod
     def of(cls, settings: KvSettings, registry: CollectorRegistry) -> Self | None:
-        """As the settings say; None when they name no store.
-
-        Raises:
-            ConfigError: the store's URL is none.
-        """
+        """The tier of the settings, or None when they name no store; raises ConfigError when its URL is malformed."""
         if not settings.redis_url:
             return None
-        store = RedisBlocks(redis_client.connect(settings.redis_url), settings.ttl, settings.budget_bytes)
+        store = BlockStore(redis_client.connect(settings.redis_url), settings.ttl, settings.budget_bytes)
         return cls(store, settings, KvMetrics(registry))
 
-    def dialled(self, dial: Callable[[str], BlockVerifier]) -> Callable[[str], KvVerifier]:
-        """Make verifiers as `dial` does, whose blocks are kept."""
+    def dialling(self, dial: Callable[[str], BlockVerifier]) -> Callable[[str], KvVerifier]:
+        """A dial function like `dial`, whose verifiers use the tier."""
         return lambda address: KvVerifier(dial(address), self._reader, self._writer, self._block_tokens)
 
     async def run(self) -> None:
-        """Store what is offered, for ever."""
+        """Store the blocks that are offered; runs until it is cancelled."""
         await self._writer.run()
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._store.close()

@@ -1,4 +1,4 @@
-"""Blocks on their way from verifiers into the store, behind the generations and never in front of them."""
+"""Stores new KV blocks in the background, so that no generation waits for it."""
 
 import asyncio
 from collections import deque
@@ -17,36 +17,37 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A block that a verifier has and the store may want."""
+    """A block that a verifier has and the store may not have."""
 
     source: BlockVerifier
     block: Block
     tokens: Sequence[int]
-    """The sequence up to the block's end; all of it committed."""
+    """The sequence up to the block's end; all of its tokens are committed."""
     domain: str
+    """The name under which prefixes are shared: `gateway.request.cache_domain`."""
 
 
 class KvWriter:
-    """A queue of bounded length, its oldest offer dropped for a new one, and the one task that empties it."""
+    """A bounded queue of offers, which drops its oldest offer for a new one, and the task that stores them."""
 
     def __init__(self, store: BlockStore, metrics: KvMetrics, limit: int) -> None:
         self._store = store
         self._metrics = metrics
         self._offers: deque[Offer] = deque(maxlen=limit)
-        self._news = asyncio.Event()
+        self._added = asyncio.Event()
 
     def offer(self, offer: Offer) -> None:
-        """Have a block stored some time."""
+        """Add an offer to the queue."""
         if len(self._offers) == self._offers.maxlen:
             self._metrics.dropped.labels("queue").inc()
         self._offers.append(offer)
-        self._news.set()
+        self._added.set()
 
     async def run(self) -> None:
-        """Store for ever; what goes wrong costs its block."""
+        """Store offers until it is cancelled; an offer that fails is dropped."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._added.wait()
+            self._added.clear()
             while self._offers:
                 offer = self._offers.popleft()
                 try:
@@ -58,7 +59,7 @@ class KvWriter:
                     self._metrics.dropped.labels(dropped).inc()
 
     async def _write(self, offer: Offer) -> str:
-        """Why the block was not stored; empty when it is in the store."""
+        """Store one block; returns why it was not stored, which is empty when the store has it."""
         block = offer.block
         if (await self._store.sizes([block.key]))[0]:
             return ""

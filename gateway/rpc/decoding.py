@@ -1,7 +1,6 @@
-"""A gRPC message that is not valid protobuf, bad UTF-8 in a string among them, is refused like any other bad input."""
+"""Refuses gRPC messages that are not valid protobuf, or have a string that is not UTF-8, like any other bad input."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -13,13 +12,8 @@ Handler = Any
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Undecodable:
-    """Stands for the message until there is a handler that can refuse it."""
-
-
 class DecodeInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses with FieldInvalid where grpc itself would answer with an unexplained failure."""
+    """Answers with FieldInvalid where grpc itself would fail without a reason."""
 
     async def intercept_service(
         self,
@@ -38,31 +32,31 @@ class DecodeInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _lenient(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A deserializer cannot answer with an error: it returns the error in place of the message."""
+
     def decoded(raw: bytes) -> Any:
         try:
             return decode(raw)
         except (DecodeError, UnicodeDecodeError):
-            return _Undecodable()
+            return FieldInvalid("the message is not valid: its bytes are not protobuf, or a string in it is not UTF-8")
 
     return decoded
 
 
-def _checked(request: Any) -> Any:
-    if isinstance(request, _Undecodable):
-        raise FieldInvalid("the message is not valid: its bytes are not protobuf, or a string in it is not UTF-8")
-    return request
-
-
 def _unary(inner: Callable[[Any, Context], Awaitable[Any]]) -> Any:
     async def checked(request: Any, context: Context) -> Any:
-        return await inner(_checked(request), context)
+        if isinstance(request, FieldInvalid):
+            raise request
+        return await inner(request, context)
 
     return checked
 
 
 def _stream(inner: Callable[[Any, Context], AsyncIterator[Any]]) -> Any:
     async def checked(request: Any, context: Context) -> AsyncIterator[Any]:
-        async for response in inner(_checked(request), context):
+        if isinstance(request, FieldInvalid):
+            raise request
+        async for response in inner(request, context):
             yield response
 
     return checked

@@ -4,7 +4,7 @@ from typing import Any
 
 from gateway.priority import PriorityClass
 from gateway.text.output import OutputToken
-from gateway.turns.events import Event, Finished, Round, Started
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import Summary
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
@@ -15,30 +15,31 @@ from specdec.wire.tokens import tokens_to_bytes
 
 
 def event(happened: Event) -> dict[str, Any]:
-    """The one field of a stream's message."""
+    """The field of a streamed message that carries the event, by name."""
     match happened:
         case Started():
             return {"started": _started(happened)}
-        case Round():
+        case OutputRound():
             return {"round": _round(happened)}
         case Finished():
             return {"finished": _finished(happened)}
 
 
 def _started(event: Started) -> pb.Started:
+    header = event.header
     return pb.Started(
-        id=event.id,
-        model=event.model,
-        prompt_token_ids=event.prompt_tokens,
-        seed=event.seed,
-        system_fingerprint=event.system_fingerprint,
+        id=event.turn.name,
+        model=header.model,
+        prompt_token_ids=header.prompt,
+        seed=header.call.sampling.seed,
+        system_fingerprint=header.system_fingerprint,
         session=event.session,
-        turn=event.turn,
-        priority=_priority(event.priority),
+        turn=event.turn.number,
+        priority=_priority(header.priority),
     )
 
 
-def _round(event: Round) -> pb.Round:
+def _round(event: OutputRound) -> pb.Round:
     return pb.Round(
         text=event.text,
         tokens=[_token(token) for token in event.tokens],
@@ -57,20 +58,21 @@ def _finished(event: Finished) -> pb.Finished:
     )
 
 
-def whole(started: Started, tokens: list[OutputToken], finished: Finished) -> pb.GenerateResponse:
-    """The answer in one piece."""
+def whole(started: Started, output: Output) -> pb.GenerateResponse:
+    """The whole answer to Generate."""
+    header, finished = started.header, output.finished
     return pb.GenerateResponse(
-        id=started.id,
-        model=started.model,
-        text="".join(token.text for token in tokens),
-        tokens=[_token(token) for token in tokens],
+        id=started.turn.name,
+        model=header.model,
+        text="".join(token.text for token in output.tokens),
+        tokens=[_token(token) for token in output.tokens],
         finish_reason=finish_to_pb(finished.reason),
         usage=_usage(finished),
         speculation=_summary(finished.summary),
-        seed=started.seed,
+        seed=header.call.sampling.seed,
         session=started.session,
-        turn=started.turn,
-        priority=_priority(started.priority),
+        turn=started.turn.number,
+        priority=_priority(header.priority),
     )
 
 

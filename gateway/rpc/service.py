@@ -1,6 +1,6 @@
-"""The gRPC front: protobuf to values and back, around the one use case."""
+"""The gRPC services of generations and models: from protobuf to a request, and from events back."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -16,20 +16,19 @@ from gateway.request import (
     TextPrompt,
     TokenPrompt,
     check_ids,
+    check_model,
     check_prompt,
     new_id,
     random_seed,
 )
 from gateway.rpc import replies, sessions
-from gateway.text.output import OutputToken
-from gateway.turns.events import Finished, Round, Started
+from gateway.turns.events import collect
 from gateway.turns.generation import Generator
-from gateway.turns.plan import check_model
 from gateway.turns.services import Services
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from specdec.errors import FieldInvalid, FieldRequired, InternalError
+from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import SamplingParams
 from specdec.wire.params import mode_from_pb
 
@@ -57,27 +56,16 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self._generator = Generator(services)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:  # noqa: N802
-        """Returns the whole result at once."""
-        tokens: list[OutputToken] = []
-        started: Started | None = None
+        """Answer with the whole output at once."""
         wanted = _request(request)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
-        stream = self._generator.stream(wanted, context.time_remaining())
-        async with aclosing(stream) as events:
-            async for event in events:
-                match event:
-                    case Started():
-                        started = event
-                    case Round():
-                        tokens += event.tokens
-                    case Finished() if started is not None:
-                        return replies.whole(started, tokens, event)
-        raise InternalError("a generation ended without Finished")
+        started, (output,) = await collect(self._generator.stream(wanted, context.time_remaining()))
+        return replies.whole(started, output)
 
     async def StreamGenerate(  # noqa: N802
         self, request: pb.StreamGenerateRequest, context: Context
     ) -> AsyncIterator[pb.StreamGenerateResponse]:
-        """Streams one event per round."""
+        """Answer with one event for each round."""
         stream = self._generator.stream(_request(request.request), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
@@ -86,7 +74,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
     async def ResumeGeneration(  # noqa: N802
         self, request: pb.ResumeGenerationRequest, context: Context
     ) -> AsyncIterator[pb.ResumeGenerationResponse]:
-        """Streams the events again, from where the caller stopped reading."""
+        """Stream the events again, from where the caller stopped reading."""
         stream = self._generator.resume(request.id, request.user, (request.received,), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
@@ -95,11 +83,11 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
     async def CancelGeneration(  # noqa: N802
         self, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
-        """Ends a generation with what is committed."""
+        """End a generation with what is committed."""
         return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, request.user))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
-        """Shows tokens without generating."""
+        """Answer with the token ids of a text or a chat."""
         check_model(request.model, self._services.settings.model.served_name)
         which = request.WhichOneof("input")
         if which is None:
@@ -107,12 +95,12 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
         tokens = await self._services.tokenizer.encode(prompt)
-        return pb.TokenizeResponse(token_ids=tokens, context_length=self._services.pool.facts.context_length)
+        return pb.TokenizeResponse(token_ids=tokens, context_length=self._services.pool.info.context_length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
-        """Turns ids back to text."""
+        """Answer with the text of token ids."""
         check_model(request.model, self._services.settings.model.served_name)
-        check_ids(request.token_ids, "token_ids", self._services.pool.facts.vocab_size)
+        check_ids(request.token_ids, "token_ids", self._services.pool.info.vocab_size)
         return pb.DetokenizeResponse(text=self._services.tokenizer.decode(request.token_ids))
 
 
@@ -123,27 +111,27 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         self._services = services
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802
-        """Lists the models."""
+        """List the models; there is one."""
         return pb.ListModelsResponse(models=[self._model()])
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802
-        """Describes one model."""
+        """Describe one model."""
         check_model(request.model, self._services.settings.model.served_name)
         return pb.GetModelResponse(model=self._model())
 
     def _model(self) -> pb.Model:
-        facts = self._services.pool.facts
+        info = self._services.pool.info
         return pb.Model(
             id=self._services.settings.model.served_name,
-            context_length=facts.context_length,
-            vocab_size=facts.vocab_size,
-            gamma_max=facts.gamma_max,
-            tokenizer_hash=facts.tokenizer_hash,
+            context_length=info.context_length,
+            vocab_size=info.vocab_size,
+            gamma_max=info.gamma_max,
+            tokenizer_hash=info.tokenizer_hash,
         )
 
 
 def _request(message: pb.GenerateRequest) -> GenerationRequest:
-    """The value; raises RequestError."""
+    """The request of a message; raises RequestError."""
     ends, speculation = message.stop, message.speculation
     mode = mode_from_pb(speculation.mode) if speculation.mode else None
     return GenerationRequest(
@@ -194,8 +182,14 @@ def _chat(message: pb.ChatPrompt) -> ChatPrompt:
 
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
-    given: dict[str, Any] = {field.name: value for field, value in options.ListFields()}
+    """Every option that is set, under its own name; SamplingParams has the defaults of the others."""
+    given = {field.name: _plain(value) for field, value in options.ListFields()}
     given.setdefault("seed", random_seed())
-    for name, frozen in (("logit_bias", dict), ("allowed_token_ids", tuple), ("banned_token_ids", tuple)):
-        given[name] = frozen(getattr(options, name))
     return SamplingParams(**given, min_tokens=min_tokens)
+
+
+def _plain(value: Any) -> Any:
+    """A protobuf map as a dict, a repeated field as a tuple, and any other value without change."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return tuple(value) if isinstance(value, Sequence) else value

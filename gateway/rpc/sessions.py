@@ -1,17 +1,15 @@
-"""The gRPC face of sessions: protobuf to values and back."""
+"""The gRPC service of sessions."""
 
+from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
 
 from gateway.request import check_name
 from gateway.turns.services import Services
-from gateway.turns.sessions import Session, SessionDesk
+from gateway.turns.sessions import DEFAULT_PAGE, Session, Sessions
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-
-PAGE = 20
-"""Sessions on a page when the caller does not say."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -25,45 +23,38 @@ class SessionServicer(pb_grpc.SessionServiceServicer):
     """specdec.gateway.v1.SessionService."""
 
     def __init__(self, services: Services) -> None:
-        self._desk = SessionDesk(services)
+        self._sessions = Sessions(services)
 
     async def CreateSession(  # noqa: N802
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
-        """Makes a session."""
+        """Create a session."""
         ttl = request.ttl if request.HasField("ttl") else None
-        session = await self._desk.create(
+        session = await self._sessions.create(
             request.user, request.model, ttl, check_name(request.request_id, "request_id")
         )
         return pb.CreateSessionResponse(session=_session(session))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:  # noqa: N802
-        """Describes one session."""
-        return pb.GetSessionResponse(session=_session(await self._desk.get(request.id, request.user)))
+        """Describe one session."""
+        return pb.GetSessionResponse(session=_session(await self._sessions.get(request.id, request.user)))
 
     async def ListSessions(  # noqa: N802
         self, request: pb.ListSessionsRequest, context: Context
     ) -> pb.ListSessionsResponse:
-        """Lists the sessions of a user, newest first."""
-        size = request.page_size or PAGE
-        found = await self._desk.page(request.user, size, request.page_token)
+        """List the sessions of a user, newest first."""
+        size = request.page_size or DEFAULT_PAGE
+        found = await self._sessions.page(request.user, size, request.page_token)
         token = found[-1].id if len(found) == size else ""
         return pb.ListSessionsResponse(sessions=[_session(session) for session in found], next_page_token=token)
 
     async def DeleteSession(  # noqa: N802
         self, request: pb.DeleteSessionRequest, context: Context
     ) -> pb.DeleteSessionResponse:
-        """Forgets a session."""
-        await self._desk.delete(request.id, request.user)
+        """Delete a session."""
+        await self._sessions.delete(request.id, request.user)
         return pb.DeleteSessionResponse()
 
 
 def _session(session: Session) -> pb.Session:
-    return pb.Session(
-        id=session.id,
-        model=session.model,
-        turn=session.turn,
-        tokens=session.tokens,
-        generating=session.generating,
-        expires_in=session.expires_in,
-    )
+    return pb.Session(**asdict(session))

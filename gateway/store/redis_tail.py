@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 
 BLOCK = 0.2
 """Seconds one read blocks; a stream that is added meanwhile is first looked at after that."""
@@ -43,7 +43,7 @@ class StreamTail:
     async def close(self) -> None:
         """Stop reading."""
         if self._reader is not None:
-            await end(self._reader)
+            await cancel_and_wait(self._reader)
         await self._client.aclose()
 
     async def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""From committed token ids to text that may be shown: characters whole, stop strings cut, each piece with its token."""
+"""From committed token ids to text that may be shown: whole characters, cut at stop strings, token by token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,82 +15,80 @@ class OutputToken:
 
     id: int
     text: str
-    """Empty for all but the last token of a character, for special tokens, and past a stop string's beginning."""
+    """Empty for all but the last token of a character, for special tokens, and where a stop string has begun."""
     origin: Origin
     logprobs: TokenLogprobs | None = None
-    """None when nobody asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What one round came to."""
-
-    count: int
-    """Tokens taken: those behind a stop string are not part of the output."""
-    released: tuple[OutputToken, ...]
-    """Tokens, of this round or before, whose text is final now."""
-    stop: str = ""
-    """The stop string that ended the output."""
-
-    @property
-    def text(self) -> str:
-        """The text that may be shown now."""
-        return "".join(token.text for token in self.released)
+    """None when the request asked for none."""
 
 
 class OutputText:
     """The output of one generation; a token is held back while its text may still change or be cut."""
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+        """`stops` are looked for behind the first `min_tokens` tokens."""
+        self.length = 0
+        """Tokens of the output so far; tokens behind a stop string are not part of it."""
+        self.stop = ""
+        """The stop string that ended the output; empty when none did."""
         self._detokenizer = detokenizer
         self._stops = tuple(stops)
-        self._free = min_tokens
+        self._unsearched = min_tokens
+        """Tokens yet to come that no stop string can end with."""
         self._held: list[OutputToken] = []
 
     @property
     def tail(self) -> str:
-        """The text held back."""
+        """The text that is held back."""
         return "".join(token.text for token in self._held)
 
-    def take(self, tokens: Sequence[int], origins: Sequence[Origin], logprobs: Sequence[TokenLogprobs] = ()) -> Taken:
-        """Add the tokens of one round, with their log probabilities if there are any; not after a stop."""
-        released: list[OutputToken] = []
-        scores = logprobs or (None,) * len(tokens)
-        for count, (token, origin, score) in enumerate(zip(tokens, origins, scores, strict=True), start=1):
-            self._held.append(OutputToken(token, self._detokenizer.push(token), origin, score))
-            stop = self._cut_at_stop()
-            if stop:
-                return Taken(count, (*released, *self._release(len(self._held))), stop)
-            released += self._release(self._final())
-        return Taken(len(tokens), tuple(released))
+    def take(
+        self, tokens: Sequence[int], origins: Sequence[Origin], logprobs: Sequence[TokenLogprobs] = ()
+    ) -> tuple[OutputToken, ...]:
+        """Add the tokens of one round, up to the one that completes a stop string; not to be called after a stop.
 
-    def finish(self) -> Taken:
-        """The output has ended: what was held back is final, except half a character, which is dropped."""
+        Args:
+            tokens: ids of the round's tokens.
+            origins: where each token came from.
+            logprobs: log probabilities of each token, or nothing.
+
+        Returns:
+            The tokens, of this round or of earlier ones, whose text is final now.
+        """
+        released: tuple[OutputToken, ...] = ()
+        for token, origin, own in zip(tokens, origins, logprobs or (None,) * len(tokens), strict=True):
+            self._held.append(OutputToken(token, self._detokenizer.push(token), origin, own))
+            self.length += 1
+            if self._cut_at_stop():
+                return released + self._release(len(self._held))
+            released += self._release(self._final())
+        return released
+
+    def finish(self) -> tuple[OutputToken, ...]:
+        """The output has ended: release all that was held back, without half a character at the end."""
         if self._held:
             last = self._held[-1]
             self._held[-1] = replace(last, text=last.text + self._detokenizer.flush())
-        stop = self._cut_at_stop()
-        return Taken(0, self._release(len(self._held)), stop)
+        self._cut_at_stop()
+        return self._release(len(self._held))
 
-    def _cut_at_stop(self) -> str:
-        if self._free > 0:
-            self._free -= 1
-            return ""
+    def _cut_at_stop(self) -> bool:
+        """Cut the held text where a stop string begins; returns whether one was found."""
+        if self._unsearched > 0:
+            self._unsearched -= 1
+            return False
         match = find_stop(self.tail, self._stops)
         if match is None:
-            return ""
-        self._cut(match.start)
-        return match.stop
-
-    def _cut(self, room: int) -> None:
+            return False
+        self.stop, room = match.stop, match.start
         for index, token in enumerate(self._held):
             self._held[index] = replace(token, text=token.text[:room])
             room -= len(self._held[index].text)
+        return True
 
     def _final(self) -> int:
-        """How many of the held tokens have text that nothing to come can change."""
+        """How many of the held tokens have text that no later token can change or cut."""
         count = len(self._held) - self._detokenizer.incomplete
-        if self._free > 0:
+        if self._unsearched > 0:
             return count
         room = len(self.tail) - held_length(self.tail, self._stops)
         for index, token in enumerate(self._held[:count]):

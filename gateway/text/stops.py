@@ -1,4 +1,4 @@
-"""Finds stop strings in text that comes in pieces."""
+"""Finds stop strings in text that arrives in parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A stop string was completed."""
+    """A stop string found in a text."""
 
     stop: str
     start: int
-    """Where it begins in the text that was searched."""
+    """Index in the text where the stop string begins."""
 
 
 def find_stop(text: str, stops: Sequence[str]) -> Match | None:
-    """The stop that is complete first; of those that end together, the one that began first."""
+    """The stop string that ends first, and of several that end there the one that begins first; None without any."""
     found = ((start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0)
     first = min(found, default=None)
     return Match(first[2], first[1]) if first else None
 
 
 def held_length(text: str, stops: Sequence[str]) -> int:
-    """Length of the longest end of `text` that more text could turn into a stop."""
+    """Length of the longest suffix of `text` that more text could complete to a stop string."""
     return max((_overlap(text, stop) for stop in stops), default=0)
 
 

@@ -1,4 +1,4 @@
-"""The bytes that one token stands for, also where it is no text on its own."""
+"""The bytes that one token stands for, also where they are only part of a character."""
 
 import re
 from typing import Any
@@ -10,30 +10,30 @@ _SPACE = "\u2581"
 """How SentencePiece writes a space."""
 
 
-def piece(tokenizer: Any, token: int) -> bytes:
-    """UTF-8 of the token's own text, special tokens included; of a token inside a character, the raw bytes.
+def token_bytes(tokenizer: Any, token: int) -> bytes:
+    """The token's own text in UTF-8, or the raw bytes of a token that is part of a character.
 
     Args:
-        tokenizer: of Hugging Face.
-        token: in its vocabulary.
+        tokenizer: a Hugging Face tokenizer.
+        token: an id of its vocabulary; that of a special token stands for its name.
     """
     written = str(tokenizer.convert_ids_to_tokens(token))
     if _SPACE in written:
-        # Alone it would be decoded as the first of a text, where a space is dropped.
+        # On its own the token would be decoded as the beginning of a text, where a space is dropped.
         return written.replace(_SPACE, " ").encode()
     text = str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
     return (_raw(written) if REPLACEMENT in text else b"") or text.encode()
 
 
 def _raw(written: str) -> bytes:
-    """A token as bytes, where its tokenizer spells them; empty otherwise."""
+    """The bytes of a token that is spelled byte by byte; empty for any other."""
     if match := _BYTE.fullmatch(written):
         return bytes.fromhex(match[1])
     return bytes(_ALPHABET[char] for char in written) if all(char in _ALPHABET for char in written) else b""
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins: a byte that is printable is itself, the others are counted up from U+0100."""
+    """GPT-2's characters for bytes: a printable byte is its own, the others are numbered from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(0x100)) - set(printable))
     return {chr(byte): byte for byte in printable} | {chr(0x100 + at): byte for at, byte in enumerate(others)}

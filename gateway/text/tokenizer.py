@@ -1,56 +1,37 @@
-"""The model's own tokenizer: text and chats to ids, ids to text; the only place that knows the folder."""
+"""The model's tokenizer: prompts to token ids, token ids to text."""
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
-from gateway.text.token_bytes import piece
+from gateway.text.token_bytes import token_bytes
 from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
 
 _THREADS = 2
 _MARK = "\u241fanswer\u241f"
-"""Stands for an assistant's text in a chat template."""
-
-
-class Tokenizer(Protocol):
-    """What the gateway asks of a tokenizer."""
-
-    @property
-    def fingerprint(self) -> str:
-        """As `specdec.rules.vocabulary.fingerprint` makes it."""
-
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The ids of a prompt; ids come back as they are."""
-
-    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
-        """The ids of a prompt that goes on from `history`, which stays as it is; from nothing, as `encode`."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of ids, special tokens left out."""
-
-    def piece(self, token: int) -> bytes:
-        """The bytes of one token on its own; of a special token, its name."""
+"""Marks the end of an assistant's message in the text that a chat template makes."""
 
 
 class ModelTokenizer:
-    """A Hugging Face tokenizer; encoding runs on threads, for a long prompt takes longer than a round."""
+    """A Hugging Face tokenizer; it encodes on threads, because a long prompt takes longer than a round."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
         self.fingerprint = fingerprint(tokenizer.get_vocab())
+        """Hash of the vocabulary; every verifier must have the same."""
 
     @classmethod
     def load(cls, path: Path) -> "ModelTokenizer":
         """Load from a local model folder.
 
         Raises:
-            ConfigError: there is no tokenizer that can be loaded.
+            ConfigError: the folder has no tokenizer that can be loaded.
         """
         from transformers import AutoTokenizer
 
@@ -62,10 +43,10 @@ class ModelTokenizer:
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
     async def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The ids of a prompt.
+        """The token ids of a prompt; those of a TokenPrompt are returned without change.
 
         Raises:
-            UnsupportedParameter: a chat, and the model has no chat template.
+            UnsupportedParameter: the prompt is a chat, and the model has no chat template.
             FieldInvalid: the chat template refuses the messages.
         """
         match prompt:
@@ -77,10 +58,10 @@ class ModelTokenizer:
                 return await self._on_thread(partial(self._encode_chat, messages))
 
     async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
-        """The ids of a prompt that goes on from `history`: no tokens that open a text, no system prompt of its own.
+        """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
 
         Raises:
-            UnsupportedParameter: a chat, and the model has no chat template, or one that tells no turns apart.
+            UnsupportedParameter: the prompt is a chat, and the model has no chat template that can continue one.
             FieldInvalid: the chat template refuses the messages.
         """
         match prompt:
@@ -91,13 +72,13 @@ class ModelTokenizer:
         return await self.encode(prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of ids, special tokens left out."""
+        """The text of token ids, without special tokens."""
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
-    def piece(self, token: int) -> bytes:
-        """The bytes of one token on its own; of a special token, its name."""
-        return piece(self._tokenizer, token)
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token on its own; for a special token, those of its name."""
+        return token_bytes(self._tokenizer, token)
 
     async def _on_thread(self, work: "partial[tuple[int, ...]]") -> tuple[int, ...]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -109,7 +90,7 @@ class ModelTokenizer:
         return self._encode(self._render(messages), False)
 
     def _encode_turn(self, messages: Sequence[Message], last: int) -> tuple[int, ...]:
-        """What the template puts behind an assistant's turn, whose closing token may be `last` already."""
+        """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
         _, mark, rest = self._render((*before, *messages)).rpartition(_MARK)
         if not mark:

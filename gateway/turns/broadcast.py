@@ -1,4 +1,4 @@
-"""A generation that runs here, apart from those who read it: they come, leave and come back, and it goes on."""
+"""A generation that runs in this process, apart from its readers: they come, leave and come back while it goes on."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import structlog
 
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 from gateway.turns.events import Event
 from specdec.errors import Draining, SpecdecError
 
@@ -14,34 +14,36 @@ _log = structlog.get_logger()
 
 
 class Broadcast:
-    """One generation: its events so far, and who reads them.
+    """One generation: its events so far, and how many readers it has.
 
-    It stays one event ahead of its fastest reader at most, so that a slow client slows its verifier down. Without any
-    reader it goes on by itself, for `grace` seconds: then it is stopped where it stands, and the store has it.
+    It stays at most one event ahead of its fastest reader, so that a slow client slows its verifier down. Without any
+    reader it goes on for `grace` seconds; then it is stopped, and the session store keeps what it committed.
     """
 
-    def __init__(self, events: AsyncGenerator[Event], grace: float, ended: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncGenerator[Event], grace: float, on_end: Callable[[], None]) -> None:
         self._source = events
         self._grace = grace
-        self._on_end = ended
+        self._on_end = on_end
         self._events: list[Event] = []
         self._error: Exception | None = None
         self._ended = False
         self._readers = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set, and replaced by a new one, at every event and at the end."""
         self._wanted = asyncio.Event()
-        self._leaving: asyncio.TimerHandle | None = None
-        self._ending: asyncio.Task[None] | None = None
+        """Set while a reader has read every event, or while there is no reader."""
+        self._abandon_timer: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._produce())
 
     @property
     def is_read(self) -> bool:
-        """Whether anyone reads it now."""
+        """Whether it has a reader now."""
         return self._readers > 0
 
     async def read(self) -> AsyncGenerator[Event]:
-        """Every event from the first, then the error if it came to one."""
-        self._come()
+        """Every event from the first on; at the end, the error that the generation failed with is raised."""
+        self._add_reader()
         seen = 0
         try:
             while True:
@@ -51,27 +53,27 @@ class Broadcast:
                 if self._ended:
                     break
                 self._wanted.set()
-                await self._news.wait()
+                await self._changed.wait()
         finally:
-            await self._leave()
+            await self._remove_reader()
         if self._error is not None:
             raise self._error
 
     def expect_reader(self, seconds: float) -> None:
-        """Stop it, unless someone comes to read it within `seconds`."""
-        self._leaving = asyncio.get_running_loop().call_later(seconds, self._abandon)
+        """Stop the generation unless it has a reader within `seconds`."""
+        self._abandon_timer = asyncio.get_running_loop().call_later(seconds, self._abandon)
 
     async def stop(self) -> None:
-        """End it here, where it stands; it can go on elsewhere."""
-        await end(self._task)
+        """Stop the generation here; what is committed stays, and any gateway can resume it."""
+        await cancel_and_wait(self._task)
 
-    def _come(self) -> None:
+    def _add_reader(self) -> None:
         self._readers += 1
-        if self._leaving is not None:
-            self._leaving.cancel()
-            self._leaving = None
+        if self._abandon_timer is not None:
+            self._abandon_timer.cancel()
+            self._abandon_timer = None
 
-    async def _leave(self) -> None:
+    async def _remove_reader(self) -> None:
         self._readers -= 1
         if self._readers or self._ended:
             return
@@ -82,7 +84,7 @@ class Broadcast:
             await self.stop()
 
     def _abandon(self) -> None:
-        self._ending = asyncio.create_task(self.stop())
+        self._stopping = asyncio.create_task(self.stop())
 
     async def _produce(self) -> None:
         try:
@@ -90,50 +92,50 @@ class Broadcast:
                 async for event in events:
                     self._wanted.clear()
                     self._events.append(event)
-                    self._tell()
+                    self._wake_readers()
                     if self._readers:
                         await self._wanted.wait()
         except asyncio.CancelledError:
             self._error = Draining("the generation was stopped here: it can be resumed")
-        except Exception as error:  # noqa: BLE001 - told to whoever reads
+        except Exception as error:  # noqa: BLE001 - every reader gets it
             self._error = error
             if not isinstance(error, SpecdecError):
                 _log.error("generation_failed", exc_info=error)
         finally:
             self._ended = True
-            if self._leaving is not None:
-                self._leaving.cancel()
+            if self._abandon_timer is not None:
+                self._abandon_timer.cancel()
             self._on_end()
-            self._tell()
+            self._wake_readers()
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _wake_readers(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class Broadcasts:
-    """The generations that run here, by name."""
+    """The generations that run in this process, by their public ids."""
 
     def __init__(self) -> None:
         self._running: dict[str, Broadcast] = {}
 
     def get(self, name: str) -> Broadcast | None:
-        """The one of that name, if it runs here."""
+        """The generation of that name; None when it does not run here."""
         return self._running.get(name)
 
     def start(self, name: str, events: AsyncGenerator[Event], grace: float) -> Broadcast:
-        """Run one that does not run here yet."""
-        live = Broadcast(events, grace, lambda: self._forget(name))
-        self._running[name] = live
-        return live
+        """Run a generation that does not run here yet; see Broadcast for `grace`."""
+        broadcast = Broadcast(events, grace, lambda: self._forget(name))
+        self._running[name] = broadcast
+        return broadcast
 
     async def stop_unread(self) -> None:
-        """Stop those that nobody reads now, where they stand."""
-        await asyncio.gather(*(live.stop() for live in list(self._running.values()) if not live.is_read))
+        """Stop the generations that have no reader now."""
+        await asyncio.gather(*(each.stop() for each in list(self._running.values()) if not each.is_read))
 
     async def close(self) -> None:
-        """Stop all of them where they stand."""
-        await asyncio.gather(*(live.stop() for live in list(self._running.values())))
+        """Stop all generations."""
+        await asyncio.gather(*(each.stop() for each in list(self._running.values())))
 
     def _forget(self, name: str) -> None:
         self._running.pop(name, None)

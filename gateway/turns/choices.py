@@ -1,4 +1,4 @@
-"""Several generations as one: they start together, their events come as they happen, and what fails one fails all."""
+"""The generations of one request as one stream: they start together, and an error of one ends all."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -8,26 +8,26 @@ from gateway.turns.events import Event, Started
 
 
 async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator[Event]:
-    """The first generation's Started, once all have theirs; then every other event with the place of its generation.
+    """The first generation's Started, once all have started; then all other events, each with its choice's index.
 
-    Closing it early closes them all.
+    Closing the iterator early closes all generations.
 
     Raises:
-        SpecdecError: what the first of them to fail raised.
+        SpecdecError: the error of the generation that failed first.
     """
     waiting: dict[asyncio.Task[Event], int] = {}
     try:
-        waiting = {_next(each): place for place, each in enumerate(generations)}
+        waiting = {_next(each): index for index, each in enumerate(generations)}
         started = await asyncio.gather(*waiting)
-        waiting = {_next(each): place for place, each in enumerate(generations)}
+        waiting = {_next(each): index for index, each in enumerate(generations)}
         yield started[0]
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=lambda task: waiting[task]):
-                place = waiting.pop(task)
+                index = waiting.pop(task)
                 if (event := _event(task)) is not None:
-                    waiting[_next(generations[place])] = place
-                    yield event if isinstance(event, Started) else replace(event, choice=place)
+                    waiting[_next(generations[index])] = index
+                    yield event if isinstance(event, Started) else replace(event, choice=index)
     finally:
         for task in waiting:
             task.cancel()
@@ -41,7 +41,7 @@ def _next(generation: AsyncGenerator[Event]) -> "asyncio.Task[Event]":
 
 
 def _event(task: "asyncio.Task[Event]") -> Event | None:
-    """None at a generation's end."""
+    """The event that a task waited for; None when the generation has ended."""
     try:
         return task.result()
     except StopAsyncIteration:

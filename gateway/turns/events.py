@@ -1,72 +1,100 @@
-"""What a generation tells its caller: Started, then Rounds, then Finished."""
+"""The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from gateway.priority import PriorityClass
 from gateway.text.output import OutputToken
 from gateway.turns.statistics import Summary
+from gateway.turns.turn import Header, Turn
+from specdec.errors import InternalError
 from specdec.rules.params import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The generation is accepted, owned and has a verifier."""
+    """The generation is accepted, and its turn is stored; of several choices, this is the first."""
 
-    id: str
-    created: int
-    """Unix seconds."""
-    model: str
-    prompt_tokens: tuple[int, ...]
-    seed: int
-    system_fingerprint: str
-    """Outputs of one seed agree under one value."""
-    session: str = ""
-    """The session the caller named; empty when there is none."""
-    turn: int = 1
-    """Which turn of its session this is."""
-    form: str = ""
-    """As the request had it."""
-    priority: PriorityClass = PriorityClass.DEFAULT
-    choices: int = 1
-    """Generations of the request, of which this is the first."""
+    turn: Turn
+    header: Header
+
+    @property
+    def session(self) -> str:
+        """Id of the session that the caller named; empty when the caller named none."""
+        return self.turn.session_id if self.header.in_session else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedToken:
-    """One draft that is not part of the output."""
+    """One drafted token that is not part of the output."""
 
     id: int
     text: str
-    """On its own."""
+    """The token's text, decoded on its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Tokens were committed; those whose text is final are shown."""
+class OutputRound:
+    """What may be shown after a round was committed: the output tokens whose text is final now."""
 
     text: str
-    """The text of `tokens`, joined."""
+    """The joined text of `tokens`."""
     tokens: tuple[OutputToken, ...]
     rejected: tuple[RejectedToken, ...]
     drafted: int
+    """Length of the round's draft."""
     accepted: int
+    """Drafted tokens that are part of the output."""
     committed: int
-    """Output tokens committed so far, shown or not."""
+    """Output tokens committed so far, shown or held back."""
     choice: int = 0
-    """Which of several generations of one request."""
+    """Index of the generation among the choices of its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The generation ended well; an error is raised instead."""
+    """The generation ended well; one that failed raises an error instead."""
 
     reason: FinishReason
     matched_stop: str
+    """The stop string that ended the output; empty when none did."""
     prompt_tokens: int
     completion_tokens: int
     summary: Summary
     choice: int = 0
-    """Which of several generations of one request."""
+    """Index of the generation among the choices of its request."""
 
 
-Event = Started | Round | Finished
+Event = Started | OutputRound | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """All events of one generation, joined."""
+
+    tokens: tuple[OutputToken, ...]
+    finished: Finished
+
+
+async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]:
+    """Read a request's generations to their ends; returns the output of each choice.
+
+    Raises:
+        SpecdecError: a generation failed.
+    """
+    tokens: defaultdict[int, list[OutputToken]] = defaultdict(list)
+    finished: dict[int, Finished] = {}
+    started: Started | None = None
+    async with aclosing(events):
+        async for event in events:
+            match event:
+                case Started():
+                    started = event
+                case OutputRound():
+                    tokens[event.choice] += event.tokens
+                case Finished():
+                    finished[event.choice] = event
+    if started is None or len(finished) < started.header.choices:
+        raise InternalError("a generation ended without Started or Finished")
+    return started, [Output(tuple(tokens[index]), finished[index]) for index in sorted(finished)]

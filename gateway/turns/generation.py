@@ -1,18 +1,18 @@
-"""The one use case: a request in, committed rounds out, for as often as anyone comes back to read them."""
+"""Generations from the caller's side: begun by a request, read as events, come back to, and cancelled."""
 
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
-from gateway.request import GenerationRequest, new_id, tenant_of
+from gateway.request import GenerationRequest, check_model, new_id, tenant_of
 from gateway.store.sessions import Opened, TurnView
 from gateway.turns.broadcast import Broadcast
+from gateway.turns.call import make_call
 from gateway.turns.choices import merged
-from gateway.turns.events import Event, Round
-from gateway.turns.plan import Plan, check_model, make_plan
+from gateway.turns.events import Event, OutputRound
 from gateway.turns.services import Services
 from gateway.turns.turn import (
     Header,
@@ -30,19 +30,8 @@ from specdec.errors import CursorAhead, FieldInvalid, GenerationNotFound, Sessio
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A turn that is ready to be opened."""
-
-    session_id: str
-    added: tuple[int, ...]
-    """Tokens the turn appends before its output."""
-    header: Header
-    expect_turn: int | None
-
-
 class Generator:
-    """Begins generations, and takes callers back to those that were begun."""
+    """Begins generations, and resumes or cancels those that were begun."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -50,23 +39,23 @@ class Generator:
     async def stream(
         self, request: GenerationRequest, timeout: float | None = None, after: Sequence[int] = ()
     ) -> AsyncGenerator[Event]:
-        """Started, then Rounds, then Finished, as many as choices; a request that came before is told what it began.
+        """The events of a request's generations; a repeated idempotency key gets those of the first request.
 
         Args:
-            request: what the caller wants.
+            request: what the caller asks for.
             timeout: seconds the caller will wait; None takes the server's limit.
-            after: output tokens of each choice that the caller has already; empty is none of any.
+            after: for each choice, how many output tokens the caller has already; empty when it has none.
 
         Raises:
-            RequestError: the model cannot do what is asked; before Started.
-            ServiceError: something failed that could not be made good, at any time.
+            RequestError: the model cannot do what is asked; raised before Started.
+            ServiceError: something failed that could not be made good; raised at any time.
         """
         key = request.idempotency_key
         first = request.session or (session_id_for(request.tenant, key) if key else new_session_id())
-        skips = _each(after, request.n)
+        skips = _skips(after, request.n)
         generations = [
-            self._generation(each, choice_session_id(first, place), timeout, skips[place])
-            for place, each in enumerate(request.choices())
+            self._generation(choice, choice_session_id(first, index), timeout, skips[index])
+            for index, choice in enumerate(request.choices())
         ]
         async with aclosing(merged(generations) if request.n > 1 else generations[0]) as events:
             async for event in events:
@@ -78,35 +67,34 @@ class Generator:
         services, deadline = self._services, self._deadline(timeout)
         with services.drain.generation():
             check_model(request.model, services.settings.model.served_name)
-            draft = await self._draft(request, session_id)
-            opened = await self._open(request, draft)
-            turn = Turn(draft.session_id, request.tenant, opened.turn)
+            opened, header = await self._open(request, session_id)
+            turn = Turn(session_id, request.tenant, opened.turn)
             log = _log.bind(generation=turn.name, request=request.request_id)
             log.debug("generation_attached" if opened.repeated else "generation_began")
-            if not opened.repeated:
-                services.metrics.tokens.labels("prompt").inc(len(draft.added))
-            header = None if opened.repeated else draft.header
-            live = self._live(turn, deadline, header, request.resumable)
-        async with aclosing(_behind(live, after)) as events:
+            broadcast = self._broadcast(turn, deadline, None if opened.repeated else header, request.resumable)
+        async with aclosing(_without_first(broadcast, after)) as events:
             async for event in events:
                 yield event
 
     async def resume(
         self, name: str, user: str, after: Sequence[int] = (), timeout: float | None = None
     ) -> AsyncGenerator[Event]:
-        """The same events again, without what the caller has.
+        """The events of a generation that was begun, without what the caller has of them.
 
         Args:
-            after: output tokens of each choice that the caller has; empty is none of any.
+            name: public id of the generation.
+            user: the user who began it.
+            after: for each choice, how many output tokens the caller has already; empty when it has none.
+            timeout: seconds the caller will wait; None takes the server's limit.
 
         Raises:
-            GenerationNotFound: there is none of that name, or it is another user's.
+            GenerationNotFound: the user has no generation of that name.
             SessionExpired: its events are not kept any more.
             CursorAhead: it has fewer tokens than the caller says to have.
             FieldInvalid: it has another number of choices.
         """
         turns, view = await self._choices(Turn.named(name, tenant_of(user)))
-        skips = _each(after, len(turns))
+        skips = _skips(after, len(turns))
         for turn, skip in zip(turns, skips, strict=True):
             stored = view if turn is turns[0] else await self._read(turn)
             committed = sum(len(each.tokens) for each in stored.rounds)
@@ -114,94 +102,98 @@ class Generator:
                 raise CursorAhead(f"the generation has {committed} tokens, not the {skip} that were received")
         self._services.metrics.resumes.inc()
         deadline = self._deadline(timeout)
-        told = [_behind(self._live(turn, deadline, None, True), skip) for turn, skip in zip(turns, skips, strict=True)]
-        async with aclosing(merged(told) if len(told) > 1 else told[0]) as events:
+        generations = [
+            _without_first(self._broadcast(turn, deadline, None, True), skip)
+            for turn, skip in zip(turns, skips, strict=True)
+        ]
+        async with aclosing(merged(generations) if len(turns) > 1 else generations[0]) as events:
             async for event in events:
                 yield event
 
     async def cancel(self, name: str, user: str) -> bool:
-        """Ask a generation to end with what is committed, all its choices; False when they had ended.
+        """End a generation, all its choices, with what is committed; False when it had ended already.
 
         Raises:
-            GenerationNotFound: there is none of that name, or it is another user's.
+            GenerationNotFound: the user has no generation of that name.
         """
         turn = Turn.named(name, tenant_of(user))
         try:
             turns, _ = await self._choices(turn)
         except SessionExpired:
             turns = [turn]
-        with _as_generation():
-            asked = [await self._services.sessions.cancel(each.session_id, each.tenant, each.number) for each in turns]
-        if any(asked):
+        sessions = self._services.sessions
+        with _session_is_generation():
+            running = [await sessions.cancel(each.session_id, each.tenant, each.number) for each in turns]
+        if any(running):
             self._services.metrics.cancellations.labels("request").inc()
-        return any(asked)
+        return any(running)
 
     async def _choices(self, first: Turn) -> tuple[list[Turn], TurnView]:
-        """The turns of all choices, the first among them, and how that one stands."""
+        """The turns of all choices of a request, and the stored view of the first."""
         view = await self._read(first)
-        places = range(1, header_from_bytes(view.params, view.prompt).choices)
-        others = [replace(first, session_id=choice_session_id(first.session_id, place)) for place in places]
+        indices = range(1, header_from_bytes(view.params, view.prompt).choices)
+        others = [replace(first, session_id=choice_session_id(first.session_id, index)) for index in indices]
         return [first, *others], view
 
     async def _read(self, turn: Turn) -> TurnView:
-        with _as_generation():
+        with _session_is_generation():
             return await self._services.sessions.read(turn.session_id, turn.tenant, turn.number)
 
-    async def _draft(self, request: GenerationRequest, session_id: str) -> _Draft:
+    async def _open(self, request: GenerationRequest, session_id: str) -> tuple[Opened, Header]:
+        """Begin the request's turn in the session store, unless the same request began it before."""
         services = self._services
-        if not request.session:
-            added = await services.tokenizer.encode(request.prompt)
-            plan, fingerprint = await self._plan(request, session_id, added, "")
-            return _Draft(session_id, added, self._header(plan, fingerprint, request), request.expect_turn)
-        check_session_id(session_id)
-        view = await services.sessions.look(session_id, request.tenant, request.idempotency_key)
-        fresh = view.n > 0 and view.request_turn is None
-        history = tuple(await services.sessions.tokens(session_id)) if fresh else ()
+        history, fingerprint, expect_turn = await self._history(request)
         added = await services.tokenizer.encode_after(request.prompt, history)
-        plan, fingerprint = await self._plan(request, session_id, (*history, *added), view.model_fingerprint)
-        expected = view.turn if request.expect_turn is None else request.expect_turn
-        return _Draft(session_id, added, self._header(plan, fingerprint, request), expected)
-
-    async def _plan(
-        self, request: GenerationRequest, session_id: str, prompt: tuple[int, ...], fingerprint: str
-    ) -> tuple[Plan, str]:
-        services = self._services
-        _, info = await services.pool.find(session_id, fingerprint, services.settings.failover.arrival)
-        return make_plan(request, prompt, info, services.settings.mode), info.system_fingerprint
-
-    def _header(self, plan: Plan, fingerprint: str, request: GenerationRequest) -> Header:
-        return Header(
-            plan=plan,
-            model=self._services.settings.model.served_name,
-            system_fingerprint=fingerprint,
+        _, info = await services.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
+        header = Header(
+            call=make_call(request, (*history, *added), info, services.settings.mode),
+            stop=request.stop,
+            model=services.settings.model.served_name,
+            system_fingerprint=info.system_fingerprint,
             created=int(time.time()),
-            form=request.form,
+            priority=request.priority,
+            answer_format=request.answer_format,
             in_session=bool(request.session),
             resumable=request.resumable,
             choices=request.n,
         )
-
-    async def _open(self, request: GenerationRequest, draft: _Draft) -> Opened:
-        with self._services.metrics.store_seconds.labels("open").time():
-            return await self._services.sessions.open(
-                draft.session_id,
+        with services.metrics.store_seconds.labels("open").time():
+            opened = await services.sessions.open(
+                session_id,
                 request.idempotency_key or new_id(),
-                draft.added,
-                header_to_bytes(draft.header),
-                draft.header.system_fingerprint,
+                added,
+                header_to_bytes(header),
+                header.system_fingerprint,
                 request.tenant,
-                draft.expect_turn,
+                expect_turn,
                 request.digest,
                 create=not request.session,
             )
+        if not opened.repeated:
+            services.metrics.tokens.labels("prompt").inc(len(added))
+        return opened, header
 
-    def _live(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
+    async def _history(self, request: GenerationRequest) -> tuple[tuple[int, ...], str, int | None]:
+        """The tokens of the request's session, the fingerprint it began with, and the turns it must have had before.
+
+        A turn that this request opened earlier has its history already: it is not read again.
+        """
+        if not request.session:
+            return (), "", request.expect_turn
+        sessions = self._services.sessions
+        view = await sessions.look(check_session_id(request.session), request.tenant, request.idempotency_key)
+        unopened = view.n > 0 and view.request_turn is None
+        history = tuple(await sessions.tokens(request.session)) if unopened else ()
+        return history, view.model_fingerprint, view.turn if request.expect_turn is None else request.expect_turn
+
+    def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
+        """The broadcast of a turn, started unless it runs here already; `header` is that of a turn just opened."""
         services = self._services
-        running = services.live.get(turn.name)
-        if running is not None:
-            return running
-        telling = TurnStream(services, turn, deadline, header)
-        return services.live.start(turn.name, telling.events(), services.settings.grace if resumable else 0.0)
+        broadcast = services.broadcasts.get(turn.name)
+        if broadcast is not None:
+            return broadcast
+        stream = TurnStream(services, turn, deadline, header)
+        return services.broadcasts.start(turn.name, stream.events(), services.settings.grace if resumable else 0.0)
 
     def _deadline(self, timeout: float | None) -> float:
         limit = self._services.settings.request_timeout
@@ -209,27 +201,27 @@ class Generator:
 
 
 @contextmanager
-def _as_generation() -> Iterator[None]:
-    """What is not found inside is a generation to the caller, who named one."""
+def _session_is_generation() -> Iterator[None]:
+    """Raise SessionNotFound as GenerationNotFound: the caller named a generation."""
     try:
         yield
     except SessionNotFound as error:
         raise GenerationNotFound("no such generation", "id") from error
 
 
-def _each(after: Sequence[int], choices: int) -> Sequence[int]:
-    """The tokens that a caller has of each choice."""
+def _skips(after: Sequence[int], choices: int) -> Sequence[int]:
+    """For each choice, how many output tokens the caller has."""
     if after and len(after) != choices:
         raise FieldInvalid(f"the generation has {choices} choices, and the cursor speaks of {len(after)}", "received")
     return after or (0,) * choices
 
 
-async def _behind(live: Broadcast, after: int) -> AsyncGenerator[Event]:
-    """The events of a generation without its first `after` tokens."""
-    skip = after
-    async with aclosing(live.read()) as events:
+async def _without_first(broadcast: Broadcast, count: int) -> AsyncGenerator[Event]:
+    """The events of a generation without its first `count` output tokens."""
+    skip = count
+    async with aclosing(broadcast.read()) as events:
         async for event in events:
-            if not isinstance(event, Round) or not skip:
+            if not isinstance(event, OutputRound) or not skip:
                 yield event
                 continue
             tokens, skip = event.tokens[skip:], max(0, skip - len(event.tokens))

@@ -1,16 +1,16 @@
-"""Leaves off waiting for the next of many things when something else happens."""
+"""Stops waiting for the next item of an iterator when something else happens."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import TypeVar
 
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 
 _Item = TypeVar("_Item")
 
 
 async def until_set(items: AsyncGenerator[_Item], event: asyncio.Event) -> AsyncGenerator[_Item]:
-    """The items up to the moment `event` is set; the one that is waited for then is cancelled, and `items` with it."""
+    """The items up to the moment `event` is set; the item that is waited for then is cancelled, and `items` ends."""
     stop = asyncio.create_task(event.wait())
     try:
         while True:
@@ -19,7 +19,7 @@ async def until_set(items: AsyncGenerator[_Item], event: asyncio.Event) -> Async
                 await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 if not following.done():
-                    await end(following)
+                    await cancel_and_wait(following)
             if following.cancelled():
                 return
             try:
@@ -28,4 +28,4 @@ async def until_set(items: AsyncGenerator[_Item], event: asyncio.Event) -> Async
                 return
             yield item
     finally:
-        await end(stop)
+        await cancel_and_wait(stop)

@@ -1,4 +1,4 @@
-"""A session that is ours while we generate: taken, kept alive, written to, given back."""
+"""The ownership of a turn while this gateway generates it: acquired, renewed, written under, released."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager, suppress
 from gateway.metrics import GatewayMetrics
 from gateway.store.retry import patiently
 from gateway.store.sessions import Commit, Lease, SessionStore
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 from specdec.errors import Fenced, SessionStoreDown, SpecdecError
 
 RELEASE_TIMEOUT = 1.0
-"""Seconds a generation that ends early spends on giving its session back."""
+"""Seconds that a generation which ends early spends on releasing its session."""
 
 
 class OwnedSession:
-    """The one writer of an opened turn."""
+    """The session of an opened turn, which only its owner may write to."""
 
     def __init__(self, sessions: SessionStore, session_id: str, owner: str, metrics: GatewayMetrics, turn: int) -> None:
         self._sessions = sessions
@@ -24,19 +24,21 @@ class OwnedSession:
         self._turn = turn
         self.id = session_id
         self.epoch = 0
+        """Fencing number of the ownership; 0 before it was acquired."""
         self.done = False
+        """Whether the turn's end is committed."""
         self.cancelled = asyncio.Event()
-        """Set when someone asked for the turn to end."""
+        """Set when the caller has cancelled the turn."""
 
     async def acquire(self, patience: float) -> Lease:
-        """Take it, or take it again under a new epoch; what the old epoch still has under way is void.
+        """Become the owner, or the owner again under a new epoch; writes under the old epoch are refused from now on.
 
         Args:
-            patience: seconds to wait for a store that is away.
+            patience: seconds to wait for a session store that does not answer.
 
         Raises:
-            SessionHeld: another owner has it.
-            TurnOver: the turn is done.
+            SessionHeld: another gateway owns the turn.
+            TurnOver: the turn has ended.
             SessionStoreDown: the store does not answer.
         """
         with self._metrics.store_seconds.labels("acquire").time():
@@ -48,10 +50,10 @@ class OwnedSession:
         """Write one round.
 
         Returns:
-            Whether someone asked for the generation to end.
+            Whether the caller has cancelled the turn.
 
         Raises:
-            Fenced: it is not ours any more.
+            Fenced: another gateway owns the turn now.
             SessionStoreDown: the store does not answer.
         """
         with self._metrics.store_seconds.labels("commit").time():
@@ -61,18 +63,19 @@ class OwnedSession:
 
     @asynccontextmanager
     async def kept(self, lease: float) -> AsyncIterator[None]:
-        """Inside, the lease of `lease` seconds is renewed; at the end, a session that is not done is given back."""
-        heartbeat, heed = asyncio.create_task(self._renew(lease / 3)), asyncio.create_task(self._heed())
+        """Renew the lease, of `lease` seconds, inside the context; then release the session unless its turn ended."""
+        renewal = asyncio.create_task(self._renew(lease / 3))
+        watch = asyncio.create_task(self._watch_for_cancel())
         try:
             yield
         finally:
-            await end(heartbeat)
-            await end(heed)
+            await cancel_and_wait(renewal)
+            await cancel_and_wait(watch)
             if self.epoch and not self.done:
-                await released(self._sessions, self.id, self.epoch)
+                await release(self._sessions, self.id, self.epoch)
 
-    async def _heed(self) -> None:
-        """The short way to be cancelled; what is lost on it, a renewal or commit finds."""
+    async def _watch_for_cancel(self) -> None:
+        """Hear of a cancellation at once; one that is missed here is found by the next renewal or commit."""
         await self._sessions.cancelled(self.id, self._turn)
         self.cancelled.set()
 
@@ -86,12 +89,12 @@ class OwnedSession:
                     self.cancelled.set()
             except SessionStoreDown:
                 continue
-            except Fenced:  # the next commit says so to those who must know
+            except Fenced:  # the next commit raises it where it is handled
                 return
 
 
-async def released(sessions: SessionStore, session_id: str, epoch: int) -> None:
-    """Give a session back, if that can be done at once; else its lease will run out."""
+async def release(sessions: SessionStore, session_id: str, epoch: int) -> None:
+    """Release a session if the store answers at once; otherwise its lease runs out by itself."""
     with suppress(SpecdecError, TimeoutError):
         async with asyncio.timeout(RELEASE_TIMEOUT):
             await sessions.release(session_id, epoch)

@@ -1,4 +1,4 @@
-"""What generations work with, put together once per process."""
+"""The parts of the gateway that every generation uses, joined once per process."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
 from gateway.store.sessions import SessionStore
-from gateway.text.tokenizer import Tokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.broadcast import Broadcasts
 from gateway.verifiers.balancer import VerifierPool
 
@@ -15,12 +15,13 @@ from gateway.verifiers.balancer import VerifierPool
 class Services:
     """What a generation works with."""
 
-    tokenizer: Tokenizer
+    tokenizer: ModelTokenizer
     pool: VerifierPool
     sessions: SessionStore
     drain: Drain
     metrics: GatewayMetrics
     settings: GatewaySettings
     owner: str
-    """This process, as the session store knows it."""
-    live: Broadcasts = field(default_factory=Broadcasts)
+    """The name under which this process owns turns in the session store; every process has its own."""
+    broadcasts: Broadcasts = field(default_factory=Broadcasts)
+    """The generations that run in this process."""

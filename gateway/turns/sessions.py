@@ -1,47 +1,55 @@
-"""Sessions as their owners see them: made, looked at, listed and forgotten; what is another user's is not there."""
+"""Sessions from the caller's side: created, described, listed and deleted, each visible to its own user only."""
 
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.request import tenant_of
+from gateway.request import check_model, tenant_of
 from gateway.store.sessions import SessionState
-from gateway.turns.plan import check_model
 from gateway.turns.services import Services
 from gateway.turns.turn import check_session_id, new_session_id, session_id_for
 from specdec.errors import FieldInvalid, SessionExpired, SessionNotFound
 
 MAX_PAGE = 100
+"""Most sessions on one page."""
+DEFAULT_PAGE = 20
+"""Sessions on a page when the caller names no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One session at one moment."""
+    """A session as it is at one moment."""
 
     id: str
     model: str
     turn: int
-    """Turns begun."""
+    """Turns begun so far."""
     tokens: int
+    """Committed tokens of all turns, prompts included."""
     generating: bool
+    """Whether its last turn is being generated."""
     expires_in: float
-    """Seconds, unless it is used."""
+    """Seconds until it is deleted, unless it is used before."""
 
 
-class SessionDesk:
-    """The sessions of every user."""
+class Sessions:
+    """The sessions of all users."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def create(self, user: str, model: str = "", ttl: float | None = None, key: str = "") -> Session:
-        """Make a session; the same key makes the same one.
+        """Create a session.
 
         Args:
-            ttl: seconds it lives after its last use; None takes the server's, which is also the most.
+            user: the user it belongs to; empty for callers that name none.
+            model: the model it is for; empty for the one served.
+            ttl: seconds it lives after its last use; None takes the server's limit.
+            key: idempotency key: the same key of the same user creates one session; empty for a new one each time.
 
         Raises:
             ModelNotFound: the model is not served.
+            NoVerifier: no verifier is ready, whose fingerprint the session could have.
             FieldInvalid: `ttl` is out of range.
         """
         services, tenant = self._services, tenant_of(user)
@@ -49,16 +57,16 @@ class SessionDesk:
         if ttl is not None and not 1 <= ttl <= services.settings.session_ttl:
             raise FieldInvalid(f"ttl must be between 1 and {services.settings.session_ttl:g} seconds", "ttl")
         session_id = session_id_for(tenant, f"session {key}") if key else new_session_id()
-        fingerprint = services.pool.facts.system_fingerprint
+        fingerprint = services.pool.info.system_fingerprint
         await services.sessions.create(session_id, tenant, fingerprint, ttl)
-        return await self._look(session_id, tenant)
+        return await self._read(session_id, tenant)
 
     async def get(self, session_id: str, user: str) -> Session:
-        """Raises SessionNotFound, SessionExpired."""
-        return await self._look(check_session_id(session_id), tenant_of(user))
+        """One session; raises SessionNotFound or SessionExpired."""
+        return await self._read(check_session_id(session_id), tenant_of(user))
 
     async def page(self, user: str, limit: int, after: str = "") -> list[Session]:
-        """Sessions made with `create`, newest first, those behind `after`.
+        """At most `limit` sessions made with `create`, newest first, from the one behind the id `after` on.
 
         Raises:
             FieldInvalid: `limit` is out of range.
@@ -67,22 +75,23 @@ class SessionDesk:
             raise FieldInvalid(f"limit must be between 1 and {MAX_PAGE}", "limit")
         tenant = tenant_of(user)
         names = await self._services.sessions.named(tenant, limit, after)
-        found = await asyncio.gather(*(self._look_or_forget(name, tenant) for name in names))
+        found = await asyncio.gather(*(self._read_or_delete(name, tenant) for name in names))
         return [session for session in found if session is not None]
 
     async def delete(self, session_id: str, user: str) -> None:
-        """Raises SessionNotFound."""
+        """Delete a session; raises SessionNotFound."""
         await self._services.sessions.delete(check_session_id(session_id), tenant_of(user))
 
-    async def _look_or_forget(self, session_id: str, tenant: str) -> Session | None:
+    async def _read_or_delete(self, session_id: str, tenant: str) -> Session | None:
+        """A session of the user's list; one that has expired is taken off the list."""
         try:
-            return await self._look(session_id, tenant)
+            return await self._read(session_id, tenant)
         except (SessionNotFound, SessionExpired):
             with suppress(SessionNotFound):
                 await self._services.sessions.delete(session_id, tenant)
             return None
 
-    async def _look(self, session_id: str, tenant: str) -> Session:
+    async def _read(self, session_id: str, tenant: str) -> Session:
         view = await self._services.sessions.look(session_id, tenant)
         return Session(
             id=session_id,

@@ -1,4 +1,4 @@
-"""What speculation did for one generation, under the names vLLM uses."""
+"""What speculation did for one generation, under the names that vLLM uses."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,36 +14,36 @@ class Summary:
     """Sums over the rounds of a generation."""
 
     speculation: Speculation
-    """As asked for; γ is None when the verifier chose."""
+    """What the request asked for; gamma is None when the verifier chose it."""
     num_spec_steps: int
-    """Rounds that had a draft."""
+    """Rounds with a draft."""
     num_plain_steps: int
-    """Rounds that had none."""
+    """Rounds without a draft."""
     num_draft_tokens: int
     num_accepted_draft_tokens: int
     acceptance_histogram: tuple[int, ...]
-    """Entry j counts the rounds with a draft that accepted exactly j; one entry more than the longest draft."""
+    """Entry j counts the rounds with a draft of which exactly j tokens were accepted, j in [0, longest draft]."""
     fallbacks: Mapping[str, int]
-    """Why a round that might have speculated did not: reason to number of rounds."""
+    """How many rounds wanted a draft and had none, by reason."""
 
     @property
     def num_spec_tokens(self) -> int:
-        """Longest draft."""
+        """Length of the longest draft, in tokens."""
         return len(self.acceptance_histogram) - 1
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted / drafted; 0 without drafts."""
+        """Accepted tokens / drafted tokens; 0 without drafts."""
         return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens a round with a draft commits: 1 + accepted / rounds; 0 without drafts."""
+        """Mean tokens that a round with a draft commits, 1 + accepted tokens / rounds; 0 without drafts."""
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 0.0
 
 
 def total(summaries: Sequence[Summary]) -> Summary:
-    """The sums over several generations of one request, at least one."""
+    """The sums over the generations of one request, of which there is at least one."""
     histogram = [sum(places) for places in zip_longest(*(each.acceptance_histogram for each in summaries), fillvalue=0)]
     fallbacks: Counter[str] = Counter()
     for each in summaries:
@@ -60,7 +60,7 @@ def total(summaries: Sequence[Summary]) -> Summary:
 
 
 class Statistics:
-    """Collects the rounds of one generation."""
+    """Sums up the rounds of one generation."""
 
     def __init__(self, speculation: Speculation) -> None:
         self._speculation = speculation
@@ -71,7 +71,13 @@ class Statistics:
         self._fallbacks: Counter[str] = Counter()
 
     def add(self, drafted: int, accepted: int, fallback: str = "") -> None:
-        """One round: `accepted` counts the drafts that are part of the output."""
+        """Add one round.
+
+        Args:
+            drafted: length of its draft; 0 when it had none.
+            accepted: drafted tokens that are part of the output.
+            fallback: why the round wanted a draft and had none; empty for other rounds.
+        """
         if drafted:
             self._accepted[accepted] += 1
             self._drafted += drafted

@@ -1,6 +1,7 @@
-"""One turn of a session under its public name, and what is kept of it beside its tokens.
+"""One turn of a session: its public name, and what the session store keeps of it beside its tokens.
 
-Whoever has a turn's header, prompt and rounds can go on where it stands, or tell it again from any position.
+The header, the prompt and the committed rounds are all that a gateway needs to continue a turn, or to send its events
+again from any position.
 """
 
 import hashlib
@@ -11,37 +12,37 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
+from gateway.priority import PriorityClass
 from gateway.store.sessions import StoredRound
-from gateway.turns.plan import Plan
-from gateway.verifiers.verifier import VerifiedRound
 from specdec.errors import GenerationNotFound, SessionNotFound
 from specdec.rules.params import FinishReason
+from specdec.wire.generation import GenerationCall, Round
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"([0-9a-f]{32})-([1-9][0-9]{0,8})")
-_NOT_NOTED = {"base_len", "tokens", "finish", "draft_seconds", "queue_seconds", "verify_seconds"}
+_NOT_IN_NOTE = {"base_len", "tokens", "finish", "timing"}
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Which turn, and whose."""
+    """Identifies one turn of one tenant's session."""
 
     session_id: str
     tenant: str
     number: int
-    """1 for the first."""
+    """Position of the turn in its session, from 1 on."""
 
     @property
     def name(self) -> str:
-        """What callers know the generation by."""
+        """The public id of the generation."""
         return f"{self.session_id}-{self.number}"
 
     @classmethod
     def named(cls, name: str, tenant: str) -> "Turn":
-        """The turn of that name.
+        """The turn of a public id.
 
         Raises:
-            GenerationNotFound: nothing has such a name.
+            GenerationNotFound: the id is not well formed.
         """
         match = _NAME.fullmatch(name)
         if match is None:
@@ -51,77 +52,85 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was settled when a turn began."""
+    """What was decided when a turn began; it stays the same on every gateway that continues the turn."""
 
-    plan: Plan
+    call: GenerationCall
+    """The call for the whole turn; its tokens are the prompt. Session and epoch are filled in when it is sent."""
+    stop: tuple[str, ...]
+    """Strings that end the output, which is cut where one of them begins."""
     model: str
+    """The name under which the model is served."""
     system_fingerprint: str
+    """Fingerprint that every verifier of this turn must have."""
     created: int
-    """Unix seconds."""
-    form: str = ""
-    """How the door it came through writes answers; that door's own business."""
+    """When the turn began, in Unix seconds."""
+    priority: PriorityClass = PriorityClass.DEFAULT
+    answer_format: str = ""
+    """How the answer is written, as the API that took the request spells it; only that API reads it."""
     in_session: bool = False
     """Whether the caller named the session."""
     resumable: bool = True
-    """Whether the caller could come back to it."""
+    """Whether the caller can come back to the turn."""
     choices: int = 1
-    """Generations of the request it belongs to."""
+    """How many generations the request has; this is one of them."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Every token before the output."""
+        return self.call.tokens
 
 
 _HEADER = TypeAdapter(Header)
-_ROUND = TypeAdapter(VerifiedRound)
+_HEADER_JSON: TypeAdapter[dict[str, dict[str, object]]] = TypeAdapter(dict)
+_ROUND = TypeAdapter(Round)
 
 
 def check_session_id(name: str) -> str:
-    """The name; raises SessionNotFound when no session has such a name."""
+    """The id; raises SessionNotFound when it is not well formed."""
     if _SESSION.fullmatch(name) is None:
         raise SessionNotFound("no such session", "session")
     return name
 
 
 def new_session_id() -> str:
-    """A name that cannot be guessed."""
+    """A random session id that cannot be guessed."""
     return secrets.token_hex(16)
 
 
 def session_id_for(tenant: str, key: str) -> str:
-    """The session of a request that may come again: the same for the same tenant and key."""
+    """The session id of an idempotency key: the same for the same tenant and key."""
     return hashlib.sha256(f"{len(tenant)}:{tenant}:{key}".encode()).hexdigest()[:32]
 
 
-def choice_session_id(first: str, place: int) -> str:
-    """The session of one of several choices, from that of the first, whose place is 0."""
-    return hashlib.sha256(f"{first}:{place}".encode()).hexdigest()[:32] if place else first
+def choice_session_id(first: str, index: int) -> str:
+    """The session id of the choice at `index`, from the id of the first choice, whose index is 0."""
+    return hashlib.sha256(f"{first}:{index}".encode()).hexdigest()[:32] if index else first
 
 
 def header_to_bytes(header: Header) -> bytes:
-    """All of it but the prompt, which is in the log."""
-    sampling = header.plan.sampling
-    plain = replace(sampling, logit_bias=dict(sampling.logit_bias))  # a read-only view has no form in JSON
-    plan = replace(header.plan, sampling=plain)
-    return _HEADER.dump_json(replace(header, plan=plan), exclude={"plan": {"prompt"}})
+    """The header as JSON, without the prompt, which the session's token log has."""
+    sampling = header.call.sampling
+    writable = replace(sampling, logit_bias=dict(sampling.logit_bias))  # pydantic cannot write a read-only mapping
+    call = replace(header.call, sampling=writable)
+    return _HEADER.dump_json(replace(header, call=call), exclude={"call": {"tokens"}})
 
 
 def header_from_bytes(blob: bytes, prompt: tuple[int, ...]) -> Header:
-    """The header whose prompt that is."""
-    values = _LOOSE.validate_json(blob)
-    values["plan"]["prompt"] = []
-    found = _HEADER.validate_python(values)
-    return replace(found, plan=replace(found.plan, prompt=prompt))
+    """The header of that JSON and that prompt; raises ValueError when it is not a header."""
+    values = _HEADER_JSON.validate_json(blob)
+    values["call"]["tokens"] = ()
+    header = _HEADER.validate_python(values)
+    return replace(header, call=replace(header.call, tokens=prompt))
 
 
-_LOOSE: TypeAdapter[dict[str, dict[str, object]]] = TypeAdapter(dict)
+def note_of(committed: Round) -> bytes:
+    """What the session store keeps of a round beside its tokens: their origins, the draft, the log probabilities."""
+    note = _ROUND.dump_python(committed, exclude=_NOT_IN_NOTE, exclude_defaults=True)
+    return json.dumps(note, separators=(",", ":")).encode()  # strict JSON has no infinite log probabilities
 
 
-def note_of(verified: VerifiedRound) -> bytes:
-    """What the log does not say of a round: where its tokens came from, what was drafted."""
-    noted = _ROUND.dump_python(verified, exclude=_NOT_NOTED, exclude_defaults=True)
-    return json.dumps(noted, separators=(",", ":")).encode()  # a log probability may be infinite, unlike in strict JSON
-
-
-def round_from(stored: StoredRound, base_len: int) -> VerifiedRound:
-    """The round as it was committed on top of `base_len` tokens."""
-    values = json.loads(stored.note or b"{}")
-    given = {"base_len": base_len, "tokens": stored.tokens, "origins": (), "finish": None} | values
-    found = _ROUND.validate_python(given)
-    return replace(found, finish=FinishReason(stored.finish) if stored.finish else None)
+def round_from(stored: StoredRound, base_len: int) -> Round:
+    """A round as it was committed behind `base_len` tokens; its timing is not kept."""
+    note = json.loads(stored.note or b"{}")
+    committed = _ROUND.validate_python({"base_len": base_len, "tokens": stored.tokens} | note)
+    return replace(committed, finish=FinishReason(stored.finish) if stored.finish else None)

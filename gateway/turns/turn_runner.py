@@ -1,59 +1,61 @@
-"""A turn while this gateway owns it: rounds from the verifiers, committed, and only then shown.
+"""Generates a turn while this gateway owns it: every round is committed to the session store before it is shown.
 
-Whatever is lost, nothing shown is taken back or said twice.
+Whatever is lost on the way, nothing that was shown is taken back or shown twice.
 """
 
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from gateway.store.sessions import Commit
-from gateway.turns.events import Round
+from gateway.turns.events import OutputRound
 from gateway.turns.interruption import until_set
 from gateway.turns.ownership import OwnedSession
 from gateway.turns.services import Services
-from gateway.turns.transcript import Step, Transcript
+from gateway.turns.transcript import Transcript
 from gateway.turns.turn import note_of
 from gateway.verifiers.failover import Failover
-from gateway.verifiers.verifier import Call, VerifiedRound
 from specdec.errors import Fenced
 from specdec.rules.params import FinishReason
+from specdec.wire.generation import GenerationCall, Round
 
 
 class TurnRunner:
-    """One stay of a turn with this owner; `transcript` must be as long as the log."""
+    """Takes the ownership of one turn and generates to its end."""
 
     def __init__(self, services: Services, transcript: Transcript, deadline: float) -> None:
+        """`transcript` has every round that is committed; `deadline` is a `time.monotonic()`."""
         self._services = services
         self._transcript = transcript
         self._deadline = deadline
         self._session = OwnedSession(
             services.sessions, transcript.turn.session_id, services.owner, services.metrics, transcript.turn.number
         )
-        self._epoch = 0
-        """Taken, and not used for a call yet."""
-        self._last = time.monotonic()
+        self._unused_epoch = 0
+        """An epoch that was acquired and that no call has used yet; 0 when there is none."""
+        self._last_commit = time.monotonic()
 
-    async def rounds(self) -> AsyncGenerator[Round]:
-        """Own the turn and go on until it has a finish.
+    async def rounds(self) -> AsyncGenerator[OutputRound]:
+        """Own the turn and generate until it has a finish.
 
         Raises:
-            SessionHeld: another owner has it.
-            TurnOver: it ended meanwhile.
-            Fenced: a newer owner has it, or had it: the log is longer than the transcript.
+            SessionHeld: another gateway owns the turn.
+            TurnOver: the turn has ended meanwhile.
+            Fenced: another gateway owns the turn now, or has added rounds that the transcript does not have.
             SpecdecError: something failed that could not be made good.
         """
         services, header = self._services, self._transcript.header
         failover = Failover(services.pool, services.settings.failover, services.metrics)
         async with self._session.kept(services.settings.lease):
-            # Owned before a verifier is looked for: whoever must wait for another owner needs none.
-            self._epoch = await self._own()
-            first, _ = await services.pool.find(
+            # The turn is acquired before a verifier is chosen: a gateway that must wait for another owner needs none.
+            self._unused_epoch = await self._acquire()
+            first, _ = await services.pool.wait_for_verifier(
                 self._session.id, header.system_fingerprint, services.settings.failover.arrival
             )
             rounds = failover.rounds(first, header.system_fingerprint, self._next_call, self._deadline)
-            async with aclosing(rounds), aclosing(until_set(rounds, self._session.cancelled)) as wanted:
-                async for verified in wanted:
+            async with aclosing(rounds), aclosing(until_set(rounds, self._session.cancelled)) as until_cancelled:
+                async for verified in until_cancelled:
                     for shown in await self._commit(verified):
                         yield shown
                     if self._transcript.finish is not None:
@@ -61,52 +63,50 @@ class TurnRunner:
                     services.drain.check()
             yield await self._end()
 
-    async def _own(self) -> int:
+    async def _acquire(self) -> int:
+        """Own the turn under a new epoch, which is returned."""
         lease = await self._session.acquire(self._services.settings.store_patience)
         if lease.n != len(self._transcript.tokens):
             raise Fenced("another owner has written to the log")
         return lease.epoch
 
-    async def _next_call(self) -> Call:
-        """The call for the rest of the generation, under a new epoch."""
-        epoch, self._epoch = self._epoch or await self._own(), 0
-        return self._transcript.header.plan.call(self._session.id, epoch, self._transcript.tokens)
+    async def _next_call(self) -> GenerationCall:
+        """The call for the rest of the turn, under an epoch that no other call has."""
+        epoch, self._unused_epoch = self._unused_epoch or await self._acquire(), 0
+        call = self._transcript.header.call
+        return replace(call, session_id=self._session.id, epoch=epoch, tokens=tuple(self._transcript.tokens))
 
-    async def _commit(self, verified: VerifiedRound) -> list[Round]:
-        """Have the store keep the round; when someone asked for the end, end the turn behind it."""
-        step = self._transcript.take(verified)
-        cancelled = await self._store(step)
-        self._observe(step.verified)
+    async def _commit(self, verified: Round) -> list[OutputRound]:
+        """Commit a round; where the caller has cancelled the turn, commit its end, too."""
+        kept, shown = self._transcript.take(verified)
+        cancelled = await self._store(kept)
+        self._observe(kept)
         if not cancelled or self._transcript.finish is not None:
-            return [step.shown]
-        return [step.shown, await self._end()]
+            return [shown]
+        return [shown, await self._end()]
 
-    async def _end(self) -> Round:
-        """End the turn where it stands."""
-        base = len(self._transcript.tokens)
-        end = self._transcript.take(VerifiedRound(base, (), (), finish=FinishReason.STOP))
-        await self._store(end)
-        return end.shown
+    async def _end(self) -> OutputRound:
+        """Commit the end of the turn behind the tokens it has."""
+        end = Round(base_len=len(self._transcript.tokens), finish=FinishReason.STOP)
+        kept, shown = self._transcript.take(end)
+        await self._store(kept)
+        return shown
 
-    async def _store(self, step: Step) -> bool:
-        verified = step.verified
+    async def _store(self, kept: Round) -> bool:
+        """Write one round; returns whether the caller has cancelled the turn."""
         commit = Commit(
             session_id=self._session.id,
             epoch=self._session.epoch,
-            base=verified.base_len,
-            tokens=verified.tokens,
-            text=step.shown.text,
-            tail=step.tail,
-            drafted=len(verified.draft),
-            accepted=verified.accepted,
-            finish=verified.finish.value if verified.finish else "",
-            note=note_of(verified),
+            base=kept.base_len,
+            tokens=kept.tokens,
+            finish=kept.finish.value if kept.finish else "",
+            note=note_of(kept),
         )
         return await self._session.commit(commit)
 
-    def _observe(self, kept: VerifiedRound) -> None:
+    def _observe(self, kept: Round) -> None:
         metrics, now = self._services.metrics, time.monotonic()
         first = self._transcript.committed == len(kept.tokens)
-        (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - self._last)
-        self._last = now
+        (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - self._last_commit)
+        self._last_commit = now
         metrics.count_round(kept, kept.accepted, len(kept.tokens))

@@ -1,4 +1,4 @@
-"""The events of one turn, from wherever they can be had: run here, committed by another gateway, or read back."""
+"""The events of one turn, wherever its rounds come from: generated here, committed by another gateway, or read back."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ import structlog
 
 from gateway.store.retry import patiently
 from gateway.store.sessions import TurnView
-from gateway.turns.events import Event, Round
+from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Header, Turn, header_from_bytes, round_from
@@ -20,60 +20,68 @@ _log = structlog.get_logger()
 
 
 class TurnStream:
-    """Tells a turn once, from its beginning to its end."""
+    """Streams the events of a turn once, from its beginning to its end."""
 
     def __init__(self, services: Services, turn: Turn, deadline: float, header: Header | None = None) -> None:
-        """Args: header: of a turn that has just been opened and has no rounds; None reads it from the store."""
+        """Stream a turn.
+
+        Args:
+            services: what generations work with.
+            turn: the turn, which the session store has.
+            deadline: the `time.monotonic()` at which the turn is given up.
+            header: of a turn that was opened just now and has no rounds; None reads header and rounds from the store.
+        """
         self._services = services
         self._turn = turn
         self._deadline = deadline
         self._decode = services.tokenizer.decode
-        self._transcript = Transcript(turn, header, self._decode) if header else None
-        self._told = 0
+        self._transcript_or_none = Transcript(turn, header, self._decode) if header else None
+        self._sent = 0
+        """Rounds that were streamed."""
         self._began = time.monotonic()
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Started, then Rounds, then Finished; closing it early gives the turn back as it stands.
+        """Started, then OutputRounds, then Finished; closing the iterator early releases the turn as it stands.
 
         Raises:
-            CursorAhead: the store lost rounds that were told.
+            CursorAhead: the session store lost rounds that were streamed.
             SpecdecError: something failed that could not be made good.
         """
-        ended = "error"
+        outcome = "error"
         try:
             with self._services.drain.generation():
-                missed = [] if self._transcript else await self._reload()
-                yield self._known.started()
-                for round_ in missed:
-                    yield round_
+                missed = [] if self._transcript_or_none else await self._reload()
+                yield Started(self._turn, self._transcript.header)
+                for shown in missed:
+                    yield shown
                 async with aclosing(self._rounds()) as rounds:
                     async for shown in rounds:
                         yield shown
-                ended = self._known.finished().reason.value
-                yield self._known.finished()
+                outcome = self._transcript.finished().reason.value
+                yield self._transcript.finished()
         except (GeneratorExit, asyncio.CancelledError):
-            ended = ended if ended != "error" else "stopped"
+            outcome = outcome if outcome != "error" else "stopped"
             raise
         except SpecdecError as error:
-            ended = error.reason
+            outcome = error.reason
             raise
         finally:
-            self._note_end(ended)
+            self._log_end(outcome)
 
     @property
-    def _known(self) -> Transcript:
-        if self._transcript is None:
-            raise InternalError("a turn is told before it is known")
-        return self._transcript
+    def _transcript(self) -> Transcript:
+        if self._transcript_or_none is None:
+            raise InternalError("a turn is streamed before it was read")
+        return self._transcript_or_none
 
-    async def _rounds(self) -> AsyncGenerator[Round]:
-        """Go on as the owner where that is free, and behind the owner where it is not."""
-        while self._known.finish is None:
+    async def _rounds(self) -> AsyncGenerator[OutputRound]:
+        """Generate as the owner where the turn is free, and follow its owner where it is not."""
+        while self._transcript.finish is None:
             try:
-                run = TurnRunner(self._services, self._known, self._deadline)
-                async with aclosing(run.rounds()) as rounds:
+                runner = TurnRunner(self._services, self._transcript, self._deadline)
+                async with aclosing(runner.rounds()) as rounds:
                     async for shown in rounds:
-                        self._told += 1
+                        self._sent += 1
                         yield shown
             except SessionHeld as held:
                 async with aclosing(self._follow(held.seconds)) as rounds:
@@ -84,31 +92,31 @@ class TurnStream:
                 for shown in await self._reload():
                     yield shown
 
-    async def _follow(self, left: float) -> AsyncGenerator[Round]:
-        """The rounds another owner commits, until its lease is over."""
+    async def _follow(self, lease_left: float) -> AsyncGenerator[OutputRound]:
+        """The rounds that another owner commits, until its lease, of `lease_left` seconds at first, is over."""
         sessions, turn = self._services.sessions, self._turn
-        while left > 0 and self._known.finish is None:
+        while lease_left > 0 and self._transcript.finish is None:
             remaining = self._deadline - time.monotonic()
             if remaining <= 0:
                 raise DeadlineExceeded("the deadline passed")
             self._services.drain.check()
-            length = len(self._known.tokens)
-            await sessions.wait(turn.session_id, turn.number, length, min(left, remaining))
+            length = len(self._transcript.tokens)
+            await sessions.wait(turn.session_id, turn.number, length, min(lease_left, remaining))
             view = await self._read(length)
             for shown in self._take(view):
                 yield shown
-            left = view.lease_left
+            lease_left = view.lease_left
 
-    async def _reload(self) -> list[Round]:
-        """Read the whole turn; what was told is not told again, and what was not committed never happened."""
+    async def _reload(self) -> list[OutputRound]:
+        """Read the whole turn again, which drops rounds that were not committed; returns what was not streamed yet."""
         view = await self._read(None)
-        told, self._told = self._told, 0
+        sent, self._sent = self._sent, 0
         header = header_from_bytes(view.params, view.prompt)
-        self._transcript = Transcript(self._turn, header, self._decode)
+        self._transcript_or_none = Transcript(self._turn, header, self._decode)
         rounds = self._take(view)
-        if len(rounds) < told:
+        if len(rounds) < sent:
             raise CursorAhead("the session store lost rounds that were shown")
-        return rounds[told:]
+        return rounds[sent:]
 
     async def _read(self, after: int | None) -> TurnView:
         sessions, turn = self._services.sessions, self._turn
@@ -117,25 +125,28 @@ class TurnStream:
             self._services.settings.store_patience,
         )
 
-    def _take(self, view: TurnView) -> list[Round]:
-        shown = []
+    def _take(self, view: TurnView) -> list[OutputRound]:
+        """Add the rounds of a view to the transcript."""
+        rounds = []
         for stored in view.rounds:
-            shown.append(self._known.take(round_from(stored, len(self._known.tokens))).shown)
-        self._told += len(shown)
-        return shown
+            _, shown = self._transcript.take(round_from(stored, len(self._transcript.tokens)))
+            rounds.append(shown)
+        self._sent += len(rounds)
+        return rounds
 
-    def _note_end(self, ended: str) -> None:
-        if ended == "stopped":
+    def _log_end(self, outcome: str) -> None:
+        if outcome == "stopped":
             self._services.metrics.cancellations.labels("client").inc()
-        if self._transcript is None:
+        transcript = self._transcript_or_none
+        if transcript is None:
             return
-        summary = self._transcript.summary
+        summary = transcript.summary
         _log.info(
             "generation_ended",
             generation=self._turn.name,
-            ended=ended,
-            prompt_tokens=len(self._transcript.header.plan.prompt),
-            completion_tokens=self._transcript.committed,
+            ended=outcome,
+            prompt_tokens=len(transcript.header.prompt),
+            completion_tokens=transcript.committed,
             drafted=summary.num_draft_tokens,
             accepted=summary.num_accepted_draft_tokens,
             fallbacks=dict(summary.fallbacks),

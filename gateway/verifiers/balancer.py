@@ -1,4 +1,4 @@
-"""Which verifier serves a session: the ready ones are known, a session keeps to one of them, and none gets too many."""
+"""Chooses the verifier of a session: one that is ready, the same one every turn, and none with too many sessions."""
 
 import asyncio
 import math
@@ -11,98 +11,115 @@ import structlog
 from gateway.metrics import GatewayMetrics
 from gateway.store.pins import NoPins, Pins
 from gateway.verifiers.replica import Replica
-from gateway.verifiers.verifier import Verifier, VerifierInfo
+from gateway.verifiers.verifier import Verifier
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoint, Endpoints, Source
 from specdec.serving.rendezvous import ranking
+from specdec.wire.generation import VerifierInfo
 
 _LOAD_FACTOR = 1.25
-"""How much more than its even share a verifier may carry before a session goes to the next one in its ranking."""
+"""How many times its even share of generations a verifier may run before a session goes to the next in its ranking."""
 
 _log = structlog.get_logger()
 
 
 class VerifierPool:
-    """The verifiers there are, looked at again and again; only the ready ones are chosen."""
+    """All known verifiers, probed again and again; only those that are ready are chosen."""
 
     def __init__(
         self, verifiers: Sequence[Verifier], tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None
     ) -> None:
-        """`verifiers` are there from the start; `follow` brings and takes others."""
+        """Begin with `verifiers`; `follow` adds and removes others.
+
+        Args:
+            verifiers: known from the start.
+            tokenizer_hash: of this gateway's tokenizer; a verifier with another one is refused.
+            metrics: where states are shown.
+            pins: which verifier served each session last; None remembers nothing.
+        """
         self._pins = pins or NoPins()
         self._replicas = {verifier.address: Replica(verifier, Endpoint(verifier.address)) for verifier in verifiers}
         self._leaving: list[Replica] = []
+        """Replicas that are no longer known, kept open while generations of this gateway run there."""
         self._tokenizer_hash = tokenizer_hash
         self._metrics = metrics
         self._changed = asyncio.Event()
         self.known = asyncio.Event()
-        """Set once the first snapshot of a source has been looked at."""
+        """Set once the verifiers of a source's first snapshot have been probed."""
 
     @property
     def states(self) -> dict[str, str]:
-        """Address to "ready", "connecting", "unreachable", "draining" or "refused: ..."."""
+        """The state of every verifier by its address; see Replica.state for the values."""
         return {address: replica.state for address, replica in self._replicas.items()}
 
     @property
     def ready_addresses(self) -> set[str]:
-        """Where the ready ones are."""
+        """The addresses of the verifiers that are ready."""
         return set(self._ready(""))
 
     @property
-    def facts(self) -> VerifierInfo:
-        """What the model can do, as any ready verifier tells it.
+    def info(self) -> VerifierInfo:
+        """The model and its limits, from any verifier that is ready.
 
         Raises:
-            NoVerifier: none is ready.
+            NoVerifier: no verifier is ready.
         """
         ready = self._ready("")
         if not ready:
-            raise NoVerifier(self._why())
+            raise NoVerifier(self._states_text())
         return next(iter(ready.values()))
 
-    def choose(
+    def verifier_for(
         self, session: str, system_fingerprint: str = "", avoid: Collection[str] = ()
     ) -> tuple[Verifier, VerifierInfo]:
-        """The verifier of a session: rendezvous hashing with bounded loads (Mirrokni et al., arXiv 1608.01350).
+        """Choose a session's verifier by rendezvous hashing with bounded loads (Mirrokni et al., arXiv 1608.01350).
 
         Args:
-            session: keeps to its verifier while that one is ready and has not too much.
-            system_fingerprint: of the verifier it began with; empty when it begins now.
-            avoid: addresses taken only when there is no other.
+            session: its id; the same id is given the same verifier while that one is ready and below its bound.
+            system_fingerprint: what the verifier must have; empty for a session that begins now.
+            avoid: addresses that are chosen only when no other verifier is ready.
 
         Raises:
-            NoVerifier: none is ready.
+            NoVerifier: no verifier is ready.
         """
         ready = self._ready(system_fingerprint)
         if not ready:
-            raise NoVerifier(self._why())
+            raise NoVerifier(self._states_text())
         candidates = self._candidates(ready, avoid)
-        address = candidates[self._affine(session, candidates)]
+        address = candidates[self._ranked(session, candidates)]
         return self._replicas[address].verifier, ready[address]
 
-    async def find(
+    async def wait_for_verifier(
         self, session: str, system_fingerprint: str, seconds: float, avoid: Collection[str] = ()
     ) -> tuple[Verifier, VerifierInfo]:
-        """Choose, and wait up to `seconds` for one to be ready.
+        """As `verifier_for`, but wait up to `seconds` until a verifier is ready.
 
         Raises:
-            NoVerifier: none was ready in that time.
+            NoVerifier: no verifier was ready in that time.
         """
-        give_up = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
             try:
-                return self.choose(session, system_fingerprint, avoid)
+                return self.verifier_for(session, system_fingerprint, avoid)
             except NoVerifier:
-                left = give_up - time.monotonic()
+                left = deadline - time.monotonic()
                 if left <= 0:
                     raise
             await self.wait_for_change(left)
 
-    async def settle(
+    async def pinned_verifier(
         self, verifier: Verifier, session: str, epoch: int, system_fingerprint: str, avoid: Collection[str]
     ) -> Verifier:
-        """The verifier that served the session last, while it is ready; else `verifier`, which is remembered."""
-        replica = self._find(verifier)
+        """The verifier that served the session last, while it is ready; otherwise `verifier`, which is pinned now.
+
+        Args:
+            verifier: what `verifier_for` chose.
+            session: its id.
+            epoch: of the session's owner; an older owner's pin changes nothing.
+            system_fingerprint: what the verifier must have.
+            avoid: addresses that are chosen only when no other verifier is ready.
+        """
+        replica = self._replica_of(verifier)
         candidates = self._candidates(self._ready(system_fingerprint), avoid)
         if replica is None or replica.endpoint.key not in candidates:
             return verifier
@@ -112,8 +129,8 @@ class VerifierPool:
 
     @contextmanager
     def serving(self, verifier: Verifier) -> Iterator[None]:
-        """Count one generation of `verifier`, whose connection stays open as long."""
-        replica = self._find(verifier)
+        """Count one generation of `verifier` inside the context; its connection stays open as long."""
+        replica = self._replica_of(verifier)
         if replica is None:
             yield
             return
@@ -123,11 +140,11 @@ class VerifierPool:
         finally:
             replica.running -= 1
 
-    def lost(self, verifier: Verifier) -> None:
-        """It failed a call: not chosen again before it has answered a look."""
-        replica = self._find(verifier)
-        if replica is not None and replica.lost():
-            self._note(replica)
+    def mark_lost(self, verifier: Verifier) -> None:
+        """A call to it failed: it is not chosen again before it has answered a probe."""
+        replica = self._replica_of(verifier)
+        if replica is not None and replica.mark_lost():
+            self._publish(replica)
 
     async def wait_for_change(self, timeout: float) -> None:
         """Return when some verifier's state has changed, or after `timeout` seconds."""
@@ -136,16 +153,21 @@ class VerifierPool:
                 await self._changed.wait()
 
     async def follow(self, source: Source, dial: Callable[[str], Verifier]) -> None:
-        """Have exactly the verifiers that `source` names, for ever."""
+        """Know exactly the verifiers that `source` names; runs until it is cancelled.
+
+        Args:
+            source: discovery, whose snapshots name all verifiers.
+            dial: makes the client of an address.
+        """
         async with aclosing(source.snapshots()) as snapshots:
             async for endpoints in snapshots:
                 _log.info("verifiers_found", addresses=[endpoint.address for endpoint in endpoints])
                 self.replace(endpoints, dial)
-                await self.look()
+                await self.probe()
                 self.known.set()
 
     def replace(self, endpoints: Endpoints, dial: Callable[[str], Verifier]) -> None:
-        """Dial who is new, let go of who is gone as soon as nothing runs there any more."""
+        """Dial verifiers that are new; close those that are gone once none of this gateway's generations runs there."""
         wanted = {endpoint.address: endpoint for endpoint in endpoints}
         for address, replica in list(self._replicas.items()):
             if address not in wanted or wanted[address].uid != replica.endpoint.uid:
@@ -160,30 +182,30 @@ class VerifierPool:
         self._wake()
 
     async def watch(self, every: float) -> None:
-        """Look at all verifiers, for ever."""
+        """Probe all verifiers every `every` seconds; runs until it is cancelled."""
         while True:
-            await self.look()
+            await self.probe()
             await asyncio.sleep(every)
 
-    async def look(self) -> None:
-        """Look at every verifier once."""
-        await asyncio.gather(*(self._look_at(replica) for replica in self._replicas.values()))
+    async def probe(self) -> None:
+        """Probe every verifier once, and close those that have left and run nothing any more."""
+        await asyncio.gather(*(self._probe(replica) for replica in self._replicas.values()))
         idle = [replica for replica in self._leaving if not replica.running]
         self._leaving = [replica for replica in self._leaving if replica.running]
         await asyncio.gather(*(replica.verifier.close() for replica in idle))
 
     async def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         await self._pins.close()
         replicas = (*self._replicas.values(), *self._leaving)
         await asyncio.gather(*(replica.verifier.close() for replica in replicas))
 
-    async def _look_at(self, replica: Replica) -> None:
-        if await replica.look(self._tokenizer_hash):
-            self._note(replica)
+    async def _probe(self, replica: Replica) -> None:
+        if await replica.probe(self._tokenizer_hash):
+            self._publish(replica)
 
-    def _note(self, replica: Replica) -> None:
-        """Tell of a new state, unless it is that of one that is leaving."""
+    def _publish(self, replica: Replica) -> None:
+        """Log a new state, show it in the metrics and wake those who wait; not for a replica that is leaving."""
         if self._replicas.get(replica.verifier.address) is not replica:
             return
         log = _log.error if replica.state.startswith("refused") else _log.info
@@ -196,19 +218,21 @@ class VerifierPool:
         self._changed = asyncio.Event()
 
     def _candidates(self, ready: Mapping[str, VerifierInfo], avoid: Collection[str]) -> dict[str, str]:
-        """Key to address of the ready ones without those to avoid, unless that leaves none."""
+        """Discovery keys of the ready verifiers, with their addresses; without those to avoid, unless none is left."""
         return {self._replicas[address].endpoint.key: address for address in ready.keys() - set(avoid) or ready.keys()}
 
-    def _affine(self, session: str, candidates: Mapping[str, str]) -> str:
+    def _ranked(self, session: str, candidates: Mapping[str, str]) -> str:
+        """The key of the session's first candidate, in its ranking, whose load is below the bound."""
         loads = {key: self._replicas[address].running for key, address in candidates.items()}
         bound = math.ceil(_LOAD_FACTOR * (sum(loads.values()) + 1) / len(loads))
         return next(key for key in ranking(session, loads) if loads[key] < bound)
 
-    def _find(self, verifier: Verifier) -> Replica | None:
+    def _replica_of(self, verifier: Verifier) -> Replica | None:
         known = (*self._replicas.values(), *self._leaving)
         return next((replica for replica in known if replica.verifier is verifier), None)
 
     def _ready(self, system_fingerprint: str) -> dict[str, VerifierInfo]:
+        """The ready verifiers of a fingerprint by address; all that are ready for an empty one."""
         return {
             address: replica.info
             for address, replica in self._replicas.items()
@@ -217,6 +241,6 @@ class VerifierPool:
             and system_fingerprint in ("", replica.info.system_fingerprint)
         }
 
-    def _why(self) -> str:
+    def _states_text(self) -> str:
         states = ", ".join(f"{address} is {state}" for address, state in self.states.items())
         return f"no verifier is ready: {states or 'none is known'}"

@@ -1,4 +1,4 @@
-"""The rounds of one generation, through as many verifiers as it takes."""
+"""The rounds of one generation, from as many verifiers as it takes to finish it."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -9,14 +9,15 @@ import structlog
 from gateway.config import FailoverSettings
 from gateway.metrics import GatewayMetrics
 from gateway.verifiers.balancer import VerifierPool
-from gateway.verifiers.verifier import Call, VerifiedRound, Verifier
+from gateway.verifiers.verifier import Verifier
 from specdec.errors import DeadlineExceeded, Draining, NoVerifier, QueueFull, SpecdecError
+from specdec.wire.generation import GenerationCall, Round
 
 _log = structlog.get_logger()
 
 
 class Failover:
-    """Goes on with another verifier where one was lost; what is not committed never happened."""
+    """Continues a generation at another verifier when one is lost; rounds that were not committed are dropped."""
 
     def __init__(self, pool: VerifierPool, settings: FailoverSettings, metrics: GatewayMetrics) -> None:
         self._pool = pool
@@ -24,23 +25,31 @@ class Failover:
         self._metrics = metrics
 
     async def rounds(
-        self, verifier: Verifier, system_fingerprint: str, next_call: Callable[[], Awaitable[Call]], deadline: float
-    ) -> AsyncGenerator[VerifiedRound]:
-        """Rounds until one has a finish; each is taken as committed when the one after it is asked for.
+        self,
+        verifier: Verifier,
+        system_fingerprint: str,
+        next_call: Callable[[], Awaitable[GenerationCall]],
+        deadline: float,
+    ) -> AsyncGenerator[Round]:
+        """The rounds up to one that has a finish; a round is committed by the time the next one is asked for.
 
         Args:
-            verifier: the first.
-            system_fingerprint: what every later one must have.
+            verifier: the first verifier.
+            system_fingerprint: what every later verifier must have.
             next_call: makes the call for the rest of the generation, under a new epoch.
-            deadline: `time.monotonic()` at which the caller stops waiting.
+            deadline: the `time.monotonic()` at which the caller stops waiting.
 
         Raises:
-            SpecdecError: the last loss, when there were too many, or no verifier within the time given.
+            SpecdecError: the error of the last verifier lost, when too many were lost in a row.
+            NoVerifier: no other verifier was ready in time.
+            DeadlineExceeded: the deadline passed.
         """
-        failed: list[str] = []
+        failed: list[str] = []  # addresses of the verifiers lost since the last committed round
         while True:
             call = await next_call()
-            verifier = await self._pool.settle(verifier, call.session_id, call.epoch, system_fingerprint, failed)
+            verifier = await self._pool.pinned_verifier(
+                verifier, call.session_id, call.epoch, system_fingerprint, failed
+            )
             lost: SpecdecError = NoVerifier(f"verifier {verifier.address} ended without finishing")
             try:
                 rounds = verifier.generate(call, _remaining(deadline))
@@ -54,12 +63,12 @@ class Failover:
             except (NoVerifier, Draining, QueueFull) as error:
                 lost = error
             failed.append(verifier.address)
-            self._note(verifier, lost, failed)
-            seconds = min(self._settings.seconds, deadline - time.monotonic())
-            verifier, _ = await self._pool.find(call.session_id, system_fingerprint, seconds, failed)
+            self._count_loss(verifier, lost, failed)
+            patience = min(self._settings.seconds, deadline - time.monotonic())
+            verifier, _ = await self._pool.wait_for_verifier(call.session_id, system_fingerprint, patience, failed)
 
-    def _note(self, verifier: Verifier, lost: SpecdecError, failed: Sequence[str]) -> None:
-        """Count a loss; raise it when it was one too many, or when every verifier is full."""
+    def _count_loss(self, verifier: Verifier, lost: SpecdecError, failed: Sequence[str]) -> None:
+        """Count a lost verifier; raise its error when too many were lost in a row, or when every verifier is full."""
         _log.warning("verifier_lost", verifier=verifier.address, error=lost.message, in_a_row=len(failed))
         if len(failed) > self._settings.attempts:
             raise lost
@@ -67,7 +76,7 @@ class Failover:
             if not self._pool.ready_addresses - set(failed):
                 raise lost
         else:
-            self._pool.lost(verifier)
+            self._pool.mark_lost(verifier)
         self._metrics.failovers.inc()
 
 

@@ -1,34 +1,36 @@
-"""One verifier and what is known of it."""
+"""One verifier replica and what the gateway knows of it."""
 
 from dataclasses import dataclass
 
-from gateway.verifiers.verifier import Verifier, VerifierInfo
+from gateway.verifiers.verifier import Verifier
 from specdec.errors import DeadlineExceeded, Draining, SpecdecError
 from specdec.serving.discovery import Endpoint
+from specdec.wire.generation import VerifierInfo
 
 INFO_TIMEOUT = 2.0
-"""Seconds a verifier has to tell its facts."""
-_MISSES = 3
-"""Looks without an answer in time before a ready verifier counts as unreachable: a busy machine is not a dead one."""
+"""Seconds that a verifier has to answer a probe."""
+_MAX_MISSED = 3
+"""Probes missed in a row after which a ready verifier is unreachable: a busy machine may miss one or two."""
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """Its state changes by looks at it, and by calls it fails."""
+    """A verifier and its state, which probes and failed calls change."""
 
     verifier: Verifier
     endpoint: Endpoint
     info: VerifierInfo | None = None
-    """What it said of itself, while it is of use."""
+    """The answer to its last probe; None while it is not fit to serve."""
     condition: str = "connecting"
+    """What the last probe or failed call found."""
     running: int = 0
-    """Generations of this gateway."""
-    missed: int = _MISSES
-    """Looks without an answer since it last gave one."""
+    """Generations of this gateway that run there."""
+    missed: int = _MAX_MISSED
+    """Probes without an answer since the last answer."""
 
     @property
     def state(self) -> str:
-        """As people are told."""
+        """ "ready", "connecting", "unreachable", "draining", or "refused: " and why."""
         return "draining" if self.endpoint.draining and self.info is not None else self.condition
 
     @property
@@ -36,14 +38,14 @@ class Replica:
         """Whether new sessions may go there."""
         return self.info is not None and not self.endpoint.draining
 
-    def lost(self) -> bool:
-        """It failed a call; whether that is news."""
+    def mark_lost(self) -> bool:
+        """A call to it failed; returns whether that changed its state."""
         return self._enter("unreachable", None)
 
-    async def look(self, tokenizer_hash: str) -> bool:
-        """Ask for its facts; whether they changed its state.
+    async def probe(self, tokenizer_hash: str) -> bool:
+        """Ask for its facts; returns whether they changed its state.
 
-        One that speaks another tokenizer is refused for as long as it says so: no session is ever tried on it.
+        A verifier with another tokenizer is refused for as long as it says so: no session is ever sent to it.
         """
         try:
             info = await self.verifier.info(INFO_TIMEOUT)
@@ -51,7 +53,7 @@ class Replica:
             return self._enter("draining", None)
         except DeadlineExceeded:
             self.missed += 1
-            return self.missed >= _MISSES and self._enter("unreachable", None)
+            return self.missed >= _MAX_MISSED and self._enter("unreachable", None)
         except SpecdecError:
             return self._enter("unreachable", None)
         if info.tokenizer_hash != tokenizer_hash:
@@ -61,6 +63,6 @@ class Replica:
 
     def _enter(self, condition: str, info: VerifierInfo | None) -> bool:
         self.info = info
-        self.missed = 0 if info else _MISSES
+        self.missed = 0 if info else _MAX_MISSED
         before, self.condition = self.condition, condition
         return condition != before

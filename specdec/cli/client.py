@@ -1,7 +1,6 @@
 """The command line's end of the gRPC contracts: values in, values out, our own errors."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +13,7 @@ from specdec.cli.events import Event, Finished, Request, Round, Started, Token
 from specdec.cli.exit_codes import Unreachable
 from specdec.errors import DeadlineExceeded, InternalError, SpecdecError
 from specdec.serving.status import from_rpc_error
+from specdec.wire.generation import DrafterState, info_from_pb
 from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
 
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
@@ -54,20 +54,11 @@ class Gateway:
             raise _failure(error, self._address) from error
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterState:
-    """A drafter as one verifier sees it."""
-
-    address: str
-    state: str
-    """`ready`, `connecting`, or `refused: ` and why."""
-
-
 def drafter_states(verifier: str, timeout: float = 2.0) -> list[DrafterState]:
-    """Ask the verifier at `host:port` about its drafters.
+    """The drafters of the verifier at `host:port`, as it sees them.
 
     Raises:
-        Unreachable: nothing answers there in `timeout` seconds.
+        Unreachable: nothing answers there within `timeout` seconds.
     """
     with grpc.insecure_channel(verifier, options=_OPTIONS) as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
@@ -75,7 +66,7 @@ def drafter_states(verifier: str, timeout: float = 2.0) -> list[DrafterState]:
             info = stub.GetVerifierInfo(verifier_pb2.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
             raise _failure(error, verifier) from error
-    return [DrafterState(drafter.address, drafter.state) for drafter in info.drafters]
+    return list(info_from_pb(info).drafters)
 
 
 def _request(request: Request) -> gateway_pb2.GenerateRequest:

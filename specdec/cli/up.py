@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specdec.cli import launch, plan, state, valkey
-from specdec.cli.client import DrafterState, Gateway, drafter_states
+from specdec.cli.client import Gateway, drafter_states
 from specdec.cli.events import Request
 from specdec.cli.exit_codes import StartFailed
 from specdec.cli.launch import Folders, Running
@@ -19,6 +19,7 @@ from specdec.cli.runtime import runtime_folder
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.errors import ConfigError, SpecdecError
+from specdec.wire.generation import DrafterState
 
 SAMPLE = Request("import os\nimport sys\n\n\ndef main(", max_tokens=96, temperature=0.0, seed=0)
 _WATCH = 0.2

@@ -112,13 +112,12 @@ def wrong_texts() -> float:
     for size in range(1, len(ids) + 1):
         output, shown = OutputText(Detokenizer(ByteTokenizer().decode), (STOP,)), ""
         for start in range(0, len(ids), size):
-            piece = ids[start : start + size]
-            taken = output.take(piece, [Origin.PLAIN] * len(piece))
-            shown += taken.text
-            if taken.stop:
+            part = ids[start : start + size]
+            shown += "".join(token.text for token in output.take(part, [Origin.PLAIN] * len(part)))
+            if output.stop:
                 break
         else:
-            shown += output.finish().text
+            shown += "".join(token.text for token in output.finish())
         bad += shown != TEXT[: TEXT.index(STOP)]
     return bad
 

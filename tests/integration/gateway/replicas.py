@@ -12,10 +12,8 @@ import httpx2
 from gateway.app import Gateway, running
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from specdec.serving.server import start_grpc
 from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier
-from tests.integration.gateway.conftest import ScriptedServicer
+from tests.integration.gateway.scripted_servicer import serve_scripted
 
 LONG = Script(text="abcdefghijklmnopqrstuvwxyz", gamma=0, pause=0.02)
 ASKED: dict[str, Any] = {"prompt": "Say it", "max_tokens": 50}
@@ -92,15 +90,11 @@ async def replicas(
 ) -> AsyncIterator[list[Replica]]:
     """That many gateways, until the context ends."""
     async with AsyncExitStack() as stack:
-        server = await start_grpc(
-            "127.0.0.1:0", lambda it: pb_grpc.add_VerifierServiceServicer_to_server(ScriptedServicer(verifier), it), ()
-        )
-        stack.push_async_callback(server.stop, 0)
         values: dict[str, Any] = {
             "model": TokenizerSettings(path=Path("models/bytes")),
             "http": "127.0.0.1:0",
             "address": "127.0.0.1:0",
-            "verifiers": (server.address,),
+            "verifiers": (await serve_scripted(verifier, stack),),
             "lease": 1.0,
         }
         chosen = GatewaySettings(**(values | settings))

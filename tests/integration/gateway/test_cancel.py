@@ -6,13 +6,12 @@ from gateway.request import tenant_of
 from gateway.turns.turn import session_id_for
 from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
-from tests.integration.gateway.test_resume import pair, server, verifier  # noqa: F401 - fixtures
 from tests.integration.sessions.server import Server
 
 TEXT = LONG.text
 
 
-async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> None:  # noqa: F811
+async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> None:
     heard = Heard()
     listening = asyncio.create_task(pair[0].stream(heard))
     await until(lambda: len(heard.text) > 3)
@@ -25,9 +24,9 @@ async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> 
     assert (await pair[1].client.delete(path)).json()["cancelled"] is False
 
 
-async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the_lease(server: Server) -> None:  # noqa: F811
+async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the_lease(server: Server) -> None:
     silent = ScriptedVerifier(script=Script(pause=3600.0))
-    async with replicas(server.url, silent, lease=3600.0) as pair:  # noqa: F811
+    async with replicas(server.url, silent, lease=3600.0) as pair:
         asking = asyncio.create_task(pair[0].post(headers={"idempotency-key": "prompt"}))
         await until(lambda: silent.calls)
         name = f"{session_id_for(tenant_of(''), 'prompt')}-1"
@@ -38,10 +37,10 @@ async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the
 
 
 async def test_a_paused_generation_is_cancelled_where_it_stands(
-    server: Server,  # noqa: F811
-    verifier: ScriptedVerifier,  # noqa: F811
+    server: Server,
+    verifier: ScriptedVerifier,
 ) -> None:
-    async with replicas(server.url, verifier, grace=0.0) as pair:  # noqa: F811
+    async with replicas(server.url, verifier, grace=0.0) as pair:
         heard = Heard()
         await pair[0].stream(heard, enough=3)
         await until(lambda: verifier.cancelled == 1)

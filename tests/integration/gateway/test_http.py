@@ -9,7 +9,7 @@ import pytest
 
 from specdec.errors import InternalError
 from tests.gateway_fakes import Script, until
-from tests.integration.gateway.conftest import Stage, stage
+from tests.integration.gateway.stage import Stage, stage
 
 GOOD = {"model": "bytes", "prompt": "Say it"}
 

@@ -9,7 +9,7 @@ import pytest
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.integration.gateway.conftest import Stage
+from tests.integration.gateway.stage import Stage
 
 LENIENT = {"mode": "rejection", "gamma": 3, "lenience": 0.5}
 MODES = {

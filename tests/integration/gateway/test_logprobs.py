@@ -12,7 +12,7 @@ from specdec.errors import NoVerifier
 from specdec.wire.logprobs import floats_from_bytes
 from specdec.wire.tokens import tokens_from_bytes
 from tests.gateway_fakes import EOS, Script, output
-from tests.integration.gateway.conftest import Stage
+from tests.integration.gateway.stage import Stage
 
 SCRIPT = Script(text="Héllo, wörld.")
 TOKENS = output(SCRIPT)

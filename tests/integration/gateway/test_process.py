@@ -20,7 +20,7 @@ from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.cli.processes import Children
 from specdec.serving.server import start_grpc
 from tests.gateway_fakes import ScriptedVerifier, facts
-from tests.integration.gateway.conftest import ScriptedServicer
+from tests.integration.gateway.scripted_servicer import ScriptedServicer
 from tests.integration.sessions.server import Server
 
 ROOT = Path(__file__).parents[3]

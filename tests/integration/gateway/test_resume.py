@@ -1,10 +1,6 @@
 """Generations outlive the connections, and the gateways, they were begun through."""
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,37 +8,15 @@ import pytest
 from gateway.config import DrainSettings
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit, SessionState
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 from gateway.turns.turn import note_of
-from gateway.verifiers.verifier import VerifiedRound
-from specdec.cli.processes import Children
 from specdec.rules.params import Origin
+from specdec.wire.generation import Round
 from tests.gateway_fakes import ScriptedVerifier, until
 from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
 
 TEXT = LONG.text
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
-    try:
-        with Children(grace=5) as children:
-            yield Server(folder, children)
-    finally:
-        shutil.rmtree(folder)
-
-
-@pytest.fixture
-def verifier() -> ScriptedVerifier:
-    return ScriptedVerifier(script=LONG)
-
-
-@pytest.fixture
-async def pair(server: Server, verifier: ScriptedVerifier) -> AsyncIterator[list[Replica]]:
-    async with replicas(server.url, verifier) as made:
-        yield made
 
 
 async def test_a_client_goes_on_at_the_same_gateway(pair: list[Replica], verifier: ScriptedVerifier) -> None:
@@ -90,7 +64,7 @@ async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_
     thief, sid = RedisSessionStore.at(server.url), heard.generation.partition("-")[0]
     lease = await thief.acquire(sid, "thief", steal=True)
     for base, token in enumerate(b"!?", start=lease.n):
-        stolen = VerifiedRound(base, (token,), (Origin.PLAIN,))
+        stolen = Round(base_len=base, tokens=(token,), origins=(Origin.PLAIN,))
         await thief.commit(Commit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
     await thief.release(sid, lease.epoch)
     await thief.close()
@@ -130,7 +104,7 @@ async def test_a_turn_whose_gateway_died_before_it_owned_it_is_finished_by_anoth
     key = {"idempotency-key": "unowned"}
     asking = asyncio.create_task(pair[0].post(headers=key, max_tokens=20))
     await died.wait()
-    await end(asking)
+    await cancel_and_wait(asking)
     await until(lambda: verifier.calls)
     assert (await pair[1].post(headers=key, max_tokens=20)).json()["choices"][0]["text"] == TEXT[:20]
     assert len(verifier.calls) == 1

@@ -7,7 +7,6 @@ import pytest
 from gateway.config import DrainSettings
 from tests.gateway_fakes import ScriptedVerifier, until
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
-from tests.integration.gateway.test_resume import pair, server, verifier  # noqa: F401 - fixtures
 from tests.integration.sessions.server import Server
 
 TEXT = LONG.text
@@ -18,7 +17,7 @@ def positions(heard: Heard) -> list[int]:
     return [int(each) for each in heard.last_id.split(".")[1:]]
 
 
-async def test_every_event_says_how_much_of_each_choice_there_was(pair: list[Replica]) -> None:  # noqa: F811
+async def test_every_event_says_how_much_of_each_choice_there_was(pair: list[Replica]) -> None:
     heard = Heard()
     await pair[0].stream(heard, n=3, return_token_ids=True)
     assert heard.texts == ALL
@@ -30,8 +29,8 @@ async def test_every_event_says_how_much_of_each_choice_there_was(pair: list[Rep
 
 @pytest.mark.parametrize("enough", [1, 10, 60, 78])
 async def test_another_gateway_goes_on_with_each_choice(
-    pair: list[Replica],  # noqa: F811
-    verifier: ScriptedVerifier,  # noqa: F811
+    pair: list[Replica],
+    verifier: ScriptedVerifier,
     enough: int,
 ) -> None:
     heard = Heard()
@@ -43,10 +42,10 @@ async def test_another_gateway_goes_on_with_each_choice(
 
 
 async def test_all_choices_of_a_drained_gateway_go_on_elsewhere(
-    server: Server,  # noqa: F811
-    verifier: ScriptedVerifier,  # noqa: F811
+    server: Server,
+    verifier: ScriptedVerifier,
 ) -> None:
-    async with replicas(server.url, verifier, drain=DrainSettings(limit=0.0), lease=3600.0) as pair:  # noqa: F811
+    async with replicas(server.url, verifier, drain=DrainSettings(limit=0.0), lease=3600.0) as pair:
         heard = Heard()
         listening = asyncio.create_task(pair[0].stream(heard, n=3))
         await until(lambda: len(heard.text) > 9)
@@ -59,8 +58,8 @@ async def test_all_choices_of_a_drained_gateway_go_on_elsewhere(
 
 
 async def test_under_one_key_they_run_once_whole_or_streamed_and_with_another_number_not_at_all(
-    pair: list[Replica],  # noqa: F811
-    verifier: ScriptedVerifier,  # noqa: F811
+    pair: list[Replica],
+    verifier: ScriptedVerifier,
 ) -> None:
     key, heard = {"idempotency-key": "several"}, Heard()
     answers = [await replica.post(headers=key, max_tokens=3, n=2) for replica in pair]
@@ -73,7 +72,7 @@ async def test_under_one_key_they_run_once_whole_or_streamed_and_with_another_nu
         assert refused["error"]["code"] == "idempotency_key_reused"
 
 
-async def test_a_cancel_ends_every_choice(pair: list[Replica]) -> None:  # noqa: F811
+async def test_a_cancel_ends_every_choice(pair: list[Replica]) -> None:
     heard = Heard()
     listening = asyncio.create_task(pair[0].stream(heard, n=3))
     await until(lambda: len(heard.text) > 9)
@@ -84,7 +83,7 @@ async def test_a_cancel_ends_every_choice(pair: list[Replica]) -> None:  # noqa:
 
 
 async def test_a_cursor_of_another_number_of_choices_is_a_mistake_and_one_ahead_a_conflict(
-    pair: list[Replica],  # noqa: F811
+    pair: list[Replica],
 ) -> None:
     heard = Heard()
     await pair[0].stream(heard, n=2)

@@ -1,7 +1,6 @@
 """Conversations that are kept: their ids stay as they are, one writer at a time, and each user sees only their own."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
@@ -10,22 +9,14 @@ from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import EOS, Script, ScriptedVerifier
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
-from tests.integration.gateway.test_resume import server as _server
 from tests.integration.sessions.server import Server
 
-server = _server
 ANSWER = [*b"ok", EOS]
 
 
 @pytest.fixture
 def verifier() -> ScriptedVerifier:
     return ScriptedVerifier(script=Script(text="ok", gamma=0))
-
-
-@pytest.fixture
-async def pair(server: Server, verifier: ScriptedVerifier) -> AsyncIterator[list[Replica]]:
-    async with replicas(server.url, verifier) as made:
-        yield made
 
 
 async def made(replica: Replica, **body: object) -> str:

@@ -22,7 +22,7 @@ from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
 from tests.fake_kubernetes.store import Object
 from tests.gateway_fakes import ByteTokenizer, MemorySessionStore, Script, ScriptedVerifier, until
-from tests.integration.gateway.conftest import ScriptedServicer
+from tests.integration.gateway.scripted_servicer import ScriptedServicer
 
 LONG = Script(text="All that is said, is said once. " * 4, pause=0.02)
 

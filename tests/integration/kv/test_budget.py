@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from redis.asyncio import Redis
 
-from gateway.kv.store import RedisBlocks
+from gateway.kv.store import BlockStore
 from gateway.request import cache_domain
 from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture
 from tests.integration.sessions.server import Server
@@ -27,12 +27,12 @@ async def redis(server: Server) -> AsyncIterator[Redis]:  # noqa: F811
 
 
 @pytest.fixture
-async def blocks(server: Server, redis: Redis) -> AsyncIterator[Callable[..., RedisBlocks]]:  # noqa: F811
+async def blocks(server: Server, redis: Redis) -> AsyncIterator[Callable[..., BlockStore]]:  # noqa: F811
     """Makes one more gateway's view of the store."""
-    made: list[RedisBlocks] = []
+    made: list[BlockStore] = []
 
-    def make(ttl: float = 3600.0, budget: int = BUDGET) -> RedisBlocks:
-        made.append(RedisBlocks(Redis.from_url(server.url), ttl, budget))
+    def make(ttl: float = 3600.0, budget: int = BUDGET) -> BlockStore:
+        made.append(BlockStore(Redis.from_url(server.url), ttl, budget))
         return made[-1]
 
     yield make
@@ -52,11 +52,11 @@ async def stored(redis: Redis, domains: list[str]) -> int:
 
 
 async def test_the_budget_holds_over_salts_and_gateways_that_write_at_once(
-    redis: Redis, blocks: Callable[..., RedisBlocks]
+    redis: Redis, blocks: Callable[..., BlockStore]
 ) -> None:
     gateways, rng = [blocks() for _ in range(4)], random.Random(5)
 
-    async def write(gateway: RedisBlocks, start: int) -> None:
+    async def write(gateway: BlockStore, start: int) -> None:
         for number in range(start, start + 40):
             domain = rng.choice(ANN)
             await gateway.put(domain, key(domain, number), rng.randbytes(rng.randint(1, LARGEST)))
@@ -69,14 +69,14 @@ async def test_the_budget_holds_over_salts_and_gateways_that_write_at_once(
     assert await gateways[0].put(BOB, key(BOB, 0), bytes(BUDGET))
 
 
-async def test_a_block_that_comes_again_counts_once(blocks: Callable[..., RedisBlocks]) -> None:
+async def test_a_block_that_comes_again_counts_once(blocks: Callable[..., BlockStore]) -> None:
     store = blocks()
     for _ in range(3):
         assert await store.put(BOB, key(BOB, 0), bytes(BUDGET))
     assert not await store.put(BOB, key(BOB, 1), b"x")
 
 
-async def test_what_the_server_evicted_makes_room(redis: Redis, blocks: Callable[..., RedisBlocks]) -> None:
+async def test_what_the_server_evicted_makes_room(redis: Redis, blocks: Callable[..., BlockStore]) -> None:
     store = blocks()
     assert await store.put(BOB, key(BOB, 0), bytes(BUDGET))
     assert not await store.put(BOB, key(BOB, 1), b"x")
@@ -85,7 +85,7 @@ async def test_what_the_server_evicted_makes_room(redis: Redis, blocks: Callable
 
 
 async def test_what_expired_makes_room_and_what_is_used_does_not_expire(
-    redis: Redis, blocks: Callable[..., RedisBlocks]
+    redis: Redis, blocks: Callable[..., BlockStore]
 ) -> None:
     brief, patient = blocks(ttl=0.3), blocks()
     for number in range(2):
@@ -100,7 +100,7 @@ async def test_what_expired_makes_room_and_what_is_used_does_not_expire(
     assert await redis.pttl("kv:1:used:" + BOB) >= await redis.pttl(key(BOB, 0))
 
 
-async def test_a_lost_ledger_is_written_anew_by_what_is_used(redis: Redis, blocks: Callable[..., RedisBlocks]) -> None:
+async def test_a_lost_ledger_is_written_anew_by_what_is_used(redis: Redis, blocks: Callable[..., BlockStore]) -> None:
     store = blocks()
     assert await store.put(BOB, key(BOB, 0), bytes(BUDGET))
     await redis.delete("kv:1:used:" + BOB)
@@ -112,7 +112,7 @@ async def test_a_lost_ledger_is_written_anew_by_what_is_used(redis: Redis, block
 async def test_the_documented_rights_are_enough(server: Server, redis: Redis) -> None:  # noqa: F811
     rights = ["+@read", "+@write", "+@scripting", "+@connection", "-@dangerous", "+info", "+time"]
     await redis.acl_setuser("blocks", enabled=True, passwords=["+pw"], keys=["kv:1:*"], commands=rights)
-    store = RedisBlocks(Redis.from_url(f"unix://blocks:pw@{server.url.rpartition('@')[2]}"), 60.0, 10)
+    store = BlockStore(Redis.from_url(f"unix://blocks:pw@{server.url.rpartition('@')[2]}"), 60.0, 10)
     assert await store.put(BOB, key(BOB, 0), b"x")
     await store.touch(BOB, [key(BOB, 0)], [1])
     assert await store.sizes([key(BOB, 0)]) == [1]

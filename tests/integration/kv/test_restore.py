@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kv.store import Chain
+from gateway.kv.store import SequenceBlocks
 from tests.integration.kv.conftest import BLOCK, DOMAIN, LENGTH, PROMPT, Stage, asked
 
 TURN = 40
@@ -100,7 +100,7 @@ async def test_a_spoiled_block_is_a_miss_that_says_why_and_is_stored_anew(
 async def ordered(here: Stage) -> tuple[bytes, bytes]:
     """The keys of the prompt's second and third block."""
     (fingerprint,) = {key.split(b":")[2].decode() for key in await here.keys()}
-    _, second, third = Chain(fingerprint, DOMAIN, BLOCK).grow(PROMPT)
+    _, second, third = SequenceBlocks(fingerprint, DOMAIN, BLOCK).grow(PROMPT)
     return second.key.encode(), third.key.encode()
 
 

@@ -10,7 +10,7 @@ from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import Commit, Opened, SessionState, SessionStore
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,
@@ -320,7 +320,7 @@ async def test_whoever_waits_for_a_cancel_hears_of_it_and_of_no_other(store: Red
         await waiting[sid]
         await store.cancelled(sid, 1)
     assert not waiting[other].done()
-    await end(waiting[other])
+    await cancel_and_wait(waiting[other])
 
 
 async def test_a_cancel_of_one_turn_is_not_heard_in_the_next(store: RedisSessionStore, sid: str) -> None:

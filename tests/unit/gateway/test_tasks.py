@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway import tasks
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 
 
 async def test_a_task_that_lost_its_cancellation_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,10 +21,10 @@ async def test_a_task_that_lost_its_cancellation_is_told_again(monkeypatch: pyte
                 if missed > 2:
                     raise
 
-    monkeypatch.setattr(tasks, "AGAIN", 0.01)
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN", 0.01)
     task = asyncio.create_task(deaf())
     await asyncio.sleep(0)
-    await end(task)
+    await cancel_and_wait(task)
     assert task.cancelled()
     assert missed == 3
 
@@ -32,5 +32,5 @@ async def test_a_task_that_lost_its_cancellation_is_told_again(monkeypatch: pyte
 async def test_a_task_that_has_ended_is_left_alone() -> None:
     task = asyncio.create_task(asyncio.sleep(0))
     await task
-    await end(task)
+    await cancel_and_wait(task)
     assert not task.cancelled()

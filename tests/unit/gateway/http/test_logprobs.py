@@ -8,7 +8,7 @@ from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Origin
 from tests.gateway_fakes import ByteTokenizer
 
-PIECE = ByteTokenizer().piece
+TOKEN_BYTES = ByteTokenizer().token_bytes
 
 
 def token(char: str, logprobs: TokenLogprobs | None = None) -> OutputToken:
@@ -16,13 +16,13 @@ def token(char: str, logprobs: TokenLogprobs | None = None) -> OutputToken:
 
 
 def test_without_any_there_is_no_list() -> None:
-    assert chat_logprobs([token("a")], PIECE) is completion_logprobs([token("a")], PIECE, 0) is None
-    assert chat_logprobs([], PIECE) is completion_logprobs([], PIECE, 0) is None
+    assert chat_logprobs([token("a")], TOKEN_BYTES) is completion_logprobs([token("a")], TOKEN_BYTES, 0) is None
+    assert chat_logprobs([], TOKEN_BYTES) is completion_logprobs([], TOKEN_BYTES, 0) is None
 
 
 def test_a_token_whose_logprobs_are_lost_keeps_its_place_and_says_so() -> None:
     tokens = [token("a"), token("b", TokenLogprobs(-1.0, ((99, -0.5),)))]
-    chat, completion = chat_logprobs(tokens, PIECE), completion_logprobs(tokens, PIECE, 7)
+    chat, completion = chat_logprobs(tokens, TOKEN_BYTES), completion_logprobs(tokens, TOKEN_BYTES, 7)
     assert chat is not None
     assert completion is not None
     assert [(each.token, each.logprob, len(each.top_logprobs)) for each in chat.content] == [
@@ -39,13 +39,13 @@ def test_a_token_whose_logprobs_are_lost_keeps_its_place_and_says_so() -> None:
 
 @pytest.mark.parametrize("top", [((98, -1.0), (97, -2.0)), ((97, -0.5), (98, -1.0))])
 def test_the_token_itself_is_among_the_likely_ones_once(top: tuple[tuple[int, float], ...]) -> None:
-    found = completion_logprobs([token("b", TokenLogprobs(-1.0, top))], PIECE, 0)
+    found = completion_logprobs([token("b", TokenLogprobs(-1.0, top))], TOKEN_BYTES, 0)
     assert found is not None
     assert found.top_logprobs == [{chr(other): logprob for other, logprob in top}]
 
 
-def test_of_tokens_that_read_the_same_the_likeliest_is_told() -> None:
+def test_of_tokens_that_read_the_same_the_likeliest_is_shown() -> None:
     lookalikes = TokenLogprobs(-4.0, ((200, -0.5), (201, -1.0)))
-    found = completion_logprobs([OutputToken(202, "", Origin.PLAIN, lookalikes)], PIECE, 0)
+    found = completion_logprobs([OutputToken(202, "", Origin.PLAIN, lookalikes)], TOKEN_BYTES, 0)
     assert found is not None
     assert found.top_logprobs == [{"\ufffd": -0.5}]

@@ -9,15 +9,24 @@ from prometheus_client import CollectorRegistry
 from gateway.config import KvSettings
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import KvReader
-from gateway.kv.store import Chain
-from gateway.verifiers.verifier import Call, KvSpan
+from gateway.kv.store import SequenceBlocks
 from specdec.rules.params import Mode, SamplingParams, Speculation
-from tests.unit.gateway.kv.test_writer import Store
+from specdec.wire.generation import GenerationCall
+from specdec.wire.kv import KvSpan
+from tests.unit.gateway.kv.memory_blocks import MemoryBlocks
 
 BLOCK = 16
 TOKENS = tuple(range(3 * BLOCK + 1))
-BLOCKS = Chain("f", "d", BLOCK).grow(TOKENS)
-CALL = Call("s", 1, TOKENS, len(TOKENS), SamplingParams(), 9, (), Speculation(Mode.REJECTION), cache_salt="d")
+BLOCKS = SequenceBlocks("f", "d", BLOCK).grow(TOKENS)
+CALL = GenerationCall(
+    tokens=TOKENS,
+    prompt_len=len(TOKENS),
+    sampling=SamplingParams(),
+    max_tokens=9,
+    stop_token_ids=(),
+    speculation=Speculation(Mode.REJECTION),
+    cache_salt="d",
+)
 
 
 class Target:
@@ -39,11 +48,11 @@ class Target:
         return len(span.tokens), ""
 
 
-class Generations:
+class Stage:
     """A reader over a store that has some of the blocks."""
 
     def __init__(self, stored: int = 3, patience: float = 30.0) -> None:
-        self.registry, self.store = CollectorRegistry(), Store()
+        self.registry, self.store = CollectorRegistry(), MemoryBlocks()
         self.store.blocks = {block.key: b"value" for block in BLOCKS[:stored]}
         self._reader = KvReader(self.store, KvSettings(block_tokens=BLOCK, patience=patience), KvMetrics(self.registry))
 
@@ -55,39 +64,39 @@ class Generations:
 
 
 async def test_only_what_the_verifier_lacks_is_fetched() -> None:
-    desk, target = Generations(), Target(held=BLOCK)
-    assert await desk.restore(target) == 3
+    stage, target = Stage(), Target(held=BLOCK)
+    assert await stage.restore(target) == 3
     assert [(span.start, len(span.tokens)) for span in target.spans] == [(BLOCK, 3 * BLOCK)]
-    assert desk.registry.get_sample_value("specdec_kv_restored_tokens_total") == 2 * BLOCK
+    assert stage.registry.get_sample_value("specdec_kv_restored_tokens_total") == 2 * BLOCK
     target.held = 3 * BLOCK
-    assert await desk.restore(target) == 3
+    assert await stage.restore(target) == 3
     assert len(target.spans) == 1
 
 
 async def test_blocks_are_fetched_up_to_the_first_that_is_absent() -> None:
-    desk, target = Generations(stored=2), Target()
-    assert await desk.restore(target) == 2
+    stage, target = Stage(stored=2), Target()
+    assert await stage.restore(target) == 2
     assert len(target.spans[0].tokens) == 2 * BLOCK
-    assert desk.misses("absent") == 1
-    assert desk.store.touched == [(block.key, len(b"value")) for block in BLOCKS[:2]]
+    assert stage.misses("absent") == 1
+    assert stage.store.touched == [(block.key, len(b"value")) for block in BLOCKS[:2]]
 
 
 async def test_once_measured_blocks_that_computing_beats_are_left_where_they_are() -> None:
-    desk, target = Generations(), Target()
-    await desk.restore(target, rate=1e12)
+    stage, target = Stage(), Target()
+    await stage.restore(target, rate=1e12)
     assert len(target.spans) == 1
-    assert await desk.restore(target, rate=1e12) == 3
+    assert await stage.restore(target, rate=1e12) == 3
     assert len(target.spans) == 1
-    assert desk.misses("slower") == 1
-    await desk.restore(target, rate=1e-3)
+    assert stage.misses("slower") == 1
+    await stage.restore(target, rate=1e-3)
     assert len(target.spans) == 2
 
 
 async def test_a_lookup_that_comes_too_late_or_fails_is_a_miss_and_the_next_is_left_out() -> None:
-    late = Generations(patience=0.001)
+    late = Stage(patience=0.001)
     assert await late.restore(Target(pause=30.0)) == 3
     assert late.misses("late") == 1
-    down, target = Generations(), Target()
+    down, target = Stage(), Target()
     down.store.down = True
     assert await down.restore(target) == 0
     assert down.misses("failed") == 1

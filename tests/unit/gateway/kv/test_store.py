@@ -1,19 +1,19 @@
 """A block's key says everything it depends on, and a sequence's keys do not change as it grows."""
 
-from gateway.kv.store import Chain
+from gateway.kv.store import SequenceBlocks
 from specdec.rules.blocks import chain, root
 
 TOKENS = tuple(range(200))
 
 
 def keys(fingerprint: str = "f", domain: str = "d", tokens: tuple[int, ...] = TOKENS, size: int = 64) -> list[str]:
-    return [block.key for block in Chain(fingerprint, domain, size).grow(tokens)]
+    return [block.key for block in SequenceBlocks(fingerprint, domain, size).grow(tokens)]
 
 
 def test_a_sequence_has_the_same_blocks_however_it_grows() -> None:
-    grown = Chain("f", "d", 64)
+    grown = SequenceBlocks("f", "d", 64)
     found = [block for stop in range(0, 201, 7) for block in grown.grow(TOKENS[:stop])]
-    assert found == Chain("f", "d", 64).grow(TOKENS)
+    assert found == SequenceBlocks("f", "d", 64).grow(TOKENS)
     assert [(block.start, block.stop) for block in found] == [(0, 64), (64, 128), (128, 192)]
     assert grown.grow(TOKENS[:196]) == []
 

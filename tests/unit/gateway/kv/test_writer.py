@@ -9,40 +9,9 @@ from prometheus_client import CollectorRegistry
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block
 from gateway.kv.writer import KvWriter, Offer
-from gateway.tasks import end
-from specdec.errors import NoVerifier, SessionStoreDown
-
-
-class Store:
-    """A BlockStore in memory."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[str, bytes] = {}
-        self.down = False
-        self.touched: list[tuple[str, int]] = []
-
-    async def sizes(self, keys: Sequence[str]) -> list[int]:
-        if self.down:
-            raise SessionStoreDown("down")
-        return [len(self.blocks.get(key, b"")) for key in keys]
-
-    async def get(self, key: str) -> bytes:
-        return self.blocks.get(key, b"")
-
-    async def put(self, domain: str, key: str, value: bytes) -> bool:
-        self.blocks[key] = value
-        return True
-
-    async def touch(self, domain: str, keys: Sequence[str], sizes: Sequence[int]) -> None:
-        self.touched = list(zip(keys, sizes, strict=True))
-
-    async def drop(self, key: str) -> None:
-        del self.blocks[key]
-
-    async def is_full(self, domain: str) -> bool:
-        return domain == "full"
-
-    async def close(self) -> None: ...
+from gateway.tasks import cancel_and_wait
+from specdec.errors import NoVerifier
+from tests.unit.gateway.kv.memory_blocks import MemoryBlocks
 
 
 class Source:
@@ -67,11 +36,11 @@ async def written(writer: KvWriter) -> None:
     task = asyncio.create_task(writer.run())
     for _ in range(50):
         await asyncio.sleep(0)
-    await end(task)
+    await cancel_and_wait(task)
 
 
 async def test_the_oldest_offers_are_dropped_for_new_ones_and_counted() -> None:
-    registry, store, source = CollectorRegistry(), Store(), Source()
+    registry, store, source = CollectorRegistry(), MemoryBlocks(), Source()
     writer = KvWriter(store, KvMetrics(registry), limit=2)
     for start in (0, 16, 32, 48):
         writer.offer(offer(source, start))
@@ -82,7 +51,7 @@ async def test_the_oldest_offers_are_dropped_for_new_ones_and_counted() -> None:
 
 
 async def test_a_block_that_is_stored_is_not_exported_again() -> None:
-    store, source = Store(), Source()
+    store, source = MemoryBlocks(), Source()
     writer = KvWriter(store, KvMetrics(CollectorRegistry()), limit=9)
     for _ in range(2):
         writer.offer(offer(source, 0))
@@ -91,7 +60,7 @@ async def test_a_block_that_is_stored_is_not_exported_again() -> None:
 
 
 async def test_what_cannot_be_stored_is_counted_by_why_and_the_rest_is_stored() -> None:
-    registry, store = CollectorRegistry(), Store()
+    registry, store = CollectorRegistry(), MemoryBlocks()
     source = Source(gone=[0], lost=[16])
     writer = KvWriter(store, KvMetrics(registry), limit=9)
     for start, domain in ((0, "d"), (16, "d"), (32, "full"), (48, "d")):
@@ -104,7 +73,7 @@ async def test_what_cannot_be_stored_is_counted_by_why_and_the_rest_is_stored() 
 
 
 async def test_a_store_that_comes_back_is_written_to_again() -> None:
-    store, source = Store(), Source()
+    store, source = MemoryBlocks(), Source()
     writer = KvWriter(store, KvMetrics(CollectorRegistry()), limit=9)
     store.down = True
     writer.offer(offer(source, 0))

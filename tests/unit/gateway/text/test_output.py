@@ -19,8 +19,12 @@ def plain(tokens: Sequence[int]) -> list[Origin]:
     return [Origin.PLAIN] * len(tokens)
 
 
+def text(tokens: Sequence[OutputToken]) -> str:
+    return "".join(token.text for token in tokens)
+
+
 def taken(output: OutputText, data: bytes) -> str:
-    return output.take(data, plain(data)).text
+    return text(output.take(data, plain(data)))
 
 
 def test_without_stops_everything_is_released_at_once() -> None:
@@ -30,9 +34,8 @@ def test_without_stops_everything_is_released_at_once() -> None:
 def test_tokens_of_a_character_are_released_together() -> None:
     output = make()
     first, second = "😀".encode()[:2], "😀".encode()[2:]
-    assert output.take(first, plain(first)).released == ()
-    released = output.take(second, plain(second)).released
-    assert [token.text for token in released] == ["", "", "", "😀"]
+    assert output.take(first, plain(first)) == ()
+    assert [token.text for token in output.take(second, plain(second))] == ["", "", "", "😀"]
 
 
 def test_a_token_keeps_its_logprobs_through_holding_back_and_cutting() -> None:
@@ -42,9 +45,7 @@ def test_a_token_keeps_its_logprobs_through_holding_back_and_cutting() -> None:
     released = [
         token
         for start in range(0, len(data), 3)
-        for token in output.take(
-            data[start : start + 3], plain(data[start : start + 3]), scores[start : start + 3]
-        ).released
+        for token in output.take(data[start : start + 3], plain(data[start : start + 3]), scores[start : start + 3])
     ]
     assert [(token.id, token.logprobs) for token in released] == list(zip(data, scores, strict=True))[:-1]
 
@@ -55,8 +56,8 @@ def test_a_stop_across_rounds_is_cut_where_it_begins() -> None:
     assert output.tail == "S"
     assert taken(output, b"TO") == ""
     end = output.take(b"Pxyz", plain(b"Pxyz"))
-    assert (end.text, end.count, end.stop) == ("", 1, "STOP")
-    assert [token.id for token in end.released] == list(b"STOP")
+    assert (text(end), output.length, output.stop) == ("", len(b"abcSTOP"), "STOP")
+    assert [token.id for token in end] == list(b"STOP")
 
 
 def test_a_false_alarm_is_released() -> None:
@@ -72,14 +73,14 @@ def test_the_tokens_of_a_stop_inside_a_token_keep_the_text_before_it() -> None:
 
     output = OutputText(Detokenizer(Words().decode), ["e t", "thr"])
     end = output.take([0, 1], plain([0, 1]))
-    assert end.released == (OutputToken(0, "on", Origin.PLAIN),)
-    assert (end.count, end.stop) == (1, "e t")
+    assert end == (OutputToken(0, "on", Origin.PLAIN),)
+    assert (output.length, output.stop) == (1, "e t")
 
 
 def test_what_was_held_is_released_at_the_end() -> None:
     output = make(["STOP"])
     taken(output, b"abST")
-    assert output.finish().text == "ST"
+    assert text(output.finish()) == "ST"
     assert output.tail == ""
 
 
@@ -87,40 +88,40 @@ def test_half_a_character_at_the_end_is_dropped_and_its_token_kept() -> None:
     output = make()
     taken(output, b"a" + "é".encode()[:1])
     end = output.finish()
-    assert (end.text, [token.id for token in end.released]) == ("", [0xC3])
+    assert (text(end), [token.id for token in end]) == ("", [0xC3])
 
 
 def test_stop_strings_are_not_looked_for_before_min_tokens() -> None:
     output = make(["ab"], min_tokens=3)
     assert taken(output, b"abx") == "abx"
     end = output.take(b"yab", plain(b"yab"))
-    assert (end.text, end.stop) == ("y", "ab")
+    assert (text(end), output.stop) == ("y", "ab")
 
 
 def test_the_end_token_has_no_text_and_is_not_held() -> None:
     output = make()
     end = output.take([97, EOS], plain([97, EOS]))
-    assert [(token.id, token.text) for token in end.released] == [(97, "a"), (EOS, "")]
+    assert [(token.id, token.text) for token in end] == [(97, "a"), (EOS, "")]
 
 
 @given(
-    text=st.text("abé😀", max_size=30),
+    whole=st.text("abé😀", max_size=30),
     stops=st.lists(st.text("abé😀", min_size=1, max_size=4), max_size=3),
     size=st.integers(1, 7),
 )
-def test_any_text_in_any_rounds_is_cut_at_the_first_stop(text: str, stops: list[str], size: int) -> None:
-    data, output = text.encode(), make(stops)
-    shown, tokens, stop, start = "", [], "", 0
-    while start < len(data) and not stop:
+def test_any_text_in_any_rounds_is_cut_at_the_first_stop(whole: str, stops: list[str], size: int) -> None:
+    data, output = whole.encode(), make(stops)
+    shown, tokens, start = "", [], 0
+    while start < len(data) and not output.stop:
         part = data[start : start + size]
-        result = output.take(part, plain(part))
-        shown += result.text
-        tokens += [token.id for token in result.released]
-        stop, start = result.stop, start + result.count
-        assert shown + output.tail == text[: len(shown + output.tail)]
-    if not stop:
+        released = output.take(part, plain(part))
+        shown += text(released)
+        tokens += [token.id for token in released]
+        start = output.length
+        assert shown + output.tail == whole[: len(shown + output.tail)]
+    if not output.stop:
         end = output.finish()
-        shown, tokens = shown + end.text, tokens + [token.id for token in end.released]
-    ends = [(text.find(s) + len(s), text.find(s)) for s in stops if s in text]
-    assert shown == (text[: min(ends)[1]] if ends else text)
+        shown, tokens = shown + text(end), tokens + [token.id for token in end]
+    ends = [(whole.find(s) + len(s), whole.find(s)) for s in stops if s in whole]
+    assert shown == (whole[: min(ends)[1]] if ends else whole)
     assert tokens == list(data[:start])

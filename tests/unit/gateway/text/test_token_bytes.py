@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.text.token_bytes import piece
+from gateway.text.token_bytes import token_bytes
 from tests.tiny_models import END_TOKEN, END_TOKEN_ID, make_tokenizer
 
 
@@ -25,17 +25,17 @@ class Unigram:
 
 def test_every_byte_of_a_byte_level_vocabulary_is_itself() -> None:
     tokenizer = make_tokenizer(320)
-    pieces = [piece(tokenizer, token) for token in range(320)]
-    assert {each for each in pieces if len(each) == 1} == {bytes([byte]) for byte in range(256)}
-    assert pieces[END_TOKEN_ID] == END_TOKEN.encode()
+    found = [token_bytes(tokenizer, token) for token in range(320)]
+    assert {each for each in found if len(each) == 1} == {bytes([byte]) for byte in range(256)}
+    assert found[END_TOKEN_ID] == END_TOKEN.encode()
 
 
 @pytest.mark.parametrize("text", ["naïve 漢字 😀\n\t x", "plain words"])
-def test_the_pieces_of_a_text_are_its_bytes(text: str) -> None:
+def test_the_tokens_of_a_text_are_its_bytes(text: str) -> None:
     tokenizer = make_tokenizer(320)
-    assert b"".join(piece(tokenizer, token) for token in tokenizer.encode(text)) == text.encode()
+    assert b"".join(token_bytes(tokenizer, token) for token in tokenizer.encode(text)) == text.encode()
 
 
 def test_a_word_keeps_the_space_that_decoding_drops() -> None:
-    found = [piece(Unigram(), token) for token in range(len(Unigram.WORDS))]
+    found = [token_bytes(Unigram(), token) for token in range(len(Unigram.WORDS))]
     assert found == [b"<s>", b" the", b" ", b"cat", b"\xf0", b"\n", "\ufffd".encode(), b"  x"]

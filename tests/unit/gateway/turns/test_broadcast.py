@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway.turns.broadcast import Broadcasts
-from gateway.turns.events import Event, Round
+from gateway.turns.events import Event, OutputRound
 from specdec.errors import Draining, InternalError
 from tests.gateway_fakes import until
 
@@ -26,7 +26,7 @@ class Source:
             while not self._end or self.made < self._end:
                 await asyncio.sleep(0)
                 self.made += 1
-                yield Round("", (), (), 0, 0, self.made)
+                yield OutputRound("", (), (), 0, 0, self.made)
             if self._error is not None:
                 raise self._error
         finally:
@@ -37,7 +37,7 @@ async def numbers(events: AsyncGenerator[Event], count: int = 10**6) -> list[int
     found: list[int] = []
     async with aclosing(events):
         async for event in events:
-            assert isinstance(event, Round)
+            assert isinstance(event, OutputRound)
             found.append(event.committed)
             if len(found) == count:
                 break

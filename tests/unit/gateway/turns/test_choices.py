@@ -7,10 +7,12 @@ import pytest
 
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.choices import merged
-from gateway.turns.events import Event, Finished, Round, Started
+from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.statistics import Statistics, total
+from gateway.turns.turn import Turn
 from specdec.errors import FieldInvalid, NoVerifier
 from specdec.rules.params import MAX_SEED, FinishReason, Mode, SamplingParams, Speculation
+from tests.unit.gateway.turns.in_memory import header
 
 SUMMARY = Statistics(Speculation()).summary()
 
@@ -29,12 +31,12 @@ class Generation:
         try:
             if self._fails_at == 0:
                 raise NoVerifier(self._name)
-            yield Started(self._name, 0, "m", (1,), 5, "fp")
+            yield Started(Turn(self._name, "t", 1), header())
             for number in range(1, self._rounds + 1):
                 if number == self._fails_at:
                     raise NoVerifier(self._name)
                 self.given = number
-                yield Round(self._name, (), (), 0, 0, number)
+                yield OutputRound(self._name, (), (), 0, 0, number)
             yield Finished(FinishReason.STOP, self._name, 1, self._rounds, SUMMARY)
         finally:
             self.over = True
@@ -46,10 +48,10 @@ def events(*generations: Generation) -> AsyncGenerator[Event]:
 
 async def test_one_start_then_every_event_with_its_place() -> None:
     found = [event async for event in events(Generation("a", 1), Generation("b", 3), Generation("c", 2))]
-    assert [event.id for event in found if isinstance(event, Started)] == ["a"]
+    assert [event.turn.session_id for event in found if isinstance(event, Started)] == ["a"]
     assert isinstance(found[0], Started)
     for place, (name, rounds) in enumerate([("a", 1), ("b", 3), ("c", 2)]):
-        own = [event for event in found if isinstance(event, Round) and event.choice == place]
+        own = [event for event in found if isinstance(event, OutputRound) and event.choice == place]
         assert [(event.text, event.committed) for event in own] == [(name, n + 1) for n in range(rounds)]
         assert [event.matched_stop for event in found if isinstance(event, Finished) and event.choice == place] == [
             name
@@ -70,7 +72,7 @@ async def test_a_reader_who_leaves_closes_all() -> None:
     running = [Generation(name, 50) for name in "abc"]
     async with aclosing(events(*running)) as stream:
         async for event in stream:
-            if isinstance(event, Round):
+            if isinstance(event, OutputRound):
                 break
     assert all(each.over for each in running)
 

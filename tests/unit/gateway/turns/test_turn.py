@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.http.cursor import cursor, idempotency_key, received
-from gateway.http.shape import Shape
 from gateway.request import MAX_CHOICES, MAX_NAME, GenerationRequest, TextPrompt, tenant_of
 from gateway.store.sessions import StoredRound
-from gateway.turns.events import Round
-from gateway.turns.plan import Plan
+from gateway.turns.events import OutputRound
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import (
     Header,
@@ -23,48 +21,54 @@ from gateway.turns.turn import (
     round_from,
     session_id_for,
 )
-from gateway.verifiers.verifier import VerifiedRound
 from specdec.errors import FieldInvalid, GenerationNotFound, InternalError
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall, Round, Timing
 from tests.gateway_fakes import ByteTokenizer
 
-PLAN = Plan(
-    prompt=(1, 2, 3),
+CALL = GenerationCall(
+    tokens=(1, 2, 3),
+    prompt_len=3,
     sampling=SamplingParams(temperature=0.1, seed=2**62 + 1, logit_bias={7: -1.5}, end_token_ids=(256,)),
     max_tokens=50,
     stop_token_ids=(256, 9),
     speculation=Speculation(Mode.COUPLED, 3),
-    stop=("lo, w", "é"),
-    logprobs=None,
 )
-HEADER = Header(PLAN, "demo", "fp", 17, "openai chat", True)
+HEADER = Header(CALL, ("lo, w", "é"), "demo", "fp", 17, answer_format="openai chat", in_session=True)
 TURN = Turn("0" * 32, "t", 2)
 
 
 def test_a_header_comes_back_as_it_was() -> None:
-    assert header_from_bytes(header_to_bytes(HEADER), PLAN.prompt) == HEADER
-    assert b"prompt" not in header_to_bytes(HEADER)
+    assert header_from_bytes(header_to_bytes(HEADER), HEADER.prompt) == HEADER
+    assert b"[1,2,3]" not in header_to_bytes(HEADER)
 
 
-def verified(base: int, text: str, drafted: int, accepted: int) -> VerifiedRound:
+def verified(base: int, text: str, drafted: int, accepted: int) -> Round:
     tokens = tuple(text.encode())
     origins = (Origin.ACCEPTED,) * accepted + (Origin.RECOVERED,) * (len(tokens) - accepted)
-    return VerifiedRound(base, tokens, origins, (65,) * drafted, accepted, verify_seconds=0.5)
+    return Round(
+        base_len=base,
+        tokens=tokens,
+        origins=origins,
+        draft=(65,) * drafted,
+        accepted=accepted,
+        timing=Timing(verify=0.5),
+    )
 
 
-def tell(rounds: list[VerifiedRound]) -> tuple[Transcript, list[VerifiedRound], list[Round]]:
+def transcribed(rounds: list[Round]) -> tuple[Transcript, list[Round], list[OutputRound]]:
     transcript = Transcript(TURN, HEADER, ByteTokenizer().decode)
-    steps = [transcript.take(taken) for taken in rounds]
-    return transcript, [step.verified for step in steps], [step.shown for step in steps]
+    taken = [transcript.take(each) for each in rounds]
+    return transcript, [kept for kept, _ in taken], [shown for _, shown in taken]
 
 
 def test_rounds_read_back_make_the_same_events_as_when_they_ran() -> None:
-    live, kept, shown = tell([verified(3, "Hel", 4, 2), verified(6, "lo, world", 9, 8)])
+    live, kept, shown = transcribed([verified(3, "Hel", 4, 2), verified(6, "lo, world", 9, 8)])
     assert "".join(round_.text for round_ in shown) == "Hel"
     stored = [StoredRound(taken.tokens, taken.finish.value if taken.finish else "", note_of(taken)) for taken in kept]
     bases = [3, 6]
-    again, _, told = tell([round_from(round_, base) for round_, base in zip(stored, bases, strict=True)])
+    again, _, told = transcribed([round_from(round_, base) for round_, base in zip(stored, bases, strict=True)])
     assert told == shown
     assert again.finished() == live.finished()
     assert again.finished().matched_stop == "lo, w"
@@ -77,16 +81,16 @@ def test_log_probabilities_come_back_with_their_tokens_even_infinite_ones() -> N
 
 
 def test_an_end_without_tokens_and_without_a_note_is_told() -> None:
-    transcript, _, _ = tell([verified(3, "lo", 0, 0)])
-    step = transcript.take(round_from(StoredRound((), "stop", b""), 5))
-    assert step.shown.text == "lo"
+    transcript, _, _ = transcribed([verified(3, "lo", 0, 0)])
+    _, shown = transcript.take(round_from(StoredRound((), "stop", b""), 5))
+    assert shown.text == "lo"
     assert transcript.finished().reason is FinishReason.STOP
     assert transcript.finished().summary.num_plain_steps == 1
 
 
 def test_a_round_out_of_place_is_a_bug() -> None:
     with pytest.raises(InternalError):
-        tell([verified(4, "x", 0, 0)])
+        transcribed([verified(4, "x", 0, 0)])
 
 
 def test_a_turn_is_found_by_its_name_and_nothing_else() -> None:
@@ -114,7 +118,12 @@ def ask(**changes: object) -> GenerationRequest:
 
 
 def test_a_digest_is_of_what_is_asked_and_not_of_a_seed_drawn_for_the_caller() -> None:
-    same = [ask(), ask(sampling=SamplingParams(seed=2)), ask(idempotency_key="k"), ask(form="x", resumable=False)]
+    same = [
+        ask(),
+        ask(sampling=SamplingParams(seed=2)),
+        ask(idempotency_key="k"),
+        ask(answer_format="x", resumable=False),
+    ]
     assert len({request.digest for request in same}) == 1
     other = [ask(prompt=TextPrompt("b")), ask(max_tokens=3), ask(user="u"), ask(seeded=True)]
     assert len({request.digest for request in (ask(), *other)}) == 5
@@ -142,12 +151,3 @@ def test_names_have_a_limit() -> None:
     for changes in ({"user": long}, {"idempotency_key": long}):
         with pytest.raises(FieldInvalid):
             ask(**changes)
-
-
-@pytest.mark.parametrize("shape", [Shape(), Shape(chat=True), Shape(True, True, True), Shape(include_usage=True)])
-def test_a_shape_comes_back_from_its_text(shape: Shape) -> None:
-    assert Shape.parse(shape.text()) == shape
-
-
-def test_what_has_no_shape_is_a_completion_with_its_ids() -> None:
-    assert Shape.parse("") == Shape(token_ids=True)

@@ -1,4 +1,4 @@
-"""The bodies of the OpenAI API that the gateway takes, with vLLM's additions and ours, and the value they come to."""
+"""The bodies of the completion endpoints: OpenAI's fields, with vLLM's additions and ours."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,51 +8,49 @@ from gateway.http.body import Body
 from gateway.http.fields import (
     AtLeastOne,
     Choices,
+    ContentField,
     GammaField,
     JustOne,
     JustZero,
     Lenience,
     Logprobs,
-    MinP,
     Natural,
     Nothing,
     Off,
     On,
-    Penalty,
     PromptField,
-    Repetition,
+    Role,
     StopField,
-    Temperature,
-    TopK,
-    TopP,
 )
-from gateway.http.messages import MessageBody, chat_prompt
+from gateway.http.sampling import SamplingBody
 from gateway.priority import PriorityClass
-from gateway.request import MAX_NAME, GenerationRequest, Prompt, random_seed
+from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt
 from specdec.errors import FieldInvalid
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.params import Mode
 
 COMPLETION_TOKENS = 16
-"""Output length of /v1/completions when none is asked for, as OpenAI has it."""
-
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_tokens",
-)
+"""OpenAI's longest output of /v1/completions, in tokens, for a request that names none."""
 
 
 class SpeculationBody(Body):
-    """What speculation may do for this request."""
+    """How speculation is used for this request."""
 
     mode: Literal["off", "rejection", "block", "coupled"] | None = None
     gamma: GammaField = None
     lenience: Lenience | None = None
+
+
+class MessageBody(Body):
+    """One message of a conversation; the empty fields that an earlier answer has beside its content are accepted."""
+
+    role: Role
+    content: ContentField
+    name: None = None
+    refusal: None = None
+    tool_calls: Nothing | None = None
+    function_call: None = None
+    audio: None = None
+    annotations: Nothing | None = None
 
 
 class StreamOptions(Body):
@@ -62,38 +60,28 @@ class StreamOptions(Body):
     include_obfuscation: Off | None = None
 
 
-class GenerationBody(Body):
-    """What both kinds of completion take."""
+class _DefaultOnlyFields(Body):
+    """Fields of both kinds of completion that are known, and supported only at the value that does nothing."""
 
-    default_only: ClassVar[frozenset[str]] = frozenset(
-        {
-            "best_of",
-            "use_beam_search",
-            "include_stop_str_in_output",
-            "skip_special_tokens",
-            "spaces_between_special_tokens",
-            "priority",
-            "echo",
-        }
-    )
+    best_of: JustOne | None = None
+    use_beam_search: Off | None = None
+    include_stop_str_in_output: Off | None = None
+    skip_special_tokens: On | None = None
+    spaces_between_special_tokens: On | None = None
+    priority: JustZero | None = None
+    echo: Off | None = None
+
+
+class GenerationBody(SamplingBody, _DefaultOnlyFields):
+    """The fields that both kinds of completion take."""
+
+    default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
 
     model: str | None = None
     max_tokens: AtLeastOne | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
     n: Choices | None = None
-    min_p: MinP | None = None
-    seed: Natural | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Repetition | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: Annotated[list[Natural], Field(min_length=1)] | None = None
-    banned_token_ids: list[Natural] | None = None
     stop: StopField = ()
     stop_token_ids: list[Natural] | None = None
-    min_tokens: Natural | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -109,14 +97,6 @@ class GenerationBody(Body):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    best_of: JustOne | None = None
-    use_beam_search: Off | None = None
-    include_stop_str_in_output: Off | None = None
-    skip_special_tokens: On | None = None
-    spaces_between_special_tokens: On | None = None
-    priority: JustZero | None = None
-    echo: Off | None = None
-
     @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk of counts."""
@@ -125,13 +105,13 @@ class GenerationBody(Body):
     def _request(
         self, prompt: Prompt, request_id: str, limits: tuple[int | None, int | None], logprobs: int | None
     ) -> GenerationRequest:
-        """`limits` are max_tokens and cap_tokens."""
+        """The request; `limits` are its max_tokens and cap_tokens."""
         if self.stream_options is not None and not self.stream:
             raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
         speculation = self.speculation or SpeculationBody()
         return GenerationRequest(
             prompt=prompt,
-            sampling=self._sampling(),
+            sampling=self.sampling(),
             model=self.model or "",
             max_tokens=limits[0],
             cap_tokens=limits[1],
@@ -152,18 +132,6 @@ class GenerationBody(Body):
             cache_salt=self.cache_salt or "",
         )
 
-    def _sampling(self) -> SamplingParams:
-        given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
-        given.setdefault("seed", random_seed())
-        top_k = 0 if self.top_k in (None, -1) else self.top_k
-        return SamplingParams(
-            top_k=top_k or 0,
-            logit_bias=_bias(self.logit_bias or {}),
-            allowed_token_ids=tuple(self.allowed_token_ids or ()),
-            banned_token_ids=tuple(self.banned_token_ids or ()),
-            **given,
-        )
-
 
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
@@ -176,36 +144,14 @@ class CompletionBody(GenerationBody):
     logprobs: Logprobs | None = None
 
     def request(self, request_id: str) -> GenerationRequest:
-        """The value it comes to; raises RequestError."""
+        """The request that the body asks for; raises RequestError."""
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
         return self._request(self.prompt, request_id, (self.max_tokens, cap), self.logprobs)
 
 
-class ChatBody(GenerationBody):
-    """POST /v1/chat/completions."""
+class _ChatDefaultOnlyFields(Body):
+    """Fields of chats that are known, and supported only at the value that does nothing."""
 
-    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "functions",
-        "function_call",
-        "response_format",
-        "modalities",
-        "audio",
-        "prediction",
-        "reasoning_effort",
-        "verbosity",
-        "web_search_options",
-        "add_generation_prompt",
-        "continue_final_message",
-        "add_special_tokens",
-    }
-
-    messages: list[MessageBody] = Field(json_schema_extra={"minItems": 1})
-    max_completion_tokens: AtLeastOne | None = None
-    logprobs: bool | None = None
-    top_logprobs: Logprobs | None = None
     tools: Nothing | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
@@ -222,8 +168,19 @@ class ChatBody(GenerationBody):
     continue_final_message: Off | None = None
     add_special_tokens: Off | None = None
 
+
+class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
+    """POST /v1/chat/completions."""
+
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
+
+    messages: list[MessageBody] = Field(json_schema_extra={"minItems": 1})
+    max_completion_tokens: AtLeastOne | None = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
+
     def request(self, request_id: str) -> GenerationRequest:
-        """The value it comes to; raises RequestError."""
+        """The request that the body asks for; raises RequestError."""
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise FieldInvalid("max_tokens and max_completion_tokens differ; give one", "max_completion_tokens")
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
@@ -233,8 +190,7 @@ class ChatBody(GenerationBody):
         return self._request(chat_prompt(self.messages), request_id, (limit, None), logprobs)
 
 
-def _bias(given: dict[str, float]) -> dict[int, float]:
-    for token in given:
-        if not token.isascii() or not token.isdecimal() or len(token) > 10:
-            raise FieldInvalid(f"logit_bias: {token!r} is not a token id", "logit_bias")
-    return {int(token): bias for token, bias in given.items()}
+def chat_prompt(messages: list[MessageBody]) -> ChatPrompt:
+    """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system"."""
+    roles = ("system" if message.role == "developer" else message.role for message in messages)
+    return ChatPrompt(tuple(Message(role, message.content) for role, message in zip(roles, messages, strict=True)))

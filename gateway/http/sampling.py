@@ -1,0 +1,54 @@
+"""The sampling parameters of the HTTP API: OpenAI's, with vLLM's additions and ours. A new one is added here."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from gateway.http.body import Body
+from gateway.http.fields import Natural
+from gateway.request import random_seed
+from specdec.errors import FieldInvalid
+from specdec.rules.params import SamplingParams
+
+
+def _number(**limits: float) -> WithJsonSchema:
+    """What the API's description says of a number; SamplingParams checks the value itself."""
+    return WithJsonSchema({"type": "number", **limits})
+
+
+def _parse_top_k(value: int) -> int:
+    """Read vLLM's -1, which means no limit, as 0."""
+    return 0 if value == -1 else value
+
+
+def _parse_bias(value: dict[str, float]) -> dict[int, float]:
+    for token in value:
+        if not token.isascii() or not token.isdecimal() or len(token) > 10:
+            raise FieldInvalid(f"logit_bias: {token!r} is not a token id", "logit_bias")
+    return {int(token): bias for token, bias in value.items()}
+
+
+class SamplingBody(Body):
+    """The fields of SamplingParams that a caller may set; one that is left out has its default there."""
+
+    temperature: Annotated[float, _number(minimum=0, maximum=2)] | None = None
+    top_p: Annotated[float, _number(exclusiveMinimum=0, maximum=1)] | None = None
+    top_k: Annotated[int, AfterValidator(_parse_top_k), WithJsonSchema({"type": "integer", "minimum": -1})] | None = (
+        None
+    )
+    min_p: Annotated[float, _number(minimum=0, maximum=1)] | None = None
+    seed: Natural | None = None
+    presence_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
+    frequency_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
+    repetition_penalty: Annotated[float, _number(exclusiveMinimum=0, maximum=2)] | None = None
+    logit_bias: Annotated[dict[str, float], AfterValidator(_parse_bias)] | None = None
+    allowed_token_ids: Annotated[list[Natural], Field(min_length=1), AfterValidator(tuple)] | None = None
+    banned_token_ids: Annotated[list[Natural], AfterValidator(tuple)] | None = None
+    min_tokens: Natural | None = None
+
+    def sampling(self) -> SamplingParams:
+        """The value, with a random seed where none is given; raises FieldInvalid."""
+        fields = {name: getattr(self, name) for name in SamplingBody.model_fields}
+        given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+        given.setdefault("seed", random_seed())
+        return SamplingParams(**given)

@@ -1,0 +1,78 @@
+"""From a request to the verifier's call: checked against the model, with every choice the caller left open made."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gateway.request import GenerationRequest, cache_domain, check_ids
+from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge
+from specdec.rules.params import Mode, Speculation
+from specdec.wire.generation import GenerationCall, VerifierInfo
+
+
+def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierInfo, mode: Mode) -> GenerationCall:
+    """The call for the whole generation; session and epoch are filled in when it is sent.
+
+    Args:
+        request: what the caller asked for.
+        prompt: every token before the output: the session's history, then the request's own prompt.
+        info: the model and its limits.
+        mode: the server's verification mode, for a request that names none.
+
+    Raises:
+        TokenOutOfRange: a token id is not in the vocabulary.
+        ContextLengthExceeded: the prompt, or prompt and max_tokens together, do not fit the context.
+        GammaTooLarge: gamma is over the model's limit.
+        FieldInvalid: no token may be drawn, or the mode allows no lenience.
+        FieldRequired: the prompt was tokenized to no token at all.
+    """
+    if not prompt:
+        raise FieldRequired("prompt has no tokens", "prompt")
+    check_ids(prompt, "prompt", info.vocab_size)
+    check_ids(request.stop_token_ids, "stop_token_ids", info.vocab_size)
+    for name, ids in request.sampling.named_ids.items():
+        check_ids(tuple(ids), name, info.vocab_size)
+    if request.gamma is not None and request.gamma > info.gamma_max:
+        raise GammaTooLarge(f"gamma must be at most {info.gamma_max}, got {request.gamma}", "speculation.gamma")
+    ends = () if request.ignore_eos else info.end_token_ids
+    stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
+    sampling = replace(request.sampling, end_token_ids=stop_token_ids)
+    sampling.check_choice(info.vocab_size)
+    return GenerationCall(
+        tokens=tuple(prompt),
+        prompt_len=len(prompt),
+        sampling=sampling,
+        max_tokens=_max_tokens(request, len(prompt), info.context_length),
+        stop_token_ids=stop_token_ids,
+        speculation=Speculation(_mode(request, mode), request.gamma, request.lenience),
+        logprobs=request.logprobs,
+        priority=request.priority.level,
+        cache_salt=cache_domain(request.tenant, request.cache_salt),
+    )
+
+
+def _mode(request: GenerationRequest, default: Mode) -> Mode:
+    """The verification mode of a request.
+
+    A seeded request wants the same tokens again: in coupled mode, as without drafts, they depend on the seed and the
+    target model alone, not on which drafts arrived in time.
+    """
+    if request.mode is None and request.seeded and default is not Mode.OFF:
+        return Mode.COUPLED
+    return request.mode or default
+
+
+def _max_tokens(request: GenerationRequest, prompt: int, context: int) -> int:
+    """The longest output, in tokens; `prompt` and `context` are lengths in tokens, too."""
+    room = context - prompt
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt} tokens; the model's context is {context} tokens, prompt and output together",
+            "prompt",
+        )
+    if request.max_tokens is not None and request.max_tokens > room:
+        raise ContextLengthExceeded(
+            f"max_tokens is {request.max_tokens}, but beside a prompt of {prompt} tokens "
+            f"the model's context of {context} has room for {room}",
+            "max_tokens",
+        )
+    return min(room, request.max_tokens or request.cap_tokens or room)

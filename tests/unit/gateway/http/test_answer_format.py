@@ -1,0 +1,17 @@
+"""The format of an answer is kept as text with its generation."""
+
+import pytest
+
+from gateway.http.answer_format import AnswerFormat
+
+
+@pytest.mark.parametrize(
+    "given",
+    [AnswerFormat(), AnswerFormat(chat=True), AnswerFormat(True, True, True), AnswerFormat(include_usage=True)],
+)
+def test_a_format_comes_back_from_its_text(given: AnswerFormat) -> None:
+    assert AnswerFormat.parse(given.text()) == given
+
+
+def test_without_a_format_an_answer_is_a_completion_with_its_ids() -> None:
+    assert AnswerFormat.parse("") == AnswerFormat(token_ids=True)

@@ -1,0 +1,53 @@
+"""Services whose store and verifiers are in this process, and one turn to open in the store."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from gateway.config import GatewaySettings, TokenizerSettings
+from gateway.drain import Drain
+from gateway.metrics import GatewayMetrics
+from gateway.turns.services import Services
+from gateway.turns.turn import Header, Turn, header_to_bytes
+from gateway.verifiers.balancer import VerifierPool
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall
+from tests.gateway_fakes import EOS, ByteTokenizer, MemorySessionStore, ScriptedVerifier
+
+PROMPT = tuple(b"Say it")
+TURN = Turn("0" * 32, "t", 1)
+
+
+def services(*verifiers: ScriptedVerifier, owner: str = "me", **settings: Any) -> Services:
+    """The parts of a gateway over those verifiers, or over one; every gateway has a store of its own at first."""
+    metrics = GatewayMetrics(CollectorRegistry())
+    values = {"grace": 0.0, "store_patience": 0.0} | settings
+    return Services(
+        tokenizer=ByteTokenizer(),
+        pool=VerifierPool(verifiers or (ScriptedVerifier(),), ByteTokenizer.fingerprint, metrics),
+        sessions=MemorySessionStore(),
+        drain=Drain(metrics),
+        metrics=metrics,
+        settings=GatewaySettings(model=TokenizerSettings(path=Path("models/bytes")), **values),
+        owner=owner,
+    )
+
+
+def header(stop: Sequence[str] = (), resumable: bool = True) -> Header:
+    """The header of a turn on PROMPT."""
+    call = GenerationCall(
+        tokens=PROMPT,
+        prompt_len=len(PROMPT),
+        sampling=SamplingParams(seed=7),
+        max_tokens=50,
+        stop_token_ids=(EOS,),
+        speculation=Speculation(Mode.REJECTION),
+    )
+    return Header(call, tuple(stop), "bytes", "fp_test", 0, resumable=resumable)
+
+
+async def open_turn(store: MemorySessionStore, head: Header) -> None:
+    """Open TURN with that header."""
+    await store.open(TURN.session_id, "r", PROMPT, header_to_bytes(head), head.system_fingerprint, TURN.tenant)
