@@ -1,9 +1,11 @@
-"""How property tests run: without a clock, in CI with the same examples every time; and kernels, without a GPU."""
+"""Settings of every test run: property tests without a clock, kernels without a GPU, and the fixtures of all rooms."""
 
 import os
 import shutil
 
 from hypothesis import settings
+
+pytest_plugins = ["tests.integration.sessions.server"]
 
 settings.register_profile("explore", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

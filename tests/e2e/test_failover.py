@@ -12,7 +12,6 @@ from openai import OpenAI
 from redis import Redis
 
 from tests.e2e.conftest import System, running_system
-from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture
 from tests.integration.sessions.server import Server
 
 REQUEST: dict[str, Any] = {"model": "demo", "prompt": "import os\nimport sys\n\n\ndef main(", "max_tokens": 300}
@@ -48,7 +47,7 @@ def test_a_killed_verifier_costs_no_token_and_repeats_none(
 def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(
     tmp_path: Path,
     system: System,
-    server: Server,  # noqa: F811
+    server: Server,
 ) -> None:
     extras = {"ignore_eos": True, "return_token_ids": True}
     undisturbed = OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)

@@ -20,7 +20,6 @@ from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient
 from protos.drafter.v1 import drafter_pb2
 from tests.gateway_fakes import MemorySessionStore
-from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture
 from tests.integration.sessions.server import Server
 from tests.integration.verifier.conftest import Target, load_target
 from tests.integration.verifier.scripted_drafter import RunningDrafter, ScriptedDrafter, Seen, drafts
@@ -127,7 +126,7 @@ def kv_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-async def here(target: Target, server: Server, kv_settings: dict[str, Any]) -> AsyncIterator[Stage]:  # noqa: F811
+async def here(target: Target, server: Server, kv_settings: dict[str, Any]) -> AsyncIterator[Stage]:
     """Two verifiers that draft with an oracle, and a gateway over both."""
 
     reference = [*PROMPT, *target.greedy(PROMPT, LENGTH)]

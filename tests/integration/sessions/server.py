@@ -1,12 +1,17 @@
-"""A real session store's server that can be killed and started again on the same folder, and keeps what it said it has.
+"""A pytest plugin: a real server for the session store, which a test can kill and start again on the same folder.
 
 `SPECDEC_TEST_REDIS=/path/to/redis-server` runs these tests against that server; without it, against the one that
 `specdec up` would start.
 """
 
 import os
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
@@ -47,3 +52,14 @@ class Server:
     def kill(self) -> None:
         self._child.process.kill()
         self._child.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One server for a test module, in a private folder."""
+    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
+    try:
+        with Children(grace=5) as children:
+            yield Server(folder, children)
+    finally:
+        shutil.rmtree(folder)
