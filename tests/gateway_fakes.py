@@ -166,12 +166,12 @@ class MemorySessionStore:
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
         await asyncio.sleep(0.005)
 
-    async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
+    async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
         self._up("acquire")
         session = self.sessions[session_id]
         if session.finish:
             raise TurnOver("the turn is done")
-        if session.owner not in ("", owner) and not steal:
+        if session.owner not in ("", owner):
             raise SessionHeld("another gateway has the session", 60.0)
         session.epoch, session.owner = session.epoch + 1, owner
         return Lease(

@@ -87,13 +87,13 @@ ACQUIRE = (
     NOW
     + LEASE
     + r"""
--- ARGV: owner, lease ms, steal ('1' or '0'), turn or ''
+-- ARGV: owner, lease ms, turn or ''
 -- OK epoch n base turn tail drafted accepted | HELD owner ms-left | OVER turn | EXPIRED | NOSESSION
 local m = redis.call('HMGET', KEYS[1], 'own', 'lu', 'ep', 'st', 'turn', 'n')
 if not m[4] then return {'NOSESSION'} end
-if m[4] ~= 'GEN' or (ARGV[4] ~= '' and ARGV[4] ~= m[5]) then return {'OVER', m[5]} end
+if m[4] ~= 'GEN' or (ARGV[3] ~= '' and ARGV[3] ~= m[5]) then return {'OVER', m[5]} end
 if redis.call('STRLEN', KEYS[2]) ~= m[6] * 4 then return {'EXPIRED'} end
-if m[1] ~= '' and m[1] ~= ARGV[1] and tonumber(m[2]) > now and ARGV[3] ~= '1' then
+if m[1] ~= '' and m[1] ~= ARGV[1] and tonumber(m[2]) > now then
   return {'HELD', m[1], tostring(tonumber(m[2]) - now)}
 end
 -- Never below the clock: the epoch keeps rising even after a failover that lost the last writes.

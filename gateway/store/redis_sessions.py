@@ -127,10 +127,10 @@ class RedisSessionStore:
                 return Opened(int(rest[0]), int(rest[1]), SessionState(rest[2].decode()), repeated=True)
         raise redis_replies.open_refusal(word, rest, self._policy.max_tokens)
 
-    async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
+    async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
         """See SessionStore.acquire."""
         which = "" if turn is None else turn
-        word, *rest = await self._scripts.run(lua.ACQUIRE, session_id, owner, self._lease_ms, int(steal), which)
+        word, *rest = await self._scripts.run(lua.ACQUIRE, session_id, owner, self._lease_ms, which)
         match word:
             case b"OK":
                 return redis_replies.lease(rest)

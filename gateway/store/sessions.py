@@ -187,12 +187,12 @@ class SessionStore(Protocol):
             SessionStoreFull: there is no room for new turns; those that run go on.
         """
 
-    async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
+    async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
         """Become the owner of the running turn; from now on every earlier owner is fenced out.
 
         Raises:
             TurnOver: no turn runs, or not the one named.
-            SessionHeld: another owner's lease runs and `steal` is not set.
+            SessionHeld: the lease of another owner runs.
             SessionNotFound: no such session.
             SessionExpired: its tokens are gone.
         """

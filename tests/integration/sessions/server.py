@@ -9,13 +9,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from gateway.store import lua
+from gateway.store.redis_client import connect
+from gateway.store.sessions import Lease, SessionStore
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
 from specdec.cli.valkey import Binary
+from specdec.errors import SessionHeld
 
 
 def binary() -> Binary:
@@ -52,6 +57,18 @@ class Server:
     def kill(self) -> None:
         self._child.process.kill()
         self._child.process.wait()
+
+    async def expire_lease(self, session_id: str) -> None:
+        """End the lease of the session's owner now; a commit or renewal of that owner does not bring it back."""
+        async with connect(self.url) as client:
+            await client.hset(lua.keys(session_id)[0], mapping={"own": "", "lu": "1"})
+
+    async def take_over(self, store: SessionStore, session_id: str, owner: str) -> Lease:
+        """Make `owner` the session's owner, as when the owner before it was silent for longer than its lease."""
+        while True:
+            await self.expire_lease(session_id)
+            with suppress(SessionHeld):  # another took it in between
+                return await store.acquire(session_id, owner)
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ async def test_of_two_owners_only_the_newer_one_writes_and_no_token_is_lost(serv
 
     async def own(name: str, store: RedisSessionStore) -> None:
         for _ in range(10):
-            lease = await store.acquire(sid, name, steal=True)
+            lease = await server.take_over(store, sid, name)
             base = lease.n
             for _ in range(5):
                 token = next(counter)
@@ -114,7 +114,7 @@ async def test_of_two_owners_only_the_newer_one_writes_and_no_token_is_lost(serv
         await gateway.close()
 
 
-async def test_without_stealing_one_owner_keeps_the_other_out(store: RedisSessionStore, sid: str) -> None:
+async def test_one_owner_keeps_the_other_out(store: RedisSessionStore, sid: str) -> None:
     results = await asyncio.gather(store.acquire(sid, "a"), store.acquire(sid, "b"), return_exceptions=True)
     assert sum(isinstance(result, SessionBusy) for result in results) == 1
 

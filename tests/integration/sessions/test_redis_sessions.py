@@ -154,12 +154,15 @@ async def test_acquire_returns_the_whole_state(store: RedisSessionStore, sid: st
     assert (lease.tail, lease.drafted, lease.accepted) == ("é", 4, 1)
 
 
-async def test_a_running_lease_keeps_others_out_until_they_steal(store: RedisSessionStore, sid: str) -> None:
+async def test_a_running_lease_keeps_others_out_until_it_runs_out(
+    store: RedisSessionStore, server: Server, sid: str
+) -> None:
     await _open(store, sid)
     mine = await store.acquire(sid, "a")
     with pytest.raises(SessionBusy, match="another gateway"):
         await store.acquire(sid, "b")
-    assert (await store.acquire(sid, "b", steal=True)).epoch > mine.epoch
+    await server.expire_lease(sid)
+    assert (await store.acquire(sid, "b")).epoch > mine.epoch
 
 
 async def test_an_expired_lease_is_free_to_take(store: RedisSessionStore, server: Server, sid: str) -> None:
@@ -176,11 +179,11 @@ async def test_no_session_cannot_be_acquired(store: RedisSessionStore, sid: str)
         await store.acquire(sid, "a")
 
 
-async def test_renew_is_for_the_current_epoch_only(store: RedisSessionStore, sid: str) -> None:
+async def test_renew_is_for_the_current_epoch_only(store: RedisSessionStore, server: Server, sid: str) -> None:
     await _open(store, sid)
     old = await store.acquire(sid, "a")
     assert await store.renew(sid, old.epoch) is False
-    await store.acquire(sid, "b", steal=True)
+    await server.take_over(store, sid, "b")
     with pytest.raises(Fenced):
         await store.renew(sid, old.epoch)
 
@@ -227,10 +230,10 @@ async def test_a_repeated_commit_writes_so_that_wait_means_something(
         assert int(await client.hget(meta, "lu") or 0) > 0
 
 
-async def test_an_older_owner_is_fenced(store: RedisSessionStore, sid: str) -> None:
+async def test_an_older_owner_is_fenced(store: RedisSessionStore, server: Server, sid: str) -> None:
     await _open(store, sid)
     old = await store.acquire(sid, "a")
-    await store.acquire(sid, "b", steal=True)
+    await server.take_over(store, sid, "b")
     with pytest.raises(Fenced):
         await store.commit(_round(sid, old.epoch, 3, 10))
     assert await store.tokens(sid) == [1, 2, 3]
