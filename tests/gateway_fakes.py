@@ -67,10 +67,6 @@ class MemorySession:
     epoch: int = 0
     owner: str = ""
     finish: str = ""
-    texts: list[str] = field(default_factory=list)
-    tail: str = ""
-    drafted: int = 0
-    accepted: int = 0
     cancelled: bool = False
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it was cancelled in the way that its owner hears of at once."""
@@ -174,15 +170,7 @@ class MemorySessionStore:
         if session.owner not in ("", owner):
             raise SessionHeld("another gateway has the session", 60.0)
         session.epoch, session.owner = session.epoch + 1, owner
-        return Lease(
-            epoch=session.epoch,
-            n=len(session.tokens),
-            base=session.base,
-            turn=session.turn,
-            tail=session.tail,
-            drafted=session.drafted,
-            accepted=session.accepted,
-        )
+        return Lease(session.epoch, len(session.tokens))
 
     async def commit(self, commit: Commit) -> Committed:
         self._up("commit")
@@ -193,10 +181,7 @@ class MemorySessionStore:
             raise SessionDiverged("the round does not continue the log")
         session.tokens += commit.tokens
         session.stored.append(StoredRound(tuple(commit.tokens), commit.finish, commit.note))
-        session.texts.append(commit.text)
-        session.tail, session.finish = commit.tail, commit.finish
-        session.drafted += commit.drafted
-        session.accepted += commit.accepted
+        session.finish = commit.finish
         if commit.finish:
             session.owner = ""
         return Committed(len(session.tokens), session.cancelled)

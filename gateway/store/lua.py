@@ -5,7 +5,7 @@ KEYS: 1 meta hash, 2 token log (int32 little-endian), 3 output stream, 4 request
 5 stream with an entry for each turn that its owner was asked to end; they share one hash tag. 6 is of all sessions:
 session id -> when the lease of its running turn ends, unless that was given back. Meta fields: turn, st (GEN or DONE),
 n and base (token counts), ep, own and lu (epoch, owner, and end of its lease in server ms), fp (model), ten (tenant),
-ttl (ms), tail, dr, ac, fin, cx (cancel asked for). Meta outlives the log, so that what expired is told from what never
+ttl (ms), fin, cx (cancel asked for). Meta outlives the log, so that what expired is told from what never
 was.
 
 The stream holds the last two turns. Its ids are turn-position: 2n after the round that made the log n tokens long,
@@ -67,14 +67,14 @@ if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= turn then return {'CONFLICT', tostring
 if len + #ARGV[3] > tonumber(ARGV[8]) then return {'TOOLONG', tostring(len / 4)} end
 local n = (len + #ARGV[3]) / 4
 if m[2] == 'GEN' then
-  redis.call('XADD', KEYS[3], turn .. '-' .. (len / 2 + 1), 't', '', 'x', '', 'f', 'stop', 'r', '')
+  redis.call('XADD', KEYS[3], turn .. '-' .. (len / 2 + 1), 't', '', 'f', 'stop', 'r', '')
   redis.call('HSET', KEYS[1], 'ep', string.format('%.0f', (m[8] or 0) + 1))
 end
 turn = turn + 1
 redis.call('XADD', KEYS[3], turn .. '-' .. 2 * n, 'p', ARGV[4])
 redis.call('APPEND', KEYS[2], ARGV[3])
 redis.call('HSET', KEYS[1], 'turn', turn, 'st', 'GEN', 'n', n, 'base', n, 'fp', ARGV[5], 'ten', ARGV[6], 'ttl', ttl,
-  'own', '', 'dr', 0, 'ac', 0, 'fin', '', 'tail', '', 'cx', '')
+  'own', '', 'fin', '', 'cx', '')
 indexed(lease(ARGV[11]))  -- here, so that no moment is left in which a turn runs and cannot be found
 redis.call('HSET', KEYS[4], ARGV[1], turn .. ' ' .. n .. ' ' .. ARGV[9])
 redis.call('XTRIM', KEYS[3], 'MINID', (turn - 1) .. '-0')
@@ -88,7 +88,7 @@ ACQUIRE = (
     + LEASE
     + r"""
 -- ARGV: owner, lease ms, turn or ''
--- OK epoch n base turn tail drafted accepted | HELD owner ms-left | OVER turn | EXPIRED | NOSESSION
+-- OK epoch n | HELD owner ms-left | OVER turn | EXPIRED | NOSESSION
 local m = redis.call('HMGET', KEYS[1], 'own', 'lu', 'ep', 'st', 'turn', 'n')
 if not m[4] then return {'NOSESSION'} end
 if m[4] ~= 'GEN' or (ARGV[3] ~= '' and ARGV[3] ~= m[5]) then return {'OVER', m[5]} end
@@ -100,8 +100,7 @@ end
 local epoch = string.format('%.0f', math.max(tonumber(m[3] or '0') + 1, t[1] * 1000000 + t[2]))
 redis.call('HSET', KEYS[1], 'own', ARGV[1], 'ep', epoch)
 indexed(lease(ARGV[2]))
-local s = redis.call('HMGET', KEYS[1], 'n', 'base', 'turn', 'tail', 'dr', 'ac')
-return {'OK', epoch, s[1], s[2], s[3], s[4], s[5], s[6]}
+return {'OK', epoch, m[6]}
 """
 )
 
@@ -111,7 +110,7 @@ COMMIT = (
     + UNINDEXED
     + TTL
     + r"""
--- ARGV: epoch, base, tokens, text, tail, drafted, accepted, finish or '', lease ms, note
+-- ARGV: epoch, base, tokens, finish or '', lease ms, note
 -- OK n cancel | DUP n cancel | FENCED epoch | GAP n | MISMATCH n state | CORRUPT n | NOSESSION
 local m = redis.call('HMGET', KEYS[1], 'ep', 'n', 'turn', 'st', 'fin', 'cx', 'ttl')
 if not m[2] then return {'NOSESSION'} end
@@ -119,29 +118,27 @@ if m[1] ~= ARGV[1] then return {'FENCED', m[1] or ''} end
 local n, base, count = tonumber(m[2]), tonumber(ARGV[2]), #ARGV[3] / 4
 if base < n or m[4] ~= 'GEN' then
   local same
-  if count == 0 then same = m[5] == ARGV[8]
+  if count == 0 then same = m[5] == ARGV[4]
   else same = redis.call('GETRANGE', KEYS[2], base * 4, (base + count) * 4 - 1) == ARGV[3] end
   if base + count > n or not same then return {'MISMATCH', m[2], m[4]} end
   -- A retry must write too: WAIT after a read-only script can report an acknowledgement that never happened.
-  lease(ARGV[9])
+  lease(ARGV[5])
   return {'DUP', m[2], m[6]}
 end
 if base > n then return {'GAP', m[2]} end
 if redis.call('STRLEN', KEYS[2]) ~= n * 4 then return {'CORRUPT', m[2]} end
 -- XADD first: it alone can be refused (memory, or an id that does not rise). An end without tokens has an odd id.
 local id = m[3] .. '-' .. (2 * (n + count) + (count == 0 and 1 or 0))
-redis.call('XADD', KEYS[3], id, 't', ARGV[3], 'x', ARGV[4], 'f', ARGV[8], 'r', ARGV[10])
+redis.call('XADD', KEYS[3], id, 't', ARGV[3], 'f', ARGV[4], 'r', ARGV[6])
 redis.call('APPEND', KEYS[2], ARGV[3])
 n = n + count
-redis.call('HSET', KEYS[1], 'n', n, 'tail', ARGV[5])
-lease(ARGV[9])
-redis.call('HINCRBY', KEYS[1], 'dr', ARGV[6])
-redis.call('HINCRBY', KEYS[1], 'ac', ARGV[7])
-if ARGV[8] ~= '' then
-  redis.call('HSET', KEYS[1], 'st', 'DONE', 'fin', ARGV[8], 'own', '')
+redis.call('HSET', KEYS[1], 'n', n)
+lease(ARGV[5])
+if ARGV[4] ~= '' then
+  redis.call('HSET', KEYS[1], 'st', 'DONE', 'fin', ARGV[4], 'own', '')
   unindexed()
 end
-expire(m[7], ARGV[8] == '' and ARGV[9] or 0)
+expire(m[7], ARGV[4] == '' and ARGV[5] or 0)
 return {'OK', tostring(n), m[6]}
 """
 )
@@ -178,7 +175,7 @@ if m[4] ~= '' and tonumber(m[5]) > now then
   redis.call('HSET', KEYS[1], 'cx', '1')
   return {'OK'}
 end
-redis.call('XADD', KEYS[3], m[2] .. '-' .. (2 * m[6] + 1), 't', '', 'x', '', 'f', 'stop', 'r', '')
+redis.call('XADD', KEYS[3], m[2] .. '-' .. (2 * m[6] + 1), 't', '', 'f', 'stop', 'r', '')
 redis.call('HSET', KEYS[1], 'st', 'DONE', 'fin', 'stop', 'own', '', 'ep', string.format('%.0f', (m[7] or 0) + 1))
 unindexed()
 return {'OK'}

@@ -1,7 +1,7 @@
 """From the replies of the session scripts to values, or to the errors they stand for."""
 
 from gateway.store.redis_scripts import Reply
-from gateway.store.sessions import Lease, SessionState, SessionView, StoredRound, TurnView
+from gateway.store.sessions import SessionState, SessionView, StoredRound, TurnView
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,
@@ -14,12 +14,6 @@ from specdec.errors import (
     SpecdecError,
 )
 from specdec.wire.tokens import tokens_from_bytes
-
-
-def lease(fields: Reply) -> Lease:
-    """Of ACQUIRE's OK."""
-    epoch, n, base, turn, tail, drafted, accepted = fields
-    return Lease(int(epoch), int(n), int(base), int(turn), tail.decode(), int(drafted), int(accepted))
 
 
 def session_view(fields: Reply) -> SessionView:

@@ -133,7 +133,7 @@ class RedisSessionStore:
         word, *rest = await self._scripts.run(lua.ACQUIRE, session_id, owner, self._lease_ms, which)
         match word:
             case b"OK":
-                return redis_replies.lease(rest)
+                return Lease(epoch=int(rest[0]), n=int(rest[1]))
             case b"OVER":
                 raise TurnOver(f"turn {int(rest[0])} is the last, and done or not the one asked for")
             case b"HELD":
@@ -205,9 +205,8 @@ class RedisSessionStore:
         return None
 
     async def _commit(self, commit: Commit) -> Committed:
-        counts = (commit.drafted, commit.accepted, commit.finish, self._lease_ms, commit.note)
-        what = (commit.epoch, commit.base, tokens_to_bytes(commit.tokens), commit.text, commit.tail)
-        word, *rest = await self._scripts.run_durably(lua.COMMIT, commit.session_id, *what, *counts)
+        what = (commit.epoch, commit.base, tokens_to_bytes(commit.tokens), commit.finish, self._lease_ms, commit.note)
+        word, *rest = await self._scripts.run_durably(lua.COMMIT, commit.session_id, *what)
         match word:
             case b"OK" | b"DUP":
                 return Committed(int(rest[0]), rest[1] == b"1")

@@ -40,13 +40,6 @@ class Lease:
     """Fencing number: higher than that of every earlier owner."""
     n: int
     """Committed tokens, prompt included."""
-    base: int
-    """Index of the turn's first output token."""
-    turn: int
-    tail: str
-    """Text committed but held back."""
-    drafted: int
-    accepted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +55,6 @@ class Commit:
     base: int
     """Committed length this round continues."""
     tokens: Sequence[int]
-    text: str = ""
-    """Text this round releases."""
-    tail: str = ""
-    """Text held back after it."""
-    drafted: int = 0
-    accepted: int = 0
     finish: str = ""
     """Why the turn ends; empty while it goes on."""
     note: bytes = b""

@@ -18,8 +18,6 @@ class Step:
 
     verified: VerifiedRound
     """As it is to be committed: cut where the output ends."""
-    tail: str
-    """Text held back after it."""
     shown: Round
 
 
@@ -64,7 +62,7 @@ class Transcript:
         self.tokens += kept.tokens
         if verified.tokens:
             self._statistics.add(len(kept.draft), kept.accepted, kept.fallback_reason)
-        return Step(kept, self._text.tail, self._round(kept, (*taken.released, *rest.released)))
+        return Step(kept, self._round(kept, (*taken.released, *rest.released)))
 
     def started(self) -> Started:
         """The first event."""

@@ -95,10 +95,6 @@ class TurnRunner:
             epoch=self._session.epoch,
             base=verified.base_len,
             tokens=verified.tokens,
-            text=step.shown.text,
-            tail=step.tail,
-            drafted=len(verified.draft),
-            accepted=verified.accepted,
             finish=verified.finish.value if verified.finish else "",
             note=note_of(verified),
         )

@@ -38,7 +38,7 @@ async def _open(store: SessionStore, sid: str, request: str = "r1", **changes: A
 
 
 def _round(sid: str, epoch: int, base: int, *tokens: int, finish: str = "") -> Commit:
-    return Commit(sid, epoch, base, tokens, text="x", tail="é", drafted=4, accepted=1, finish=finish)
+    return Commit(sid, epoch, base, tokens, finish=finish)
 
 
 async def _finish_turn(store: SessionStore, sid: str) -> int:
@@ -144,14 +144,15 @@ async def test_a_turn_needs_tokens(store: RedisSessionStore, sid: str) -> None:
 # acquire, renew, release
 
 
-async def test_acquire_returns_the_whole_state(store: RedisSessionStore, sid: str) -> None:
+async def test_an_owner_that_takes_it_again_has_a_newer_epoch_and_the_length_of_the_log(
+    store: RedisSessionStore, sid: str
+) -> None:
     await _open(store, sid)
     first = await store.acquire(sid, "a")
     await store.commit(_round(sid, first.epoch, 3, 10, 11))
     lease = await store.acquire(sid, "a")
     assert lease.epoch > first.epoch
-    assert (lease.n, lease.base, lease.turn) == (5, 3, 1)
-    assert (lease.tail, lease.drafted, lease.accepted) == ("é", 4, 1)
+    assert lease.n == 5
 
 
 async def test_a_running_lease_keeps_others_out_until_it_runs_out(
@@ -213,7 +214,6 @@ async def test_the_same_commit_twice_is_the_same_as_once(store: RedisSessionStor
     round_ = _round(sid, lease.epoch, 3, 10, 11)
     assert await store.commit(round_) == await store.commit(round_)
     assert await store.tokens(sid) == [1, 2, 3, 10, 11]
-    assert (await store.acquire(sid, "a")).drafted == 4
 
 
 async def test_a_repeated_commit_writes_so_that_wait_means_something(
