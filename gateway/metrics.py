@@ -1,9 +1,9 @@
-"""What the gateway counts. Rates are for the reader to derive: acceptance = accepted / drafted, tokens per round with a
-draft = 1 + accepted / rounds. Verifiers count the same rounds under names of their own, so that no sum counts twice."""
+"""What the gateway counts: requests, latencies, tokens, and what it does about lost owners and verifiers.
+
+What happens inside a round (drafts, acceptance, origins of tokens, phases) is counted by the verifiers alone.
+"""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-from gateway.verifiers.verifier import VerifiedRound
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -36,25 +36,6 @@ class GatewayMetrics:
         )
         self.running = Gauge("specdec_gateway_requests_running", "Generations running.", registry=registry)
         self.tokens = Counter("specdec_tokens", "Tokens, prompt or output.", ("kind",), registry=registry)
-        self.rounds = Counter("specdec_gateway_rounds", "Rounds with a draft.", registry=registry)
-        self.plain_rounds = Counter("specdec_gateway_plain_rounds", "Rounds without a draft.", registry=registry)
-        self.drafted = Counter("specdec_gateway_draft_tokens", "Tokens drafted.", registry=registry)
-        self.accepted = Counter("specdec_gateway_accepted_tokens", "Drafted tokens that were kept.", registry=registry)
-        self.accepted_at = Counter(
-            "specdec_gateway_accepted_tokens_per_pos",
-            "Drafted tokens that were kept, by position in the draft.",
-            ("position",),
-            registry=registry,
-        )
-        self.origins = Counter(
-            "specdec_gateway_tokens_by_origin", "Output tokens by where they came from.", ("origin",), registry=registry
-        )
-        self.fallbacks = Counter(
-            "specdec_gateway_fallback", "Rounds that might have speculated and did not.", ("reason",), registry=registry
-        )
-        self.phase_seconds = Counter(
-            "specdec_gateway_phase_seconds", "Where the time of rounds went.", ("phase",), registry=registry
-        )
         self.verifier_up = Gauge(
             "specdec_verifier_up", "Whether a verifier is ready.", ("verifier",), registry=registry
         )
@@ -73,28 +54,3 @@ class GatewayMetrics:
         self.cancellations = Counter(
             "specdec_cancellations", "Generations that ended early.", ("by",), registry=registry
         )
-
-    def count_round(self, verified: VerifiedRound, accepted: int, kept: int) -> None:
-        """Add one committed round.
-
-        Args:
-            verified: as the verifier reported it.
-            accepted: drafts among the tokens kept.
-            kept: tokens kept.
-        """
-        self.tokens.labels("output").inc(kept)
-        for origin in verified.origins[:kept]:
-            self.origins.labels(origin.value).inc()
-        self.phase_seconds.labels("draft").inc(verified.draft_seconds)
-        self.phase_seconds.labels("queue").inc(verified.queue_seconds)
-        self.phase_seconds.labels("verify").inc(verified.verify_seconds)
-        if verified.fallback_reason:
-            self.fallbacks.labels(verified.fallback_reason).inc()
-        if not verified.draft:
-            self.plain_rounds.inc()
-            return
-        self.rounds.inc()
-        self.drafted.inc(len(verified.draft))
-        self.accepted.inc(accepted)
-        for position in range(accepted):
-            self.accepted_at.labels(str(position)).inc()

@@ -102,9 +102,14 @@ class Stage:
 
     async def say(self, prompt: Sequence[int] = PROMPT, tokens: int = 40, **options: Any) -> list[int]:
         """The output of one greedy generation."""
+        return list((await self.answer(prompt, tokens, **options))["choices"][0]["token_ids"])
+
+    async def answer(self, prompt: Sequence[int], tokens: int, **options: Any) -> dict[str, Any]:
+        """The whole answer to one greedy generation."""
         reply = await self.client.post("/v1/completions", json=asked(prompt, tokens) | options)
         assert reply.status_code == 200, reply.text
-        return list(reply.json()["choices"][0]["token_ids"])
+        answer: dict[str, Any] = reply.json()
+        return answer
 
 
 def asked(prompt: Sequence[int], tokens: int) -> dict[str, Any]:

@@ -468,11 +468,8 @@ async def test_chats_go_through_the_tokenizer() -> None:
     assert bytes(started.prompt_tokens) == b"user: hi\n"
 
 
-async def test_the_counts_of_the_metrics_are_those_of_the_response() -> None:
+async def test_output_tokens_are_counted() -> None:
     stage = Stage()
-    summary = end_of(await stage.run()).summary
-    assert stage.metrics.drafted._value.get() == summary.num_draft_tokens
-    assert stage.metrics.accepted._value.get() == summary.num_accepted_draft_tokens
-    assert stage.metrics.rounds._value.get() == summary.num_spec_steps
+    await stage.run()
     assert stage.metrics.tokens.labels("output")._value.get() == len(output(Script()))
     assert stage.metrics.running._value.get() == 0
