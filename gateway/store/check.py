@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gateway.store.redis_client import ServerFacts
-from gateway.store.redis_room import FULL
+from gateway.store.redis_memory import FULL
 from specdec.serving.checks import Line
 
 NEEDED = (6, 2, 0)

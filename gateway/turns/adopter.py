@@ -6,7 +6,7 @@ import time
 
 import structlog
 
-from gateway.store.orphans import Orphan
+from gateway.store.values import LapsedTurn
 from gateway.turns.ownership import released
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_from_bytes
@@ -34,7 +34,7 @@ class Adopter:
     async def look(self) -> None:
         """Take over what is found; a store that is away has nothing to tell."""
         try:
-            orphans = await self._services.sessions.orphans(LIMIT)
+            orphans = await self._services.sessions.lapsed_turns(LIMIT)
         except SessionStoreDown:
             return
         for orphan in orphans:
@@ -49,7 +49,7 @@ class Adopter:
             self._services.metrics.orphans.labels(outcome).inc()
             _log.info("turn_adopted", generation=turn.name, outcome=outcome, silent=round(orphan.silent, 3))
 
-    async def _adopt(self, turn: Turn, orphan: Orphan) -> str:
+    async def _adopt(self, turn: Turn, orphan: LapsedTurn) -> str:
         services = self._services
         view = await services.sessions.read(turn.session_id, turn.tenant, turn.number)
         left = self._patience(header_from_bytes(view.params, view.prompt), orphan)
@@ -63,6 +63,6 @@ class Adopter:
         services.live.start(turn.name, telling.events(), services.settings.grace).expect_reader(left)
         return "continued"
 
-    def _patience(self, header: Header, orphan: Orphan) -> float:
+    def _patience(self, header: Header, orphan: LapsedTurn) -> float:
         """Seconds for which its caller may still come back: nobody knew of the loss before the lease ran out."""
         return self._services.settings.grace - orphan.silent if header.resumable else 0.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from gateway.request import GenerationRequest, new_id, tenant_of
-from gateway.store.sessions import Opened, TurnView
+from gateway.store.values import Opened, TurnView
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.choices import merged
 from gateway.turns.events import Event, Round
@@ -154,7 +154,7 @@ class Generator:
             plan, fingerprint = await self._plan(request, session_id, added, "")
             return _Draft(session_id, added, self._header(plan, fingerprint, request), request.expect_turn)
         check_session_id(session_id)
-        view = await services.sessions.look(session_id, request.tenant, request.idempotency_key)
+        view = await services.sessions.get(session_id, request.tenant, request.idempotency_key)
         fresh = view.n > 0 and view.request_turn is None
         history = tuple(await services.sessions.tokens(session_id)) if fresh else ()
         added = await services.tokenizer.encode_after(request.prompt, history)

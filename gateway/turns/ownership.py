@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from gateway.metrics import GatewayMetrics
-from gateway.store.retry import patiently
-from gateway.store.sessions import Commit, Lease, SessionStore
+from gateway.store.retry import retry
+from gateway.store.sessions import SessionStore
+from gateway.store.values import Lease, RoundCommit
 from gateway.tasks import end
 from specdec.errors import Fenced, SessionStoreDown, SpecdecError
 
@@ -40,11 +41,11 @@ class OwnedSession:
             SessionStoreDown: the store does not answer.
         """
         with self._metrics.store_seconds.labels("acquire").time():
-            lease = await patiently(lambda: self._sessions.acquire(self.id, self._owner, turn=self._turn), patience)
+            lease = await retry(lambda: self._sessions.acquire(self.id, self._owner, turn=self._turn), patience)
         self.epoch = lease.epoch
         return lease
 
-    async def commit(self, commit: Commit) -> bool:
+    async def commit(self, commit: RoundCommit) -> bool:
         """Write one round.
 
         Returns:
@@ -55,9 +56,9 @@ class OwnedSession:
             SessionStoreDown: the store does not answer.
         """
         with self._metrics.store_seconds.labels("commit").time():
-            committed = await self._sessions.commit(commit)
+            cancelled = await self._sessions.commit(commit)
         self.done = bool(commit.finish)
-        return committed.cancelled
+        return cancelled
 
     @asynccontextmanager
     async def kept(self, lease: float) -> AsyncIterator[None]:
@@ -73,7 +74,7 @@ class OwnedSession:
 
     async def _heed(self) -> None:
         """The short way to be cancelled; what is lost on it, a renewal or commit finds."""
-        await self._sessions.cancelled(self.id, self._turn)
+        await self._sessions.wait_cancelled(self.id, self._turn)
         self.cancelled.set()
 
     async def _renew(self, every: float) -> None:

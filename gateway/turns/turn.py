@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from gateway.store.sessions import StoredRound
+from gateway.store.values import StoredRound
 from gateway.turns.plan import Plan
 from gateway.verifiers.verifier import VerifiedRound
 from specdec.errors import GenerationNotFound, SessionNotFound

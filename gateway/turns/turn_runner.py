@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from gateway.turns.events import Round
 from gateway.turns.interruption import until_set
 from gateway.turns.ownership import OwnedSession
@@ -90,7 +90,7 @@ class TurnRunner:
 
     async def _store(self, step: Step) -> bool:
         verified = step.verified
-        commit = Commit(
+        commit = RoundCommit(
             session_id=self._session.id,
             epoch=self._session.epoch,
             base=verified.base_len,

@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 import structlog
 
-from gateway.store.retry import patiently
-from gateway.store.sessions import TurnView
+from gateway.store.retry import retry
+from gateway.store.values import TurnView
 from gateway.turns.events import Event, Round
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
@@ -112,7 +112,7 @@ class TurnStream:
 
     async def _read(self, after: int | None) -> TurnView:
         sessions, turn = self._services.sessions, self._turn
-        return await patiently(
+        return await retry(
             lambda: sessions.read(turn.session_id, turn.tenant, turn.number, after),
             self._services.settings.store_patience,
         )

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config import DrainSettings
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.store.sessions import Commit, SessionState
+from gateway.store.values import RoundCommit, SessionState
 from gateway.tasks import end
 from gateway.turns.turn import note_of
 from gateway.verifiers.verifier import VerifiedRound
@@ -91,7 +91,7 @@ async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_
     lease = await server.take_over(thief, sid, "thief")
     for base, token in enumerate(b"!?", start=lease.n):
         stolen = VerifiedRound(base, (token,), (Origin.PLAIN,))
-        await thief.commit(Commit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
+        await thief.commit(RoundCommit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
     await thief.release(sid, lease.epoch)
     await thief.close()
     await listening
@@ -110,7 +110,7 @@ async def test_a_turn_whose_gateway_fell_silent_is_finished_by_another_before_it
     await server.take_over(dead, sid, "dead")
     listening.cancel()
     async with asyncio.timeout(20):
-        while (await dead.look(sid, "default")).state is SessionState.GENERATING:  # noqa: ASYNC110 - in the server
+        while (await dead.get(sid, "default")).state is SessionState.GENERATING:  # noqa: ASYNC110 - in the server
             await asyncio.sleep(0.02)
     await dead.close()
     await pair[1].resume(heard)

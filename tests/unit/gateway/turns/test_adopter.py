@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
-from gateway.store.orphans import Orphan
+from gateway.store.values import LapsedTurn
 from gateway.turns.adopter import Adopter
 from gateway.turns.plan import Plan
 from gateway.turns.services import Services
@@ -47,7 +47,7 @@ class Stage:
         plan = Plan(PROMPT, SamplingParams(seed=7), 50, (256,), Speculation(Mode.REJECTION), (), None)
         header = Header(plan, "bytes", "fp_test", 0, resumable=resumable)
         await self.store.open(SESSION, "r", PROMPT, header_to_bytes(header), "fp_test", "t")
-        self.store.orphaned = [Orphan(SESSION, "t", 1, silent)]
+        self.store.lapsed = [LapsedTurn(SESSION, "t", 1, silent)]
 
     async def look(self) -> None:
         await Adopter(self.services).look()
@@ -100,7 +100,7 @@ async def test_our_own_turn_is_left_to_itself() -> None:
     await stage.orphan()
     await stage.look()
     epoch = stage.store.only.epoch
-    stage.store.orphaned = [Orphan(SESSION, "t", 1, 1.0)]
+    stage.store.lapsed = [LapsedTurn(SESSION, "t", 1, 1.0)]
     await stage.look()
     assert stage.store.only.epoch == epoch
     await until(lambda: stage.store.only.finish)
@@ -109,7 +109,7 @@ async def test_our_own_turn_is_left_to_itself() -> None:
 async def test_one_that_cannot_be_read_keeps_nobody_from_the_others() -> None:
     stage = Stage()
     await stage.orphan()
-    stage.store.orphaned.insert(0, Orphan("1" * 32, "t", 1, 1.0))
+    stage.store.lapsed.insert(0, LapsedTurn("1" * 32, "t", 1, 1.0))
     await stage.look()
     await until(lambda: stage.store.only.finish)
 

@@ -274,7 +274,7 @@ async def test_drafts_behind_a_stop_string_are_not_counted_as_accepted() -> None
     assert end.completion_tokens == 3
     assert end.summary.num_draft_tokens == 7
     assert end.summary.num_accepted_draft_tokens == 3
-    (stored,) = stage.store.only.stored
+    (stored,) = stage.store.only.rounds
     assert round_from(stored, stage.store.only.base).accepted == 3
 
 
