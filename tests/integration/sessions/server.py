@@ -16,7 +16,8 @@ import pytest
 
 from gateway.store import lua
 from gateway.store.redis_client import connect
-from gateway.store.sessions import Lease, SessionStore
+from gateway.store.sessions import SessionStore
+from gateway.store.values import Lease
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
 from specdec.cli.valkey import Binary
@@ -62,6 +63,11 @@ class Server:
         """End the lease of the session's owner now; a commit or renewal of that owner does not bring it back."""
         async with connect(self.url) as client:
             await client.hset(lua.keys(session_id)[0], mapping={"own": "", "lu": "1"})
+
+    async def lose_tokens(self, session_id: str) -> None:
+        """Delete the log of a session, as when it expires."""
+        async with connect(self.url) as client:
+            await client.delete(lua.keys(session_id)[1])
 
     async def take_over(self, store: SessionStore, session_id: str, owner: str) -> Lease:
         """Make `owner` the session's owner, as when the owner before it was silent for longer than its lease."""
