@@ -7,7 +7,7 @@ KEYS of a session, which share one hash tag:
 
 1. Meta: a hash. turn (number of the last one), st (its state, GEN or DONE), n (tokens in the log), ep, own and lu
    (epoch, owner, and end of its lease in ms of the server's clock), fp (model), ten (tenant), ttl (ms), fin (finish),
-   cx (1 when a cancellation was requested). It outlives the log, so that an expired session differs from an unknown one.
+   cx (1 when a cancellation was requested). It outlives the log, so that an expired session differs from no session.
 2. Log: all tokens, int32 little-endian.
 3. Output: a stream with the last two turns. Its ids are turn-position: 2n after the round that made the log n tokens
    long, 2n + 1 for an end without tokens. The first entry of a turn is its opening, 2n of its prompt, with the
