@@ -1,4 +1,4 @@
-"""`python -m gateway.ratio_controller --config FILE` controls; `... check --config FILE` looks it over."""
+"""The command `python -m gateway.ratio_controller [serve|check] --config FILE`."""
 
 import asyncio
 import sys

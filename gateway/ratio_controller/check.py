@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.discovery.cluster import connect
-from gateway.ratio_controller.app import reader_of
+from gateway.ratio_controller.app import snapshot_reader
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.scale import DeploymentScale
 from specdec.errors import ConfigError, SpecdecError
@@ -17,10 +17,10 @@ async def check(settings: RatioSettings, write: Callable[[str], object]) -> bool
 
 async def _metrics(settings: RatioSettings) -> Check:
     try:
-        reading = await reader_of(settings.metrics)()
+        snapshot = await snapshot_reader(settings.metrics)()
     except (SpecdecError, OSError) as error:
         return Check.warn("metrics", str(error), "start the services, or set metrics to where their numbers are")
-    return Check.ok("metrics", f"{reading.verifiers} verifiers and {reading.drafters} drafters answer")
+    return Check.ok("metrics", f"{snapshot.verifiers} verifiers and {snapshot.drafters} drafters answer")
 
 
 async def _scale(settings: RatioSettings) -> Check:

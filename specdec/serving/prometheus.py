@@ -3,16 +3,16 @@
 import json
 import urllib.parse
 
-from specdec.serving.readings import (
+from specdec.serving.metrics_snapshot import (
     COUNTERS,
     DRAFTER,
     GAUGES,
     VERIFIER,
+    MetricsSnapshot,
     MetricsUnreadable,
-    Reading,
     Sums,
     fetch,
-    reading_of,
+    snapshot_of,
 )
 
 
@@ -26,7 +26,7 @@ class Prometheus:
         self._matchers = matchers
         self._timeout = timeout
 
-    def read(self) -> Reading:
+    def read(self) -> MetricsSnapshot:
         """The numbers.
 
         Raises:
@@ -34,7 +34,7 @@ class Prometheus:
         """
         counters = {name: self._ask(f"sum(increase({self._series(name)}[{self._window}s]))") for name in COUNTERS}
         gauges = {name: self._ask(f"avg({self._series(name)} > 0)") for name in GAUGES}
-        return reading_of(
+        return snapshot_of(
             Sums(
                 {name: value for name, value in counters.items() if value is not None},
                 {name: value for name, value in gauges.items() if value is not None},

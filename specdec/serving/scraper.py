@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdec.serving.readings import (
+from specdec.serving.metrics_snapshot import (
     COUNTERS,
     DRAFTER,
     GAUGES,
     VERIFIER,
+    MetricsSnapshot,
     MetricsUnreadable,
-    Reading,
     Sums,
     fetch,
-    reading_of,
+    snapshot_of,
 )
 
 
@@ -34,7 +34,7 @@ class Scraper:
         self._timeout = timeout
         self._before: dict[str, _Scrape] = {}
 
-    def read(self, urls: Iterable[str]) -> Reading:
+    def read(self, urls: Iterable[str]) -> MetricsSnapshot:
         """The numbers of the replicas that answer.
 
         Raises:
@@ -48,7 +48,7 @@ class Scraper:
             raise MetricsUnreadable(f"no metrics at {', '.join(asked) or 'no address'}")
         sums = _since(self._before, heard)
         self._before = heard
-        return reading_of(sums)
+        return snapshot_of(sums)
 
     def _scrape(self, url: str) -> _Scrape | None:
         try:

@@ -49,7 +49,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricsSnapshot:
     """The live numbers; None where nothing was counted yet."""
 
     verifiers: int = 0
@@ -71,12 +71,12 @@ class Reading:
     draft_busy: float | None = None
 
 
-def reading_of(sums: Sums) -> Reading:
+def snapshot_of(sums: Sums) -> MetricsSnapshot:
     """The numbers that sums come to."""
     count = sums.counters
     (accepted, recovered, rounds, asked, starved, verified, passes, rows) = (count.get(it, 0.0) for it in COUNTERS[:8])
     (stepped, steps, drafting, batches) = (count.get(it, 0.0) for it in COUNTERS[8:])
-    return Reading(
+    return MetricsSnapshot(
         verifiers=sums.verifiers,
         drafters=sums.drafters,
         alpha=_share(accepted, accepted + recovered),
