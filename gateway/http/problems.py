@@ -15,7 +15,7 @@ from gateway.http.replies import ErrorBody, ErrorDetail
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
 from specdec.errors import InternalError, RequestError, RouteNotFound, SpecdecError
-from specdec.serving.status import row
+from specdec.serving.status import status_of
 
 CLIENT_GONE = 499
 """Status, in counts and logs alone, of a request whose client left."""
@@ -26,14 +26,14 @@ _log = structlog.get_logger()
 
 def error_body(error: SpecdecError) -> ErrorBody:
     """OpenAI's error object."""
-    shown = row(error)
+    shown = status_of(error)
     param = error.param if isinstance(error, RequestError) else ""
     return ErrorBody(error=ErrorDetail(message=error.message, type=shown.type, param=param or None, code=shown.code))
 
 
 def error_response(error: SpecdecError) -> Response:
     """The answer to a request that failed before anything was answered."""
-    shown = row(error)
+    shown = status_of(error)
     headers = {"retry-after": f"{shown.retry_after:.0f}"} if shown.retry_after else {}
     return JSONResponse(error_body(error).model_dump(), status_code=shown.http, headers=headers)
 

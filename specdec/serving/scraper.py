@@ -1,4 +1,4 @@
-"""Readings from the /metrics of each replica."""
+"""Metrics snapshots from the /metrics of each replica."""
 
 import time
 from collections import Counter, defaultdict
@@ -28,7 +28,7 @@ class _Scrape:
 
 
 class Scraper:
-    """Reads the /metrics of each replica; from the second time on, the numbers are those since the time before."""
+    """Reads the /metrics of each replica; from the second time on, the counts are those since the time before."""
 
     def __init__(self, timeout: float = 5.0) -> None:
         self._timeout = timeout
@@ -38,7 +38,7 @@ class Scraper:
         """The numbers of the replicas that answer.
 
         Raises:
-            MetricsUnreadable: none does.
+            MetricsUnreadable: no replica answers.
         """
         asked = sorted(set(urls))
         with ThreadPoolExecutor(max_workers=16) as threads:
@@ -65,7 +65,7 @@ def _since(before: Mapping[str, _Scrape], now: Mapping[str, _Scrape]) -> Sums:
         for name in COUNTERS:
             value = scrape.values.get(name, 0.0)
             earlier = old.get(name, 0.0)
-            counters[name] += value - earlier if value >= earlier else value  # a smaller one has started anew
+            counters[name] += value - earlier if value >= earlier else value  # smaller after a restart
     spans = [scrape.at - before[url].at for url, scrape in now.items() if url in before]
     return Sums(
         counters,
