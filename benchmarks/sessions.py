@@ -23,7 +23,7 @@ from benchmarks.pages import add_out, publish
 from benchmarks.results import Figure, Report, Table
 from gateway.store import lua
 from gateway.store.redis_sessions import RedisSessionStore
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
 
@@ -32,7 +32,6 @@ What a commit costs in a Redis of its own, and beside keys and values in the sam
 session's tokens weigh. Latencies are for comparing the rows with each other."""
 ROUND = (11, 12, 13)
 """Tokens of a round."""
-TEXT = " of words"
 WARM_UP = 0.1
 """Share of the commits that is not counted."""
 
@@ -123,7 +122,7 @@ async def _write(store: RedisSessionStore, commits: int, pause: float) -> list[f
     for index in range(commits):
         await asyncio.sleep(pause)
         began = time.perf_counter()
-        await store.commit(Commit(session, lease.epoch, 3 + index * len(ROUND), ROUND, TEXT, "", 4, 2))
+        await store.commit(RoundCommit(session, lease.epoch, 3 + index * len(ROUND), ROUND))
         times.append(time.perf_counter() - began)
     return times
 
@@ -136,7 +135,7 @@ async def weight(url: str, tokens: int) -> Weight:
         await store.open(session, session, [1, 2, 3], b"{}", "fp", "t")
         lease = await store.acquire(session, "benchmark")
         for index in range(rounds):
-            await store.commit(Commit(session, lease.epoch, 3 + index * len(ROUND), ROUND, TEXT, "", 4, 2))
+            await store.commit(RoundCommit(session, lease.epoch, 3 + index * len(ROUND), ROUND))
         usage = [await redis.memory_usage(key, samples=0) or 0 for key in lua.keys(session)]
     finally:
         await store.close()

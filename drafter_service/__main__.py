@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from drafter_service.config import DrafterSettings
-from specdec.serving.command import Command
+from specdec.serving.command import ServiceCommand
 
 
 async def _serve(settings: DrafterSettings, stop: asyncio.Event) -> None:
@@ -22,7 +22,9 @@ async def _check(settings: DrafterSettings, write: Callable[[str], object]) -> b
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return Command("drafter", "Drafts tokens for verifiers to check.", DrafterSettings, _serve, _check).run(arguments)
+    return ServiceCommand("drafter", "Drafts tokens for verifiers to check.", DrafterSettings, _serve, _check).run(
+        arguments
+    )
 
 
 if __name__ == "__main__":

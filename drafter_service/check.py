@@ -5,22 +5,22 @@ from collections.abc import Callable
 from drafter_service.app import load_drafter
 from drafter_service.config import DrafterSettings
 from specdec.errors import ConfigError
-from specdec.serving.checks import Line, port_line, write_lines
+from specdec.serving.checks import Check, port_check, write_checks
 
 
 def check(settings: DrafterSettings, write: Callable[[str], object]) -> bool:
     """Write one JSON object a line for each thing looked at; False when something must be mended."""
-    lines = [*_model(settings), port_line("http", settings.http), port_line("address", settings.address)]
-    return write_lines(lines, write)
+    lines = [*_model(settings), port_check("http", settings.http), port_check("address", settings.address)]
+    return write_checks(lines, write)
 
 
-def _model(settings: DrafterSettings) -> list[Line]:
+def _model(settings: DrafterSettings) -> list[Check]:
     try:
         info = load_drafter(settings).info
     except ConfigError as error:
-        return [Line("model", "fail", error.message, "set model.path to the folder of a model it can serve")]
+        return [Check.fail("model", error.message, "set model.path to the folder of a model it can serve")]
     step = f"{info.step_seconds * 1000:.1f} ms a step"
     return [
-        Line("model", "ok", f"{settings.model.path} loads, context {info.context_length}, {step}"),
-        Line("tokenizer", "ok", f"{info.vocab_size} ids, fingerprint {info.tokenizer_hash}"),
+        Check.ok("model", f"{settings.model.path} loads, context {info.context_length}, {step}"),
+        Check.ok("tokenizer", f"{info.vocab_size} ids, fingerprint {info.tokenizer_hash}"),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.config import GatewaySettings
-from specdec.serving.command import Command
+from specdec.serving.command import ServiceCommand
 
 
 def _keep_torch_out() -> None:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     _keep_torch_out()
     description = "The public door: OpenAI-compatible HTTP, and gRPC."
-    return Command("gateway", description, GatewaySettings, _serve, _check).run(arguments)
+    return ServiceCommand("gateway", description, GatewaySettings, _serve, _check).run(arguments)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from gateway.request import new_id
 from gateway.rpc import service
 from gateway.rpc.decoding import DecodeInterceptor
 from gateway.store import redis_client
-from gateway.store.check import store_lines
+from gateway.store.check import store_checks
 from gateway.store.pins import Pins, RedisPins
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
@@ -36,7 +36,7 @@ from gateway.turns.services import Services
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
-from specdec.serving.checks import Line
+from specdec.serving.checks import Check, Status
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
@@ -82,18 +82,18 @@ def _policy(settings: GatewaySettings) -> StorePolicy:
 async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> None:
     """Refuse stores that cannot work, and log what is unwise; a store that does not answer yet is not refused."""
     facts: ServerFacts | None = None
-    lines: list[Line] = []
+    lines: list[Check] = []
     try:
         facts = await sessions.server_facts()
-        lines += store_lines(facts, settings.store_replicas)
+        lines += store_checks(facts, settings.store_replicas)
     except SessionStoreDown as error:
         _log.warning("session_store_away", error=error.message)
     if settings.kv.redis_url:
         lines += await block_store.look(settings.kv.redis_url, facts)
     for line in lines:
-        if line.status == "fail":
+        if line.status is Status.FAIL:
             raise ConfigError(f"{line.name}: {line.detail}; {line.remedy}")
-        if line.status == "warn":
+        if line.status is Status.WARN:
             _log.warning("store_unwise", store=line.name, what=line.detail, remedy=line.remedy)
 
 

@@ -1,4 +1,4 @@
-"""What `specdec doctor` asks the gateway: is what its settings name there, and is it what the gateway needs."""
+"""The gateway's own checks, which `specdec doctor` runs: whether what the settings name exists and fits."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.kv import check as block_store
-from gateway.store.check import store_lines
+from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
-from specdec.serving.checks import Line, port_line, write_lines
+from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
 from specdec.serving.tls import Certificates
 
@@ -22,75 +22,75 @@ DISCOVERY_TIMEOUT = 5.0
 
 
 async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bool:
-    """Write one JSON object a line for each thing looked at; False when something must be mended."""
+    """Write each check as a line of JSON; False when one has failed."""
     tokenizer, fingerprint = _tokenizer(settings)
-    lines = [tokenizer]
+    checks = [tokenizer]
     found, addresses = await _discovered(settings)
-    lines += found
-    lines += await _verifiers(settings, addresses, fingerprint)
-    lines += await _stores(settings)
-    lines += [port_line("http", settings.http), port_line("address", settings.address)]
-    return write_lines(lines, write)
+    checks += found
+    checks += await _verifiers(settings, addresses, fingerprint)
+    checks += await _stores(settings)
+    checks += [port_check("http", settings.http), port_check("address", settings.address)]
+    return write_checks(checks, write)
 
 
-def _tokenizer(settings: GatewaySettings) -> tuple[Line, str]:
+def _tokenizer(settings: GatewaySettings) -> tuple[Check, str]:
     try:
         fingerprint = ModelTokenizer.load(settings.model.path).fingerprint
     except ConfigError as error:
-        return Line("tokenizer", "fail", error.message, "set model.path to a folder with the model's tokenizer"), ""
-    return Line("tokenizer", "ok", f"{settings.model.path} loads, fingerprint {fingerprint}"), fingerprint
+        return Check.fail("tokenizer", error.message, "set model.path to a folder with the model's tokenizer"), ""
+    return Check.ok("tokenizer", f"{settings.model.path} loads, fingerprint {fingerprint}"), fingerprint
 
 
-async def _discovered(settings: GatewaySettings) -> tuple[list[Line], list[str]]:
-    """What discovery says now, and the verifiers it finds."""
+async def _discovered(settings: GatewaySettings) -> tuple[list[Check], list[str]]:
+    """The check of discovery, and the addresses of the verifiers that it finds."""
     kind = settings.discovery.kind
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     try:
         endpoints = await first_snapshot(source, DISCOVERY_TIMEOUT)
     except ConfigError as error:
-        return [Line("discovery", "fail", error.message, "run in a pod, or set cluster.kubeconfig")], []
+        return [Check.fail("discovery", error.message, "run in a pod, or set cluster.kubeconfig")], []
     except TimeoutError:
-        return [Line("discovery", "fail", f"no answer from {kind}", "see that it can be reached and allows it")], []
+        return [Check.fail("discovery", f"no answer from {kind}", "see that it can be reached and allows it")], []
     addresses = [endpoint.address for endpoint in endpoints]
     if not addresses:
-        return [Line("discovery", "warn", f"{kind} knows no verifier", "start one, or mend discovery.names")], []
-    return [Line("discovery", "ok", f"{kind}: {', '.join(addresses)}")], addresses
+        return [Check.warn("discovery", f"{kind} knows no verifier", "start one, or mend discovery.names")], []
+    return [Check.ok("discovery", f"{kind}: {', '.join(addresses)}")], addresses
 
 
-async def _verifiers(settings: GatewaySettings, addresses: Iterable[str], fingerprint: str) -> list[Line]:
+async def _verifiers(settings: GatewaySettings, addresses: Iterable[str], fingerprint: str) -> list[Check]:
     try:
         certificates = Certificates.of(settings.tls)
     except ConfigError as error:
-        return [Line("tls", "fail", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
+        return [Check.fail("tls", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
     clients = [VerifierClient(address, certificates) for address in addresses]
     return await asyncio.gather(*(_verifier(client, fingerprint) for client in clients))
 
 
-async def _verifier(client: VerifierClient, fingerprint: str) -> Line:
+async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
     name = f"verifier {client.address}"
     try:
         info = await client.info(VERIFIER_TIMEOUT)
     except (NoVerifier, Draining, DeadlineExceeded) as error:
-        return Line(name, "warn", error.message, "start it, or set verifiers to where it listens")
+        return Check.warn(name, error.message, "start it, or set verifiers to where it listens")
     finally:
         await client.close()
     if fingerprint and info.tokenizer_hash != fingerprint:
         detail = f"its tokenizer is {info.tokenizer_hash}, not this gateway's {fingerprint}"
-        return Line(name, "fail", detail, "give gateway and verifier the same model folder")
-    return Line(name, "ok", f"serves {info.model}, context {info.context_length}, gamma up to {info.gamma_max}")
+        return Check.fail(name, detail, "give gateway and verifier the same model folder")
+    return Check.ok(name, f"serves {info.model}, context {info.context_length}, gamma up to {info.gamma_max}")
 
 
-async def _stores(settings: GatewaySettings) -> list[Line]:
+async def _stores(settings: GatewaySettings) -> list[Check]:
     facts: ServerFacts | None = None
     remedy = "start Redis or Valkey, or set redis_url to it"
     try:
         facts = await _store_facts(settings.redis_url)
-        lines = list(store_lines(facts, settings.store_replicas))
+        checks = list(store_checks(facts, settings.store_replicas))
     except (ConfigError, SessionStoreDown) as error:
-        lines = [Line("session store", "fail", error.message, remedy)]
+        checks = [Check.fail("session store", error.message, remedy)]
     except TimeoutError:
-        lines = [Line("session store", "fail", "it does not answer", remedy)]
-    return [*lines, *await block_store.look(settings.kv.redis_url, facts)] if settings.kv.redis_url else lines
+        checks = [Check.fail("session store", "it does not answer", remedy)]
+    return [*checks, *await block_store.look(settings.kv.redis_url, facts)] if settings.kv.redis_url else checks
 
 
 async def _store_facts(url: str) -> ServerFacts:

@@ -1,5 +1,7 @@
-"""What the gateway counts. Rates are for the reader to derive: acceptance = accepted / drafted, tokens per round with a
-draft = 1 + accepted / rounds. Verifiers count the same rounds under names of their own, so that no sum counts twice."""
+"""What the gateway counts: requests, latencies, tokens, and what it does about lost owners and verifiers.
+
+What happens inside a round (drafts, acceptance, origins of tokens, phases) is counted by the verifiers alone.
+"""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -36,25 +38,6 @@ class GatewayMetrics:
         )
         self.running = Gauge("specdec_gateway_requests_running", "Generations running.", registry=registry)
         self.tokens = Counter("specdec_tokens", "Tokens, prompt or output.", ("kind",), registry=registry)
-        self.rounds = Counter("specdec_gateway_rounds", "Rounds with a draft.", registry=registry)
-        self.plain_rounds = Counter("specdec_gateway_plain_rounds", "Rounds without a draft.", registry=registry)
-        self.drafted = Counter("specdec_gateway_draft_tokens", "Tokens drafted.", registry=registry)
-        self.accepted = Counter("specdec_gateway_accepted_tokens", "Drafted tokens that were kept.", registry=registry)
-        self.accepted_at = Counter(
-            "specdec_gateway_accepted_tokens_per_pos",
-            "Drafted tokens that were kept, by position in the draft.",
-            ("position",),
-            registry=registry,
-        )
-        self.origins = Counter(
-            "specdec_gateway_tokens_by_origin", "Output tokens by where they came from.", ("origin",), registry=registry
-        )
-        self.fallbacks = Counter(
-            "specdec_gateway_fallback", "Rounds that might have speculated and did not.", ("reason",), registry=registry
-        )
-        self.phase_seconds = Counter(
-            "specdec_gateway_phase_seconds", "Where the time of rounds went.", ("phase",), registry=registry
-        )
         self.verifier_up = Gauge(
             "specdec_verifier_up", "Whether a verifier is ready.", ("verifier",), registry=registry
         )

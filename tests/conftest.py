@@ -6,6 +6,8 @@ import shutil
 import structlog
 from hypothesis import settings
 
+pytest_plugins = ["tests.integration.sessions.server"]
+
 settings.register_profile("explore", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)  # the same examples every time
 settings.load_profile("ci" if os.environ.get("CI") else "explore")

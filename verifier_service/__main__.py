@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 
-from specdec.serving.command import Command
+from specdec.serving.command import ServiceCommand
 from verifier_service.config import VerifierSettings
 
 
@@ -23,7 +23,7 @@ async def _check(settings: VerifierSettings, write: Callable[[str], object]) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     description = "Hosts the target model and verifies drafts."
-    return Command("verifier", description, VerifierSettings, _serve, _check).run(arguments)
+    return ServiceCommand("verifier", description, VerifierSettings, _serve, _check).run(arguments)
 
 
 if __name__ == "__main__":

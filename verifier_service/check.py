@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from specdec.engine import NativeEngine
 from specdec.errors import ConfigError, DrafterMismatch
-from specdec.serving.checks import Line, port_line, write_lines
+from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot, source_of
 from specdec.serving.tls import Certificates
 from verifier_service.app import load_engine
@@ -28,22 +28,20 @@ async def check(settings: VerifierSettings, write: Callable[[str], object]) -> b
         lines += await _drafters(settings, engine.tokenizer_hash, addresses)
     if not addresses:
         lines.append(
-            Line(
-                "drafters", "warn", "none: every token is plain", "set drafters or discovery.names to where they listen"
-            )
+            Check.warn("drafters", "none: every token is plain", "set drafters or discovery.names to where they listen")
         )
-    lines += [port_line("http", settings.http), port_line("address", settings.address)]
-    return write_lines(lines, write)
+    lines += [port_check("http", settings.http), port_check("address", settings.address)]
+    return write_checks(lines, write)
 
 
-def _model(settings: VerifierSettings) -> tuple[list[Line], NativeEngine | None]:
+def _model(settings: VerifierSettings) -> tuple[list[Check], NativeEngine | None]:
     try:
         engine = load_engine(settings)
     except ConfigError as error:
-        return [Line("model", "fail", error.message, "set model.path to the folder of a model it can serve")], None
+        return [Check.fail("model", error.message, "set model.path to the folder of a model it can serve")], None
     loaded = f"{settings.model.path} loads on {engine.device}, context {engine.context_length}"
     tokenizer = f"{engine.vocab_size} ids, fingerprint {engine.tokenizer_hash}"
-    return [Line("model", "ok", loaded), Line("tokenizer", "ok", tokenizer)], engine
+    return [Check.ok("model", loaded), Check.ok("tokenizer", tokenizer)], engine
 
 
 async def _discovered(settings: VerifierSettings) -> list[str]:
@@ -54,11 +52,11 @@ async def _discovered(settings: VerifierSettings) -> list[str]:
     return [endpoint.address for endpoint in found]
 
 
-async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: Iterable[str]) -> list[Line]:
+async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: Iterable[str]) -> list[Check]:
     try:
         identity = Identity("check", tokenizer_hash, Certificates.of(settings.tls))
     except ConfigError as error:
-        return [Line("tls", "fail", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
+        return [Check.fail("tls", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
     return await asyncio.gather(*(_drafter(address, identity) for address in addresses))
 
 
@@ -72,6 +70,6 @@ async def _drafter(address: str, identity: Identity) -> Line:
             model = link.drafter_state.model
             return Line(name, "ok", f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step")
     except DrafterMismatch as error:
-        return Line(name, "fail", error.message, "give it the target's tokenizer and this version of the software")
+        return Check.fail(name, error.message, "give it the target's tokenizer and this version of the software")
     except LinkBroken as error:
-        return Line(name, "warn", str(error), "start it, or set drafters to where it listens")
+        return Check.warn(name, str(error), "start it, or set drafters to where it listens")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from benchmarks.simulation.tiers import Tiers
 from benchmarks.simulation.world import World
 from gateway.ratio_controller.config import ScalingSettings
-from gateway.ratio_controller.policy import Stabiliser, wish
+from gateway.ratio_controller.policy import Stabiliser, recommend
 from specdec.rules.sizing import Policy, drafters_per_verifier, size
-from specdec.serving.readings import Sums, reading_of
+from specdec.serving.metrics_snapshot import Sums, snapshot_of
 
 FULL = Policy(verify_busy=1.0, draft_busy=1.0)
 WARM_UP = 1.0
@@ -109,7 +109,7 @@ def scaling(world: World, seconds: int = 600) -> list[Moment]:
         if second % 10 == 9:
             _follow(tiers, math.ceil(len(tiers.sessions) / (0.9 * full)))
             current = len(tiers.drafters)
-            wanted = wish(reading_of(_sums(tiers, before, 10.0)), current, settings).drafters
+            wanted = recommend(snapshot_of(_sums(tiers, before, 10.0)), current, settings).drafters
             _rescale(tiers, controller.settle(wanted, current, second), delay=20.0)
             before = dict(tiers.counters)
         moments.append(_second(tiers, second))

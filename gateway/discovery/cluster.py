@@ -1,4 +1,4 @@
-"""The way to the Kubernetes API: from inside a pod, or by a kubeconfig file."""
+"""Connects to the Kubernetes API, from inside a pod or with a kubeconfig file."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,21 +14,21 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class ClusterSettings(Section):
-    """Which cluster, and where in it."""
+    """Which cluster and which namespace."""
 
     kubeconfig: Path | None = None
-    """The pod's own service account when None."""
+    """A kubeconfig file; None takes the service account of the pod."""
     namespace: str = ""
-    """The pod's own when empty."""
+    """A namespace; empty takes the one of the pod."""
     timeout: float = Field(default=5.0, gt=0)
-    """Seconds the API server has to answer."""
+    """Seconds within which the API server must answer."""
 
     @property
     def chosen_namespace(self) -> str:
-        """The namespace that holds.
+        """The namespace of the settings, or else of the pod.
 
         Raises:
-            ConfigError: none is given, and this is no pod.
+            ConfigError: no namespace is set, and this process does not run in a pod.
         """
         if self.namespace:
             return self.namespace
@@ -40,12 +40,12 @@ class ClusterSettings(Section):
 
 @asynccontextmanager
 async def connect(settings: ClusterSettings) -> AsyncIterator[Any]:
-    """An ApiClient of kubernetes.aio, closed at the end.
+    """An ApiClient of kubernetes.aio, which is closed at the end.
 
     Raises:
-        ConfigError: no credentials.
+        ConfigError: there are no credentials.
     """
-    # Importing it takes a second that a gateway with a static list need not spend.
+    # The import takes a second, which a gateway with a static list does not need to spend.
     from kubernetes.aio import client, config
 
     configuration = client.Configuration()

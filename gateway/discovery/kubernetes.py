@@ -1,37 +1,44 @@
-"""Endpoints from EndpointSlices: a Source (see specdec.serving.discovery) on the Kubernetes API."""
+"""A source of endpoints that watches EndpointSlices through the Kubernetes API."""
 
 import time
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 from gateway.discovery.cluster import ClusterSettings, connect
-from gateway.discovery.reflector import Reflector, Times
+from gateway.discovery.reflector import Reflector, WatchTimes
 from gateway.discovery.slices import endpoints_of
 from specdec.serving.discovery import Endpoints
 
 
 class KubernetesSource:
-    """The pods behind some Services of one namespace."""
+    """The pods behind Services of one namespace."""
 
     def __init__(self, cluster: ClusterSettings, services: Sequence[str], port: str, watch: float) -> None:
-        """`port` is the name of the port in the slices, `watch` how long one watch lasts, in seconds."""
+        """Make a source, which connects when it is first read.
+
+        Args:
+            cluster: the cluster and the namespace.
+            services: the names of the Services.
+            port: the name of the port in the slices.
+            watch: seconds for which one watch lasts.
+        """
         self._cluster = cluster
         self._services = services
         self._port = port
-        self._times = Times(watch=watch, slack=cluster.timeout)
+        self._times = WatchTimes(watch=watch, slack=cluster.timeout)
         self._reflector: Reflector | None = None
         self._began = time.monotonic()
 
     @property
     def age(self) -> float:
-        """Seconds since the API server last said anything."""
+        """Seconds since the API server last sent something."""
         return self._reflector.age if self._reflector else time.monotonic() - self._began
 
     async def snapshots(self) -> AsyncGenerator[Endpoints]:
-        """Who serves, whenever it changes.
+        """All endpoints, at once and after every change.
 
         Raises:
-            ConfigError: no credentials for the cluster.
+            ConfigError: there are no credentials for the cluster.
         """
         known: Endpoints | None = None
         async with connect(self._cluster) as api:

@@ -1,8 +1,7 @@
-"""A collection of Kubernetes objects kept in step: LIST, replace, WATCH; whatever is in doubt is listed again.
+"""Keeps a collection of Kubernetes objects up to date: LIST, then WATCH, and LIST again after every error.
 
-A missed DELETED event can leave no zombie, for nothing is ever concluded from events alone once a watch broke: the
-next LIST replaces everything. A watch that falls silent is given up on by the client's own clock, since the server's
-end of it may be gone.
+A missed DELETED event leaves no stale object, because the LIST after a broken watch replaces everything. A watch that
+falls silent is given up by the clock of the client, because the connection may be gone without notice.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ import structlog
 
 Object = Mapping[str, Any]
 Call = Callable[..., Awaitable[Any]]
-"""A `list_…_without_preload_content` of the client, its namespace and selector bound."""
+"""A method `list_…_without_preload_content` of the client, with namespace and selector bound."""
 
 _OK = 200
 
@@ -26,25 +25,27 @@ _log = structlog.get_logger()
 
 
 class OutOfStep(Exception):
-    """What is known cannot be trusted any more."""
+    """The objects may not be up to date any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds."""
+class WatchTimes:
+    """Timeouts of a watch, in seconds."""
 
     watch: float = 60.0
-    """How long the server keeps a watch open."""
+    """How long the server keeps one watch open."""
     slack: float = 5.0
-    """How much longer the client waits for its end; also the longest LIST."""
+    """How much longer the client waits for its end; also how long a LIST may take."""
     first_retry: float = 0.2
+    """The pause before the first retry; every further one is twice as long."""
     last_retry: float = 10.0
+    """The longest pause before a retry."""
 
 
 class Reflector:
-    """The objects that one LIST call names."""
+    """The objects of one LIST call."""
 
-    def __init__(self, call: Call, times: Times) -> None:
+    def __init__(self, call: Call, times: WatchTimes) -> None:
         self._call = call
         self._times = times
         self._objects: dict[str, Object] = {}
@@ -54,25 +55,25 @@ class Reflector:
 
     @property
     def age(self) -> float:
-        """Seconds since the API server last said anything."""
+        """Seconds since the API server last sent something."""
         return time.monotonic() - self._heard
 
     async def states(self) -> AsyncGenerator[list[Object]]:
-        """All objects, after every LIST and every change; never ends, and never forgets because it cannot ask."""
+        """All objects, after every LIST and every change; without an end, also while the API server does not answer."""
         retry = self._times.first_retry
         while True:
             try:
                 await self._list()
                 retry = self._times.first_retry
                 yield list(self._objects.values())
-                while True:  # a watch that ends in good order goes on from where it was
+                while True:  # a watch that ends without an error goes on where it was
                     async with aclosing(self._events()) as events:
                         async for event in events:
                             if self._apply(event):
                                 yield list(self._objects.values())
                     self._heard = time.monotonic()
                     await _pause(self._times.first_retry)
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the cure is another LIST
+            except Exception as error:  # noqa: BLE001 - every error is answered with another LIST
                 _log.warning("watch_restarts", error=f"{type(error).__name__}: {error}", objects=len(self._objects))
             await _pause(retry)
             retry = min(retry * 2, self._times.last_retry)
@@ -98,7 +99,7 @@ class Reflector:
                 yield json.loads(line)
 
     def _apply(self, event: Object) -> bool:
-        """Take an event in; whether the objects changed."""
+        """Apply an event; True when it changed an object."""
         kind, each = event["type"], event["object"]
         self._heard = time.monotonic()
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
@@ -133,7 +134,7 @@ async def _line(response: Any, give_up: float) -> bytes:
 
 
 async def _pause(seconds: float) -> None:
-    """Not all clients at once."""
+    """Sleep for a random part of the time, so that clients do not come all at once."""
     await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
 
 

@@ -1,4 +1,4 @@
-"""EndpointSlice objects -> endpoints; pure (https://kubernetes.io/docs/concepts/services-networking/endpoint-slices)."""
+"""Turns EndpointSlices into endpoints (https://kubernetes.io/docs/concepts/services-networking/endpoint-slices)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Slice = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What one slice says of one pod."""
+    """The entry of one pod in one slice."""
 
     uid: str
     ipv6: bool
@@ -22,15 +22,16 @@ class _Entry:
 
 
 def endpoints_of(slices: Iterable[Slice], port: str) -> Endpoints:
-    """Everybody who serves, each pod once.
+    """The endpoints of all pods that serve, each pod once.
 
-    A pod may stand in several slices: one per address family, and twice while it moves between two. It is ready when
-    one says so, and terminating when one says so, since no pod comes back from that. Ready and not terminating pods
-    take new sessions; serving pods that terminate are draining; all others are nobody.
+    A pod may be in several slices: in one for each address family, and in two while it moves between them. It counts
+    as ready or as terminating when one slice says so, because no pod comes back from termination. Pods that are ready
+    and not terminating take new sessions, pods that terminate and still serve are draining, and all others are left
+    out.
 
     Args:
-        slices: of all the Services.
-        port: its name in the slices.
+        slices: the EndpointSlices of all Services.
+        port: the name of the port in the slices.
     """
     pods: dict[str, list[_Entry]] = {}
     for each in slices:
@@ -53,7 +54,7 @@ def _entries(each: Slice, port: str) -> Iterator[_Entry]:
     numbers = [item["port"] for item in each.get("ports") or () if item.get("name") == port and item.get("port")]
     for item in (each.get("endpoints") or ()) if numbers else ():
         conditions = item.get("conditions") or {}
-        # Unknown counts as true for ready, and serving is ready where nothing else is said.
+        # An unknown `ready` counts as true, and an unknown `serving` counts as `ready`.
         ready = conditions.get("ready") is not False
         serving = conditions.get("serving")
         yield _Entry(

@@ -1,4 +1,4 @@
-"""Settings -> the source of verifiers."""
+"""The settings of discovery, and the source that they name."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
@@ -12,7 +12,7 @@ from specdec.serving.settings import Section, check_address
 
 
 class GatewayDiscoverySettings(Section):
-    """How verifiers are found."""
+    """How verifiers are discovered."""
 
     kind: Literal["static", "dns", "kubernetes"] = "static"
     """`static` is `verifiers`; `dns` resolves `names` again and again; `kubernetes` watches EndpointSlices."""
@@ -23,7 +23,7 @@ class GatewayDiscoverySettings(Section):
     port: str = "grpc"
     """Name of the Services' port, for `kubernetes`."""
     watch: Annotated[float, Field(ge=1, le=240)] = 60.0
-    """Seconds one watch lasts, for `kubernetes`; a connection that died unnoticed is found out after as long."""
+    """Seconds for which one watch lasts, for `kubernetes`; a broken connection is noticed after this time at most."""
 
     @model_validator(mode="after")
     def _has_names(self) -> Self:
@@ -36,7 +36,7 @@ class GatewayDiscoverySettings(Section):
 
 
 def source_of(settings: GatewayDiscoverySettings, listed: Iterable[str], cluster: ClusterSettings) -> Source:
-    """The source that settings name; `listed` is the static list beside them."""
+    """The source that the settings name; `listed` is the static list of addresses."""
     match settings.kind:
         case "static":
             return StaticSource(listed)

@@ -15,7 +15,7 @@ from gateway.http.replies import ErrorBody, ErrorDetail
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
 from specdec.errors import InternalError, RequestError, RouteNotFound, SpecdecError
-from specdec.serving.status import row
+from specdec.serving.status import status_of
 
 CLIENT_GONE = 499
 """Status of a request whose client disconnected; it is sent to nobody, and only counted and logged."""
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 def error_body(error: SpecdecError) -> ErrorBody:
     """OpenAI's error object."""
-    shown = row(error)
+    shown = status_of(error)
     param = error.param if isinstance(error, RequestError) else ""
     return ErrorBody(error=ErrorDetail(message=error.message, type=shown.type, param=param or None, code=shown.code))
 

@@ -1,11 +1,11 @@
-"""`python -m gateway.ratio_controller --config FILE` controls; `... check --config FILE` looks it over."""
+"""The command `python -m gateway.ratio_controller [serve|check] --config FILE`."""
 
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
 
 from gateway.ratio_controller.config import RatioSettings
-from specdec.serving.command import Command
+from specdec.serving.command import ServiceCommand
 
 
 async def _serve(settings: RatioSettings, stop: asyncio.Event) -> None:
@@ -23,7 +23,7 @@ async def _check(settings: RatioSettings, write: Callable[[str], object]) -> boo
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     description = "Keeps the number of drafters in step with the verifiers."
-    return Command("ratio-controller", description, RatioSettings, _serve, _check).run(arguments)
+    return ServiceCommand("ratio-controller", description, RatioSettings, _serve, _check).run(arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The one place that joins the controller's parts, and the life of the process."""
+"""Joins the parts of the controller and runs them until the process is told to stop."""
 
 import asyncio
 import socket
@@ -17,45 +17,45 @@ from gateway.ratio_controller.scale import DeploymentScale
 from gateway.request import new_id
 from specdec.serving.discovery import resolve
 from specdec.serving.metrics import serve_metrics
+from specdec.serving.metrics_snapshot import MetricsSnapshot
 from specdec.serving.prometheus import Prometheus
-from specdec.serving.readings import Reading
 from specdec.serving.scraper import Scraper
 
 _log = structlog.get_logger()
 
 
 async def serve(settings: RatioSettings, stop: asyncio.Event) -> None:
-    """Control until `stop` is set, then give the Lease back.
+    """Run the controller until `stop` is set, then release the Lease.
 
     Raises:
-        ConfigError: the metrics' address is taken, or there are no credentials for the cluster.
+        ConfigError: the address of /metrics is taken, or there are no credentials for the cluster.
     """
     metrics = ControllerMetrics(CollectorRegistry())
     namespace = settings.cluster.chosen_namespace
     async with connect(settings.cluster) as api:
         identity = f"{socket.gethostname()}/{new_id()}"
-        lead = Leadership(api, (namespace, settings.lease.name), identity, settings.lease.duration)
+        leadership = Leadership(api, (namespace, settings.lease.name), identity, settings.lease.duration)
         drafters = DeploymentScale(api, namespace, settings.deployment)
-        controller = Controller(settings, (lead, drafters, reader_of(settings.metrics)), metrics)
-        with closing(serve_metrics(settings.http, metrics.registry, lambda: controller.looked)) as http:
+        controller = Controller(settings, (leadership, drafters, snapshot_reader(settings.metrics)), metrics)
+        with closing(serve_metrics(settings.http, metrics.registry, lambda: controller.reconciled)) as http:
             _log.info("controlling", deployment=settings.deployment, http=http.address, dry_run=settings.dry_run)
             task = asyncio.create_task(controller.run())
             await stop.wait()
             task.cancel()
             await asyncio.wait([task])
-            with suppress(Exception):  # it runs out by itself
+            with suppress(Exception):  # it expires by itself
                 async with asyncio.timeout(settings.cluster.timeout):
-                    await lead.give_back()
+                    await leadership.release()
 
 
-def reader_of(settings: MetricsSettings) -> Callable[[], Awaitable[Reading]]:
-    """What gives the live numbers."""
+def snapshot_reader(settings: MetricsSettings) -> Callable[[], Awaitable[MetricsSnapshot]]:
+    """A function that reads the live numbers: from Prometheus when there is one, else from the replicas."""
     if settings.prometheus:
         source = Prometheus(settings.prometheus, settings.window, settings.matchers, settings.timeout)
         return lambda: asyncio.to_thread(source.read)
     scraper = Scraper(settings.timeout)
 
-    async def scrape() -> Reading:
+    async def scrape() -> MetricsSnapshot:
         replicas = await resolve((*settings.verifiers, *settings.drafters))
         return await asyncio.to_thread(scraper.read, [f"http://{each.address}/metrics" for each in replicas])
 

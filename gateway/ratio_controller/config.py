@@ -1,4 +1,4 @@
-"""What the ratio controller can be told."""
+"""The settings of the ratio controller."""
 
 from typing import Self
 
@@ -10,20 +10,20 @@ from specdec.serving.settings import Address, Section, Settings
 
 
 class MetricsSettings(Section):
-    """Where the live numbers come from: a Prometheus, or else the replicas' own /metrics."""
+    """Where the live numbers come from: a Prometheus, or else the /metrics of the replicas."""
 
     prometheus: str = ""
-    """Base URL; empty to ask the replicas."""
+    """Base URL of the Prometheus; empty to read the replicas."""
     matchers: str = ""
-    """Narrow the series asked of Prometheus, as in `namespace="a"`."""
+    """Label matchers that narrow the series read from Prometheus, such as `namespace="a"`."""
     window: int = Field(default=300, ge=1)
-    """Seconds that Prometheus looks back."""
+    """Seconds over which Prometheus sums the counters."""
     verifiers: tuple[Address, ...] = ()
     """`host:port` of the verifiers' /metrics; each A and AAAA record of a name is one replica."""
     drafters: tuple[Address, ...] = ()
-    """The same of the drafters."""
+    """The same for the drafters."""
     timeout: float = Field(default=5.0, gt=0)
-    """Seconds an answer may take."""
+    """Seconds for which an answer may take."""
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
@@ -33,40 +33,40 @@ class MetricsSettings(Section):
 
 
 class LeaseSettings(Section):
-    """The Lease that says which replica of the controller acts."""
+    """The Lease whose holder is the one replica of the controller that acts."""
 
     name: str = "specdec-ratio-controller"
-    """In the cluster's namespace."""
+    """The Lease's name, in the namespace of the cluster settings."""
     duration: float = Field(default=30.0, ge=3)
-    """Seconds of silence after which another replica takes over."""
+    """Seconds without a renewal after which another replica takes over."""
 
 
 class ScalingSettings(Section):
-    """How many drafters there should be."""
+    """The rules for the number of drafters."""
 
     minimum: int = Field(default=1, ge=0)
-    """Kept while drafting does not pay, too; with 0 one drafter is tried every `retry` seconds."""
+    """The least number, also while drafting does not pay; with 0, one drafter is tried every `retry` seconds."""
     maximum: int = Field(default=64, ge=1)
-    """Never more than these."""
+    """The greatest number."""
     verify_busy: float = Field(default=0.8, gt=0, le=1)
-    """How busy verifiers are sized to be."""
+    """The share of time that verifiers should be busy."""
     draft_busy: float = Field(default=0.8, gt=0, le=1)
-    """How busy drafters are sized to be."""
+    """The share of time that drafters should be busy."""
     min_speedup: float = Field(default=1.05, ge=0)
-    """A session must gain this much from drafts, or else the drafters go down to the minimum."""
+    """The speed-up that drafts must bring a session; below it, the drafters go down to the minimum."""
     draft_batch: float = Field(default=0.0, ge=0)
-    """Sessions that one drafter step should hold; the measured batch when that is larger. Left at 0, drafters that are
-    too many are not noticed: they share the sessions, and the small batches they measure make them look needed."""
+    """Sessions that one drafter step should hold; the measured batch when that is larger. With 0, too many drafters
+    are not noticed: they share the sessions, and their small batches make all of them seem needed."""
     starved: float = Field(default=0.1, gt=0, lt=1)
-    """Share of rounds short of drafts above which a drafter is added whatever the ratio says."""
+    """Share of rounds with too few drafts above which a drafter is added whatever the ratio says."""
     idle: float = Field(default=0.5, gt=0, lt=1)
-    """How busy drafters must be for the ratio to be believed; below it, and with nobody starved, they are fewer."""
+    """The share of busy time below which drafters are removed, unless rounds lack drafts."""
     tolerance: float = Field(default=0.1, ge=0, lt=1)
-    """Relative difference to what there is that is not worth a change."""
+    """Relative difference to the present number that is too small for a change."""
     up_seconds: float = Field(default=30.0, ge=0)
-    """More drafters are wanted for so long before they are added."""
+    """Seconds for which more drafters must be recommended before they are added."""
     down_seconds: float = Field(default=300.0, ge=0)
-    """Fewer drafters are wanted for so long before any goes; longer than a model takes to load."""
+    """Seconds for which fewer drafters must be recommended before any is removed; longer than a model loads."""
     retry: float = Field(default=600.0, gt=0)
     """Seconds without drafters after which drafting is tried again."""
 
@@ -78,19 +78,19 @@ class ScalingSettings(Section):
 
 
 class RatioSettings(Settings):
-    """Defaults < YAML file < SPECDEC_RATIO_* < flags."""
+    """All settings; flags win over SPECDEC_RATIO_* in the environment, that over the YAML file, that over defaults."""
 
     model_config = SettingsConfigDict(env_prefix="SPECDEC_RATIO_")
 
     deployment: str
-    """The drafters' Deployment: the only thing that is ever changed, and only its scale."""
+    """The Deployment of the drafters, of which the controller changes the scale and nothing else."""
     metrics: MetricsSettings
     http: Address = "127.0.0.1:0"
-    """Where /metrics, /livez and /readyz listen."""
+    """The address of /metrics, /livez and /readyz."""
     interval: float = Field(default=10.0, gt=0)
     """Seconds between decisions."""
     dry_run: bool = False
-    """Decide, log and export, and change nothing."""
+    """Log and export each decision, and change nothing."""
     cluster: ClusterSettings = ClusterSettings()
     lease: LeaseSettings = LeaseSettings()
     scaling: ScalingSettings = ScalingSettings()

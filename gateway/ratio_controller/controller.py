@@ -1,4 +1,4 @@
-"""The loop: lead, look, decide, act; every step may fail, and then nothing is changed."""
+"""The control loop: hold the Lease, read the metrics, decide, scale. When any step fails, nothing is changed."""
 
 import asyncio
 import time
@@ -10,89 +10,89 @@ import structlog
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.lease import Term
 from gateway.ratio_controller.metrics import ControllerMetrics
-from gateway.ratio_controller.policy import Stabiliser, wish
+from gateway.ratio_controller.policy import Stabiliser, recommend
 from gateway.ratio_controller.scale import Scale
-from specdec.serving.readings import Reading
+from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 _log = structlog.get_logger()
 
 
-class Lead(Protocol):
-    """Leadership (see gateway.ratio_controller.lease)."""
+class LeaderElection(Protocol):
+    """Decides which replica of the controller acts."""
 
     async def hold(self) -> Term | None:
-        """Take or renew it; None when somebody else has it."""
+        """Take or renew the leadership; None when another replica leads."""
 
 
-class Drafters(Protocol):
-    """The drafters' scale (see gateway.ratio_controller.scale)."""
+class Scalable(Protocol):
+    """What has a number of replicas that can be changed."""
 
     async def read(self) -> Scale:
-        """The scale now."""
+        """The present scale."""
 
     async def write(self, replicas: int, version: str) -> bool:
-        """Set the replicas if nothing changed since; False when it did."""
+        """Set the replicas; False, and no change, when the scale was changed after `version`."""
 
 
 class Controller:
-    """Keeps the drafters in step with the verifiers."""
+    """Scales the drafters to the demand of the verifiers."""
 
     def __init__(
         self,
         settings: RatioSettings,
-        parts: tuple[Lead, Drafters, Callable[[], Awaitable[Reading]]],
+        parts: tuple[LeaderElection, Scalable, Callable[[], Awaitable[MetricsSnapshot]]],
         metrics: ControllerMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`parts` are leadership, the drafters' scale, and what gives the live numbers."""
+        """Args: parts: the leader election, the scale of the drafters, and a function that reads the live numbers."""
         self._settings = settings
-        self._lead, self._drafters, self._read = parts
+        self._election, self._drafters, self._read = parts
         self._metrics = metrics
         self._clock = clock
         self._stabiliser = Stabiliser(settings.scaling)
         self._term = 0
-        self.looked = False
-        """Whether a look has come to something."""
+        self.reconciled = False
+        """Whether the loop has found out at least once which replica leads."""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Reconcile every `interval` seconds, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._settings.lease.duration / 2):
-                    await self.look()
-            except Exception as error:  # noqa: BLE001 - whatever failed, the next look is a new one
+                    await self.reconcile()
+            except Exception as error:  # noqa: BLE001 - whatever failed, the next try starts anew
                 self._metrics.failures.labels(type(error).__name__).inc()
-                _log.warning("look_failed", error=f"{type(error).__name__}: {error}")
+                _log.warning("reconcile_failed", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(self._settings.interval)
 
-    async def look(self) -> None:
-        """One look, and what follows of it."""
-        term = await self._lead.hold()
+    async def reconcile(self) -> None:
+        """Read the metrics and the scale once, and change the scale when the recommendation has lasted long enough."""
+        term = await self._election.hold()
         self._metrics.leader.set(term is not None)
-        self.looked = True
+        self.reconciled = True
         if term is None:
             return
-        if term.number != self._term:  # what was seen in an earlier term may be long ago
+        if term.number != self._term:  # recommendations of an earlier term may be old
             self._term = term.number
             self._stabiliser = Stabiliser(self._settings.scaling)
         self._metrics.term.set(term.number)
-        reading = await self._read()
+        snapshot = await self._read()
         scale = await self._drafters.read()
-        found = wish(reading, scale.replicas, self._settings.scaling)
+        found = recommend(snapshot, scale.replicas, self._settings.scaling)
         chosen = self._stabiliser.settle(found.drafters, scale.replicas, self._clock())
-        self._metrics.saw(found, scale.replicas)
+        self._metrics.record(found, scale.replicas)
         if chosen != scale.replicas:
             await self._change(scale, chosen, found.reason)
 
     async def _change(self, scale: Scale, chosen: int, reason: str) -> None:
-        """Write, fenced: leadership is confirmed between the read and the write, and the write fails if the Deployment
-        was changed since it was read. So a leader that was replaced can undo nothing its successor did.
+        """Write the scale with fencing: the leadership is confirmed before the write, and the write fails when the
+        Deployment was changed after it was read. So a replaced leader cannot undo what its successor did.
         """
         words = {"from": scale.replicas, "to": chosen, "reason": reason, "term": self._term}
         if self._settings.dry_run:
             _log.info("would_scale", **words)
             return
-        term = await self._lead.hold()
+        term = await self._election.hold()
         left = term.ends - self._clock() if term is not None and term.number == self._term else 0.0
         if left <= 0.0:
             _log.warning("leadership_lost", **words)

@@ -1,7 +1,8 @@
-"""Leadership by one Lease: who holds it acts, and knows the number of its term.
+"""Leader election with one Kubernetes Lease: its holder leads, and knows the number of its term.
 
-No two clocks are compared: a Lease that has not changed for its own duration, by this process's clock, is free
-(https://pkg.go.dev/k8s.io/client-go/tools/leaderelection). `leaseTransitions` is the fencing number.
+The clocks of two processes are never compared: a Lease that has not changed for its own duration, by the clock of
+this process, is free (https://pkg.go.dev/k8s.io/client-go/tools/leaderelection). `leaseTransitions` is the fencing
+number.
 """
 
 import time
@@ -22,9 +23,9 @@ class Term:
     """The time in which one process leads."""
 
     number: int
-    """Rises with every change of leader."""
+    """The term's number, which rises with every change of leader."""
     ends: float
-    """By `clock`, unless it is renewed before."""
+    """When the term ends unless it is renewed before, in seconds of the candidate's clock."""
 
 
 class Leadership:
@@ -38,7 +39,15 @@ class Leadership:
         duration: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`api` is an ApiClient of kubernetes.aio, `place` the Lease's namespace and name."""
+        """Make a candidate.
+
+        Args:
+            api: an ApiClient of kubernetes.aio.
+            place: namespace and name of the Lease.
+            identity: the name of this candidate, different for each.
+            duration: seconds for which the Lease is held without a renewal.
+            clock: seconds that only rise.
+        """
         from kubernetes.aio import client
 
         self._client = client
@@ -48,10 +57,10 @@ class Leadership:
         self._duration = duration
         self._clock = clock
         self._seen: tuple[str, float] = ("", 0.0)
-        """The version of somebody else's Lease, and when it was first seen."""
+        """The version of a Lease that another candidate holds, and when it was first seen."""
 
     async def hold(self) -> Term | None:
-        """Take or renew the Lease; None when somebody else has it.
+        """Take or renew the Lease; None when another candidate holds it.
 
         Raises:
             ApiException, OSError: the API server does not answer, or does not allow it.
@@ -66,13 +75,13 @@ class Leadership:
             else:
                 return None
         except self._client.ApiException as error:
-            if error.status == _CONFLICT:  # another candidate was first
+            if error.status == _CONFLICT:  # another candidate has written it in between
                 return None
             raise
         return Term(written.spec.lease_transitions or 0, asked + self._duration)
 
-    async def give_back(self) -> None:
-        """Let another take it at once, where it is ours."""
+    async def release(self) -> None:
+        """Release the Lease, if this candidate holds it, so that another can take it at once."""
         lease = await self._read()
         if lease is not None and lease.spec.holder_identity == self._identity:
             lease.spec.holder_identity = ""
@@ -100,7 +109,7 @@ class Leadership:
         return self._client.V1Lease(metadata=metadata, spec=self._spec(transitions=1, acquired=_now()))
 
     def _taken(self, lease: Any) -> Any:
-        """The Lease with this process as holder; its version makes the write fail when anybody else was first."""
+        """The Lease with this candidate as holder; its version makes the write fail after a change by another."""
         old = lease.spec
         transitions, acquired = old.lease_transitions or 0, old.acquire_time
         if old.holder_identity != self._identity:
@@ -120,6 +129,6 @@ class Leadership:
 
 
 def _now() -> datetime:
-    """Never on a whole second: such a time would be written without the fraction that the API asks for."""
+    """The time now, never a whole second, since that would be written without the fraction that the API requires."""
     now = datetime.now(UTC)
     return now.replace(microsecond=max(now.microsecond, 1))

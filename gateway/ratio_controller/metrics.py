@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from gateway.ratio_controller.policy import Wish
+from gateway.ratio_controller.policy import Recommendation
 
 
 class ControllerMetrics:
@@ -19,17 +19,17 @@ class ControllerMetrics:
         self.wishes = Counter("specdec_ratio_wishes", "Looks, by what decided.", ["reason"], registry=registry)
         self.changes = Counter("specdec_ratio_changes", "Changes of the scale.", ["direction"], registry=registry)
         self.failures = Counter("specdec_ratio_failures", "Looks that came to nothing.", ["what"], registry=registry)
-        self.last_look = Gauge(
+        self.last_success = Gauge(
             "specdec_ratio_last_look_timestamp_seconds", "When a look last came to something.", registry=registry
         )
 
-    def saw(self, wish: Wish, current: int) -> None:
-        """Export one look."""
-        self.wishes.labels(wish.reason).inc()
-        self.wanted.set(wish.drafters)
+    def record(self, recommendation: Recommendation, current: int) -> None:
+        """Export one recommendation beside the present number of drafters."""
+        self.wishes.labels(recommendation.reason).inc()
+        self.wanted.set(recommendation.drafters)
         self.current.set(current)
-        if wish.ratio is not None:
-            self.ratio.set(wish.ratio)
-        if wish.speedup is not None:
-            self.speedup.set(wish.speedup)
-        self.last_look.set_to_current_time()
+        if recommendation.ratio is not None:
+            self.ratio.set(recommendation.ratio)
+        if recommendation.speedup is not None:
+            self.speedup.set(recommendation.speedup)
+        self.last_success.set_to_current_time()

@@ -1,4 +1,4 @@
-"""The scale of one Deployment, read and written; nothing else of it is ever touched."""
+"""Reads and writes the scale of one Deployment, and nothing else of it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,18 +8,18 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What there is."""
+    """The number of replicas of a Deployment."""
 
     replicas: int
     version: str
-    """Of the Deployment."""
+    """The resource version of the Deployment."""
 
 
 class DeploymentScale:
-    """One Deployment's `scale` subresource."""
+    """The `scale` subresource of one Deployment."""
 
     def __init__(self, api: Any, namespace: str, name: str) -> None:
-        """`api` is an ApiClient of kubernetes.aio."""
+        """Args: api: an ApiClient of kubernetes.aio."""
         from kubernetes.aio import client
 
         self._client = client
@@ -28,7 +28,7 @@ class DeploymentScale:
         self._name = name
 
     async def read(self) -> Scale:
-        """The scale now.
+        """The present scale.
 
         Raises:
             ApiException, OSError: it cannot be read.
@@ -37,7 +37,7 @@ class DeploymentScale:
         return Scale(found.spec.replicas or 0, found.metadata.resource_version)
 
     async def write(self, replicas: int, version: str) -> bool:
-        """Set the replicas, if the Deployment is still the one of `version`; False when it is not.
+        """Set the replicas; False, and no change, when the Deployment was changed after `version`.
 
         Raises:
             ApiException, OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Which verifier has a session's KV: a hint in Redis that every gateway shares, and that nobody needs."""
+"""Session affinity: Redis remembers which verifier has the KV of a session; losing this costs time, not output."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 _log = structlog.get_logger()
 
 _PATIENCE = 0.5
-"""Seconds a generation waits for the hint."""
+"""Seconds for which a generation waits for Redis before it uses its own choice."""
 _SETTLE = """
 -- KEYS: pin. ARGV: epoch, ttl ms, choice, every candidate. Returns the verifier that is to serve.
 local held = redis.call('HMGET', KEYS[1], 'v', 'ep')
@@ -25,44 +25,44 @@ return choice
 
 
 class Pins(Protocol):
-    """Where sessions were served last."""
+    """Remembers the verifier that served each session last."""
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
         """The candidate that served the session last, or else `choice`, which is remembered.
 
         Args:
-            session: its id.
-            epoch: of its owner; an older one changes nothing.
-            choice: key of the verifier chosen for it.
-            candidates: keys of all that may serve it.
+            session: the session's id.
+            epoch: the epoch of the session's owner; an epoch older than the stored one changes nothing.
+            choice: the key of the verifier to serve it when there is no stored candidate.
+            candidates: the keys of all verifiers that may serve it.
         """
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
 
 
 class NoPins:
-    """Remembers nothing."""
+    """Always takes the given choice."""
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
-        """The choice."""
+        """The given choice."""
         return choice
 
     async def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing: there is no connection."""
 
 
 class RedisPins:
-    """Pins beside the sessions, in the same slot; a store that is away costs a hint, and no generation."""
+    """Pins in the slot of their session; while Redis does not answer, the given choice is taken."""
 
     def __init__(self, client: Redis, ttl: float) -> None:
-        """`ttl` is how long a session that nobody touches stays pinned, in seconds."""
+        """Args: ttl: seconds for which a pin is kept after its last use."""
         self._client = client
         self._ttl_ms = round(ttl * 1000)
         self._script: Callable[..., Awaitable[Any]] = client.register_script(_SETTLE)
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
-        """See Pins.settle."""
+        """Settle the choice with one script; the given choice when Redis does not answer in time."""
         key = f"sd:1:{{{session}}}:v"
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -73,5 +73,5 @@ class RedisPins:
         return answer.decode()
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._client.aclose()

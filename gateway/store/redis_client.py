@@ -1,4 +1,4 @@
-"""How the gateway dials Redis: bounded, retried, checked; nothing here knows what is stored."""
+"""Opens connections to Redis with timeouts and retries, and reads what kind of server is there."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,53 +12,53 @@ from gateway.store import redis_sentinel
 from specdec.errors import ConfigError, SessionStoreDown
 
 SOCKET_TIMEOUT = 1.0
-"""Seconds; every operation is one script of microseconds."""
+"""Seconds for connecting and for each reply; every operation is one script of microseconds."""
 MAX_CONNECTIONS = 64
 POOL_TIMEOUT = 1.0
 """Seconds to wait for a free connection."""
 HEALTH_CHECK_INTERVAL = 15.0
-"""Seconds a connection may idle before it is pinged ahead of use."""
+"""Seconds after which an idle connection is pinged before it is used again."""
 RETRIES = 5
 SCHEMES = "redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What tells whether a server is fit for what it is to hold."""
+    """What decides whether a server is fit for what it will hold."""
 
     name: str
     """`valkey` or `redis`."""
     version: str
     maxmemory_policy: str
-    """`noeviction` is right for sessions: anything else may drop tokens that were shown."""
+    """Sessions need `noeviction`: every other policy may drop tokens that were shown."""
     append_only: bool
-    """Whether the log survives the server process."""
+    """Whether writes go to an append-only file, which survives the server process."""
     used: int = 0
     """Bytes of memory in use."""
     maxmemory: int = 0
     """Bytes it may use; 0 is no limit."""
     replicas: int = 0
-    """Replicas connected now."""
+    """The number of replicas that are connected now."""
     is_master: bool = True
     fsync: str = ""
-    """`always`, `everysec` or `no`; empty where the user may not ask."""
+    """The setting appendfsync: `always`, `everysec` or `no`; empty when the user may not read it."""
     log_is_written: bool = True
-    """Whether the last write of the log reached the file."""
+    """Whether the last write to the append-only file succeeded."""
     run_id: str = ""
-    """Tells this server from every other."""
+    """An id that is different for every server process."""
 
 
 def connect(url: str, blocking: float = 0.0) -> Redis:
     """A client for a Redis URL; it connects on first use and closes with `aclose()`.
 
-    A command whose reply was lost is sent again: only commands that may run twice belong on this client.
+    A command whose reply was lost is sent again, so every command on this client must be safe to repeat.
 
     Args:
-        url: of a scheme in SCHEMES; a Sentinel's master is looked up anew for each connection.
-        blocking: seconds a command may block on the server, beyond the time an answer may take.
+        url: a URL with one of SCHEMES; the master of a Sentinel is looked up anew for each connection.
+        blocking: seconds for which a command may block on the server, in addition to the timeout of a reply.
 
     Raises:
-        ConfigError: not such a URL; the message does not repeat it, for it may hold a password.
+        ConfigError: it is no such URL; the message does not repeat it, because it may contain a password.
     """
     options = {
         "socket_timeout": SOCKET_TIMEOUT + blocking,
@@ -78,7 +78,7 @@ def _pool(url: str, options: dict[str, Any]) -> Any:
     pool: Any = BlockingConnectionPool.from_url(
         url, max_connections=MAX_CONNECTIONS, timeout=POOL_TIMEOUT, retry=_retry(), **options
     )
-    pool.make_connection()  # dials nobody, and refuses options that the kind of connection does not have
+    pool.make_connection()  # does not connect yet, and refuses options that this kind of connection does not have
     return pool
 
 
@@ -87,10 +87,10 @@ def _retry() -> Retry:
 
 
 async def server_facts(client: Redis) -> ServerFacts:
-    """Ask the server what it is and how it keeps what it is given.
+    """Read the server's INFO and its appendfsync setting.
 
     Raises:
-        SessionStoreDown: it does not answer.
+        SessionStoreDown: the server does not answer.
     """
     try:
         info = await client.info()

@@ -1,4 +1,4 @@
-"""Which sessions a tenant has made, newest first: a list beside the sessions, true again whenever it is read."""
+"""The list of sessions that each tenant has made, newest first; it may name sessions that have expired since."""
 
 import hashlib
 import time
@@ -10,15 +10,15 @@ from gateway.store.redis_scripts import guarded
 
 
 class TenantIndex:
-    """One sorted set a tenant; a name in it may be of a session that is gone."""
+    """One sorted set for each tenant, from session id to the time of its creation."""
 
     def __init__(self, client: Redis, keep: float) -> None:
-        """Args: keep: seconds a list outlives its last change; longer than any session in it."""
+        """Args: keep: seconds for which a list is kept after its last change; longer than any session in it lives."""
         self._client = client
         self._keep = round(keep)
 
     async def add(self, tenant: str, session_id: str) -> None:
-        """Put a session at the front, unless it has a place already."""
+        """Put a session at the front of the list, unless it is in the list already."""
         key = _key(tenant)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {session_id: time.time()}, nx=True)
@@ -26,11 +26,11 @@ class TenantIndex:
             await guarded(pipe.execute())
 
     async def remove(self, tenant: str, session_id: str) -> None:
-        """Take a session out."""
+        """Take a session out of the list."""
         await guarded(self._client.zrem(_key(tenant), session_id))
 
     async def page(self, tenant: str, limit: int, after: str) -> list[str]:
-        """At most `limit` names, those behind `after`; none when that name is not there any more."""
+        """At most `limit` session ids, those behind `after`; none when `after` is not in the list any more."""
         key, start = _key(tenant), 0
         if after:
             rank: Any = await guarded(self._client.zrevrank(key, after))

@@ -1,7 +1,7 @@
-"""From the replies of the session scripts to values, or to the errors they stand for."""
+"""Turns the replies of the session scripts into values, or into the errors that their first word stands for."""
 
 from gateway.store.redis_scripts import Reply
-from gateway.store.sessions import Lease, SessionState, SessionView, StoredRound, TurnView
+from gateway.store.values import SessionState, SessionView, StoredRound, TurnView
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,
@@ -16,14 +16,8 @@ from specdec.errors import (
 from specdec.wire.tokens import tokens_from_bytes
 
 
-def lease(fields: Reply) -> Lease:
-    """Of ACQUIRE's OK."""
-    epoch, n, base, turn, tail, drafted, accepted = fields
-    return Lease(int(epoch), int(n), int(base), int(turn), tail.decode(), int(drafted), int(accepted))
-
-
 def session_view(fields: Reply) -> SessionView:
-    """Of LOOK's OK."""
+    """The value in an OK reply of GET."""
     turn, state, n, fingerprint, left, seen = fields
     return SessionView(
         turn=int(turn),
@@ -36,7 +30,7 @@ def session_view(fields: Reply) -> SessionView:
 
 
 def turn_view(fields: Reply) -> TurnView:
-    """Of READ's OK."""
+    """The value in an OK reply of READ."""
     state, left, prompt, entries = fields
     events = [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in entries]
     params = events.pop(0)[b"p"] if events and b"p" in events[0] else b""
@@ -50,7 +44,7 @@ def turn_view(fields: Reply) -> TurnView:
 
 
 def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
-    """Of OPEN's other words; `limit` is the longest log in tokens."""
+    """The error for a reply of OPEN other than OK and DUP; `limit` is the longest log in tokens."""
     match word:
         case b"BUSY":
             return SessionBusy(
@@ -71,7 +65,12 @@ def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
 
 
 def diverged(word: bytes, base: int, n: int) -> SessionDiverged:
-    """Of COMMIT's refusals that are no fence."""
+    """The error for a reply GAP, MISMATCH or CORRUPT of COMMIT.
+
+    Args:
+        base: where the round starts, in tokens.
+        n: the length of the log that the store knows of.
+    """
     why = {
         b"GAP": f"the round starts at token {base}, but the store has only {n}: it lost some",
         b"MISMATCH": f"the round starts at token {base} and differs from what the store has up to {n}",
@@ -80,22 +79,22 @@ def diverged(word: bytes, base: int, n: int) -> SessionDiverged:
 
 
 def fenced(epoch: int) -> Fenced:
-    """The epoch is not the session's any more."""
+    """The error of an owner whose epoch is not the current one."""
     return Fenced(f"epoch {epoch} is over: the session has a newer owner, or is gone")
 
 
 def missing(word: bytes) -> SpecdecError:
-    """Of the words that say there is nothing to read or to own."""
+    """The error for the reply EXPIRED, and for NONE and NOSESSION."""
     return expired() if word == b"EXPIRED" else not_found()
 
 
 def not_found() -> SessionNotFound:
-    """Never was, long gone, or another tenant's: the caller is not told which."""
+    """The error for a session that does not exist or is another tenant's; the caller cannot tell these apart."""
     return SessionNotFound("no such session", "session")
 
 
 def expired() -> SessionExpired:
-    """It was there."""
+    """The error for a session whose tokens are not kept any more."""
     return SessionExpired("its tokens are not kept any more")
 
 

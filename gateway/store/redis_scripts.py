@@ -1,4 +1,4 @@
-"""Runs Lua scripts on the session store: every failure of the server or the way to it is SessionStoreDown."""
+"""Runs Lua scripts on Redis; every failure of the server or of the connection is raised as SessionStoreDown."""
 
 from collections.abc import Awaitable
 from typing import Any, TypeVar
@@ -11,31 +11,31 @@ from specdec.errors import SessionStoreDown
 
 Reply = list[Any]
 ACK_TIMEOUT = 0.5
-"""Seconds replicas have to acknowledge a write; less than an answer may take."""
+"""Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
 
 _Answer = TypeVar("_Answer")
 
 
 class Scripts:
-    """The scripts of one server."""
+    """Runs scripts on one server, which loads each once."""
 
     def __init__(self, client: Redis, replicas: int) -> None:
-        """Args: replicas: how many must have a durable write before it counts."""
+        """Args: replicas: how many replicas must acknowledge a durable write."""
         self._client = client
         self._replicas = replicas
         self._known: dict[str, Any] = {}
 
     async def run(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
-        """The reply of a script on the keys of a session."""
+        """Run a script on the keys of a session; the reply is a word and what belongs to it."""
         script = self._script(source)
         reply: Reply = await guarded(script(keys=_keys(session_id), args=arguments))
         return reply
 
     async def run_durably(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
-        """The same, once enough replicas have what it wrote.
+        """Run a script and wait until enough replicas have what it wrote.
 
         Raises:
-            SessionStoreDown: also when too few have it; the write stands, so the script must be one that may run again.
+            SessionStoreDown: also when too few replicas have it; as the write stands, the script must be repeatable.
         """
         if not self._replicas:
             return await self.run(source, session_id, *arguments)
@@ -70,11 +70,11 @@ def _keys(session_id: str) -> tuple[str, ...]:
 
 
 class _Forgotten(SessionStoreDown):
-    """The server restarted without its scripts."""
+    """The server has restarted and lost the scripts it had loaded."""
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:
-    """What the server answers; raises SessionStoreDown when it does not."""
+    """The server's answer; raises SessionStoreDown when there is none."""
     try:
         return await answer
     except (RedisError, OSError) as error:

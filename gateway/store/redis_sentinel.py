@@ -1,4 +1,4 @@
-"""A client for the master that Sentinels name; never for a replica, which may lack what was committed."""
+"""A client for the master that Sentinels name; never for a replica, which may lack committed rounds."""
 
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -10,11 +10,11 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 _SCHEMES = {"redis+sentinel": False, "rediss+sentinel": True}
 _PORT = 26379
 _MAX_CONNECTIONS = 1024
-"""This kind of pool refuses where the other waits, so it has more room."""
+"""This pool refuses a connection over its limit instead of waiting for one, so its limit is higher."""
 
 
 class _Pool(SentinelConnectionPool):
-    """A pool that closes its Sentinels, too."""
+    """A pool that closes the connections to its Sentinels, too."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -22,17 +22,17 @@ class _Pool(SentinelConnectionPool):
 
 
 def is_sentinel(url: str) -> bool:
-    """Whether a URL names Sentinels."""
+    """Whether the scheme of a URL is one for Sentinels."""
     return urlsplit(url).scheme in _SCHEMES
 
 
 def master(url: str, retry: Retry, **options: Any) -> Redis:
     """A client for `redis+sentinel://[user:password@]host[:port],.../service[/db]`.
 
-    The query may hold `sentinel_username`, `sentinel_password` and redis-py's `ssl_...` options.
+    The query may contain `sentinel_username`, `sentinel_password` and the `ssl_...` options of redis-py.
 
     Raises:
-        ValueError: the URL is not of that form.
+        ValueError: the URL does not have this form.
     """
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
@@ -60,7 +60,7 @@ def _tls(scheme: str, query: dict[str, str]) -> dict[str, Any]:
 
 
 def _own(query: dict[str, str]) -> dict[str, Any]:
-    """What logs in at the Sentinels, which have users of their own."""
+    """The login for the Sentinels, which have users of their own."""
     return {name: query.get(f"sentinel_{name}") for name in ("username", "password")}
 
 

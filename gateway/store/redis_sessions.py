@@ -1,4 +1,4 @@
-"""The session store on Redis: scripts out, typed values or typed errors back."""
+"""The session store on Redis or Valkey: runs the Lua scripts and turns their replies into values or errors."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,60 +7,61 @@ from typing import Any, Self
 
 from redis.asyncio import Redis
 
-from gateway.store import lua, lua_sessions, redis_replies
-from gateway.store.orphans import Orphan
+from gateway.store import lua, lua_sessions, lua_turns, redis_replies
 from gateway.store.redis_client import ServerFacts, connect, server_facts
 from gateway.store.redis_index import TenantIndex
-from gateway.store.redis_room import Room
+from gateway.store.redis_memory import MemoryGuard
 from gateway.store.redis_scripts import Scripts, guarded
-from gateway.store.redis_tail import BLOCK, StreamTail
-from gateway.store.retry import patiently
-from gateway.store.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, TurnView
+from gateway.store.redis_streams import BLOCK, StreamWaiter
+from gateway.store.retry import retry
+from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
 from specdec.errors import FieldRequired, SessionHeld, TurnOver
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StorePolicy:
-    """How long things last, in seconds, how long a log may grow, and how many replicas must have a write."""
+    """How long the store keeps and waits for things, in seconds, and its limits."""
 
     lease: float = 10.0
     """An owner that is silent for longer may be replaced."""
     ttl: float = 86_400.0
-    """A session nobody touches for longer is gone."""
+    """A session that is not used for longer expires."""
     patience: float = 5.0
-    """A commit is tried for this long while the store is away; the stream waits with it."""
+    """A commit is retried for so long while the server does not answer."""
     max_tokens: int = 1_048_576
+    """The longest log of a session, in tokens."""
     replicas: int = 0
+    """Replicas that must acknowledge a write before it counts."""
 
 
 class RedisSessionStore:
-    """A SessionStore (see gateway.sessions) on one Redis or Valkey, 6.2 or newer."""
+    """A SessionStore on one Redis or Valkey server of version 6.2 or newer."""
 
     def __init__(self, client: Redis, reader: Redis, policy: StorePolicy | None = None) -> None:
-        """Args: reader: a client for blocking reads."""
+        """Args: reader: a client of its own for blocking reads."""
         self._client = client
         self._policy = policy or StorePolicy()
         self._lease_ms = round(self._policy.lease * 1000)
-        self._writes: set[asyncio.Task[Committed]] = set()
+        self._writes: set[asyncio.Task[bool]] = set()
         self._scripts = Scripts(client, self._policy.replicas)
         self._index = TenantIndex(client, 2 * self._policy.ttl)
-        self._due = client.register_script(lua_sessions.DUE)
-        self._room = Room(client)
-        self._tail = StreamTail(reader)
+        self._lapsed = client.register_script(lua_sessions.LAPSED)
+        self._memory = MemoryGuard(client)
+        self._streams = StreamWaiter(reader)
 
     @classmethod
     def at(cls, url: str, policy: StorePolicy | None = None) -> Self:
         """The store at a Redis URL; it connects on first use.
 
         Raises:
-            ConfigError: not a Redis URL.
+            ConfigError: the URL is not a Redis URL.
         """
         return cls(connect(url), connect(url, blocking=BLOCK), policy)
 
     async def create(self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None) -> None:
-        """See SessionStore.create."""
-        await self._room.check()
+        """Make the session's hash and put the session into the tenant's list."""
+        await self._memory.check()
         seconds = self._policy.ttl if ttl is None else ttl
         arguments = (tenant, model_fingerprint, round(seconds * 1000))
         word, *_ = await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments)
@@ -69,34 +70,34 @@ class RedisSessionStore:
         await self._index.add(tenant, session_id)
 
     async def delete(self, session_id: str, tenant: str) -> None:
-        """See SessionStore.delete."""
+        """Delete the session's keys and its entry in the tenant's list."""
         word, *_ = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
         await self._index.remove(tenant, session_id)
         if word != b"OK":
             raise redis_replies.missing(word)
 
-    async def named(self, tenant: str, limit: int, after: str = "") -> list[str]:
-        """See SessionStore.named."""
+    async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
+        """One page of the tenant's list."""
         return await self._index.page(tenant, limit, after)
 
-    async def look(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
-        """See SessionStore.look."""
-        word, *rest = await self._scripts.run(lua_sessions.LOOK, session_id, tenant, request_id)
+    async def get(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
+        """Read the session's hash."""
+        word, *rest = await self._scripts.run(lua_sessions.GET, session_id, tenant, request_id)
         if word != b"OK":
             raise redis_replies.missing(word)
         return redis_replies.session_view(rest)
 
     async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
-        """See SessionStore.read."""
+        """Read the turn's part of the output stream, and its prompt from the log."""
         position = "" if after is None else 2 * after
-        word, *rest = await self._scripts.run(lua_sessions.READ, session_id, tenant, turn, position)
+        word, *rest = await self._scripts.run(lua_turns.READ, session_id, tenant, turn, position)
         if word != b"OK":
             raise redis_replies.missing(word)
         return redis_replies.turn_view(rest)
 
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
-        """See SessionStore.wait."""
-        await self._tail.wait(lua.keys(session_id)[2], f"{turn}-{2 * after}", timeout)
+        """Wait for an entry of the output stream."""
+        await self._streams.wait(lua.keys(session_id)[2], f"{turn}-{2 * after}", timeout)
 
     async def open(  # noqa: PLR0913  # one script, its arguments
         self,
@@ -110,107 +111,103 @@ class RedisSessionStore:
         digest: str = "",
         create: bool = True,
     ) -> Opened:
-        """See SessionStore.open."""
+        """Append the tokens to the log and an opening to the output stream."""
         if not tokens:
             raise FieldRequired("a turn needs at least one token", "prompt")
-        await self._room.check()
+        await self._memory.check()
         expected = "" if expect_turn is None else expect_turn
         limits = (round(self._policy.ttl * 1000), self._policy.max_tokens * 4)
         what = (request_id, expected, tokens_to_bytes(tokens), params_blob, model_fingerprint, tenant)
         word, *rest = await self._scripts.run_durably(
-            lua.OPEN, session_id, *what, *limits, digest, int(create), self._lease_ms
+            lua_turns.OPEN, session_id, *what, *limits, digest, int(create), self._lease_ms
         )
-        match word:
-            case b"OK":
-                return Opened(int(rest[0]), int(rest[1]))
-            case b"DUP":
-                return Opened(int(rest[0]), int(rest[1]), SessionState(rest[2].decode()), repeated=True)
-        raise redis_replies.open_refusal(word, rest, self._policy.max_tokens)
+        if word not in {b"OK", b"DUP"}:
+            raise redis_replies.open_refusal(word, rest, self._policy.max_tokens)
+        return Opened(int(rest[0]), repeated=word == b"DUP")
 
-    async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
-        """See SessionStore.acquire."""
+    async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
+        """Write owner, epoch and lease into the session's hash."""
         which = "" if turn is None else turn
-        word, *rest = await self._scripts.run(lua.ACQUIRE, session_id, owner, self._lease_ms, int(steal), which)
+        word, *rest = await self._scripts.run(lua_turns.ACQUIRE, session_id, owner, self._lease_ms, which)
         match word:
             case b"OK":
-                return redis_replies.lease(rest)
+                return Lease(epoch=int(rest[0]), n=int(rest[1]))
             case b"OVER":
                 raise TurnOver(f"turn {int(rest[0])} is the last, and done or not the one asked for")
             case b"HELD":
-                left = int(rest[1]) / 1000
+                left = int(rest[0]) / 1000
                 raise SessionHeld(f"another gateway has the session for {left:.1f} s more", left)
         raise redis_replies.missing(word)
 
-    async def commit(self, commit: Commit) -> Committed:
-        """See SessionStore.commit."""
-        write = asyncio.create_task(patiently(lambda: self._commit(commit), self._policy.patience))
+    async def commit(self, commit: RoundCommit) -> bool:
+        """Append the round to log and output stream, retried while the server does not answer."""
+        write = asyncio.create_task(retry(lambda: self._commit(commit), self._policy.patience))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         return await asyncio.shield(write)
 
     async def renew(self, session_id: str, epoch: int) -> bool:
-        """See SessionStore.renew."""
-        word, *rest = await self._scripts.run(lua.RENEW, session_id, epoch, self._lease_ms)
+        """Move the end of the lease in the session's hash."""
+        word, *rest = await self._scripts.run(lua_turns.RENEW, session_id, epoch, self._lease_ms)
         if word != b"OK":
             raise redis_replies.fenced(epoch)
         return bool(rest[0] == b"1")
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """See SessionStore.cancel."""
-        word, *_ = await self._scripts.run_durably(lua.CANCEL, session_id, tenant, turn)
+        """Set the flag in the session's hash and add an entry to the stream of cancellations."""
+        word, *_ = await self._scripts.run_durably(lua_turns.CANCEL, session_id, tenant, turn)
         if word == b"DENIED":
             raise redis_replies.not_found()
         return bool(word == b"OK")
 
     async def release(self, session_id: str, epoch: int) -> bool:
-        """See SessionStore.release."""
-        word, *_ = await self._scripts.run(lua.RELEASE, session_id, epoch)
+        """Take owner and lease out of the session's hash."""
+        word, *_ = await self._scripts.run(lua_turns.RELEASE, session_id, epoch)
         return bool(word == b"OK")
 
-    async def cancelled(self, session_id: str, turn: int) -> None:
-        """See SessionStore.cancelled."""
-        await self._tail.wait(lua.keys(session_id)[4], f"{turn}-0", None)
+    async def wait_cancelled(self, session_id: str, turn: int) -> None:
+        """Wait for an entry in the stream of cancellations."""
+        await self._streams.wait(lua.keys(session_id)[4], f"{turn}-0", None)
 
-    async def orphans(self, limit: int) -> list[Orphan]:
-        """See SessionStore.orphans."""
-        due: Any = await guarded(self._due(keys=[lua.LEASES], args=[limit, self._lease_ms]))
-        found = [await self._orphan(name.decode()) for name in due]
-        return [orphan for orphan in found if orphan is not None]
+    async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
+        """Take the oldest ended leases from the common index, and look each up in its session."""
+        ended: Any = await guarded(self._lapsed(keys=[lua.LEASES], args=[limit, self._lease_ms]))
+        found = [await self._lapsed_turn(name.decode()) for name in ended]
+        return [turn for turn in found if turn is not None]
 
     async def tokens(self, session_id: str) -> list[int]:
-        """See SessionStore.tokens."""
+        """Read the whole log."""
         log: Any = await guarded(self._client.get(lua.keys(session_id)[1]))
         if log is None:
             raise redis_replies.not_found()
         return tokens_from_bytes(log)
 
     async def ping(self) -> None:
-        """See SessionStore.ping."""
+        """Send PING."""
         await guarded(self._client.ping())
 
     async def server_facts(self) -> ServerFacts:
-        """See SessionStore.server_facts."""
+        """Read the server's INFO."""
         return await server_facts(self._client)
 
     async def close(self) -> None:
-        """See SessionStore.close."""
+        """Wait for the commits that have begun, then close both clients."""
         await asyncio.gather(*self._writes, return_exceptions=True)
-        await self._tail.close()
+        await self._streams.close()
         await self._client.aclose()
 
-    async def _orphan(self, session_id: str) -> Orphan | None:
-        word, *rest = await self._scripts.run(lua_sessions.LAPSED, session_id)
+    async def _lapsed_turn(self, session_id: str) -> LapsedTurn | None:
+        word, *rest = await self._scripts.run(lua_sessions.LAPSED_TURN, session_id)
         if word == b"OK":
-            return Orphan(session_id, rest[0].decode(), int(rest[1]), int(rest[2]) / 1000)
+            return LapsedTurn(session_id, rest[0].decode(), int(rest[1]), int(rest[2]) / 1000)
         return None
 
-    async def _commit(self, commit: Commit) -> Committed:
-        counts = (commit.drafted, commit.accepted, commit.finish, self._lease_ms, commit.note)
-        what = (commit.epoch, commit.base, tokens_to_bytes(commit.tokens), commit.text, commit.tail)
-        word, *rest = await self._scripts.run_durably(lua.COMMIT, commit.session_id, *what, *counts)
+    async def _commit(self, commit: RoundCommit) -> bool:
+        what = (commit.epoch, commit.base, tokens_to_bytes(commit.tokens), commit.finish, self._lease_ms, commit.note)
+        word, *rest = await self._scripts.run_durably(lua_turns.COMMIT, commit.session_id, *what)
         match word:
             case b"OK" | b"DUP":
-                return Committed(int(rest[0]), rest[1] == b"1")
+                return bool(rest[0] == b"1")
             case b"FENCED":
                 raise redis_replies.fenced(commit.epoch)
             case b"NOSESSION":

@@ -1,4 +1,4 @@
-"""Waits out a session store that is away."""
+"""Retries what fails because the session store does not answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,18 +7,18 @@ from typing import TypeVar
 from specdec.errors import SessionStoreDown
 
 PAUSE = 0.2
-"""Seconds between tries, beyond the store's own retries."""
+"""Seconds between two tries, in addition to the retries of the Redis client."""
 
 _Answer = TypeVar("_Answer")
 
 
-async def patiently(step: Callable[[], Awaitable[_Answer]], seconds: float) -> _Answer:
-    """The outcome of `step`, tried again for `seconds` while the store does not answer.
+async def retry(step: Callable[[], Awaitable[_Answer]], seconds: float) -> _Answer:
+    """The result of `step`, which is tried again for `seconds` while the store does not answer.
 
-    A step may have happened though its answer was lost: it must be one that may be repeated.
+    The step must be safe to repeat: it may have been done although its answer was lost.
 
     Raises:
-        SessionStoreDown: it stayed away.
+        SessionStoreDown: the store did not answer in time.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + seconds

@@ -1,162 +1,51 @@
-"""Sessions: the committed tokens are the truth, and every change to them is one fenced step.
-
-Knows nothing of text, models or transports: token ids and opaque bytes go in, frozen values come out.
-"""
+"""The contract of the session store: committed tokens are the truth, and every change to them is one fenced step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
-from gateway.store.orphans import Orphan
 from gateway.store.redis_client import ServerFacts
-
-
-class SessionState(StrEnum):
-    """Whether a turn is still being generated."""
-
-    GENERATING = "GEN"
-    DONE = "DONE"
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A turn has begun, or had begun already when the same request came before."""
-
-    turn: int
-    """1 for the first."""
-    base: int
-    """Index of the turn's first output token: everything before it is prompt."""
-    state: SessionState = SessionState.GENERATING
-    repeated: bool = False
-    """This request id opened the turn earlier: attach to it, do not run it twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Ownership of a turn that is being generated, and where it stands."""
-
-    epoch: int
-    """Fencing number: higher than that of every earlier owner."""
-    n: int
-    """Committed tokens, prompt included."""
-    base: int
-    """Index of the turn's first output token."""
-    turn: int
-    tail: str
-    """Text committed but held back."""
-    drafted: int
-    accepted: int
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One round to append; no token of it may be shown before the store has said yes.
-
-    Raises:
-        ValueError: neither tokens nor a finish.
-    """
-
-    session_id: str
-    epoch: int
-    base: int
-    """Committed length this round continues."""
-    tokens: Sequence[int]
-    text: str = ""
-    """Text this round releases."""
-    tail: str = ""
-    """Text held back after it."""
-    drafted: int = 0
-    accepted: int = 0
-    finish: str = ""
-    """Why the turn ends; empty while it goes on."""
-    note: bytes = b""
-    """What else a reader of this round is to know."""
-
-    def __post_init__(self) -> None:
-        if not self.tokens and not self.finish:
-            raise ValueError("a commit needs tokens or a finish")
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The store has the round, now or since an earlier try."""
-
-    n: int
-    """Committed tokens, prompt included."""
-    cancelled: bool
-    """Someone asked for the turn to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionView:
-    """A session as a whole, at one moment."""
-
-    turn: int
-    """Turns begun; 0 for none yet."""
-    state: SessionState
-    """Of the last turn."""
-    n: int
-    """Committed tokens of all turns."""
-    model_fingerprint: str
-    expires_in: float
-    """Seconds until it is gone, unless it is used."""
-    request_turn: int | None = None
-    """The turn that the request asked about opened; None when it opened none."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRound:
-    """A committed round as it is read back."""
-
-    tokens: tuple[int, ...]
-    finish: str
-    note: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TurnView:
-    """A turn, or what of it came after a position, at one moment."""
-
-    state: SessionState
-    lease_left: float
-    """Seconds for which its owner keeps others out; 0 when anyone may take it."""
-    prompt: tuple[int, ...]
-    """Everything before the output; empty unless the whole turn was read."""
-    params: bytes
-    """As given to `open`; empty unless the whole turn was read."""
-    rounds: tuple[StoredRound, ...]
+from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
 
 
 class SessionStore(Protocol):
-    """Where sessions live. Every operation is atomic and may be repeated; each raises SessionStoreDown.
+    """Where sessions live. Every operation is atomic, may be repeated, and raises SessionStoreDown without a server.
 
-    Whatever names a session and a tenant raises SessionNotFound for another tenant's, as for one that never was, and
-    SessionExpired for one whose tokens are gone.
+    An operation on a session of another tenant raises SessionNotFound, as on a session that never existed. An
+    operation on a session whose tokens are not kept any more raises SessionExpired.
     """
 
     async def create(self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None) -> None:
-        """Make a session without turns; it lives for `ttl` seconds after its last use, or as long as the store says."""
+        """Make a session without turns; one that exists stays as it is.
 
-    async def delete(self, session_id: str, tenant: str) -> None:
-        """Forget a session; a turn that runs ends at its next commit."""
-
-    async def named(self, tenant: str, limit: int, after: str = "") -> list[str]:
-        """Sessions that were made with `create`, newest first, those behind `after`."""
-
-    async def look(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
-        """A session, and which of its turns a request opened."""
-
-    async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
-        """A turn: all of it, or the rounds that came when the log was `after` tokens long or more.
+        Args:
+            ttl: seconds for which the session is kept after its last use; None takes the store's default.
 
         Raises:
-            SessionNotFound: also when the session has not come to that turn.
-            SessionExpired: also when its events are not kept any more.
+            SessionStoreFull: the store has no memory for new sessions.
+        """
+
+    async def delete(self, session_id: str, tenant: str) -> None:
+        """Delete a session; the owner of a running turn learns of it with its next commit."""
+
+    async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
+        """At most `limit` ids of the sessions that a tenant made with `create`, newest first, those behind `after`."""
+
+    async def get(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
+        """The session, and the turn that the request `request_id` opened in it."""
+
+    async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
+        """A turn of the session.
+
+        Args:
+            after: read only rounds committed when the log had this many tokens or more; None reads the whole turn.
+
+        Raises:
+            SessionNotFound: also when the session has no such turn yet.
+            SessionExpired: also when the rounds of the turn are not kept any more.
         """
 
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
-        """Return when `read` would find something behind `after`, or after `timeout` seconds, or early."""
+        """Return when `read` would find a round behind `after`, or after `timeout` seconds; it may return early."""
 
     async def open(  # noqa: PLR0913  # one step, its arguments
         self,
@@ -170,79 +59,83 @@ class SessionStore(Protocol):
         digest: str = "",
         create: bool = True,
     ) -> Opened:
-        """Append the caller's tokens and begin a turn; one before it that was broken off ends where it stands.
+        """Append the caller's tokens and open a turn; an unfinished turn without an owner is ended first.
 
         Args:
-            tokens: at least one; history is never sent again.
-            expect_turn: refuse unless this many turns came before; None takes it as it is.
-            digest: of what the request asks; the same request id with another digest is a mistake.
-            create: make the session when it is not there.
+            request_id: the idempotency key; a request that is repeated gets the turn that it opened before.
+            tokens: the new tokens, at least one; those of earlier turns are in the log already.
+            params_blob: the parameters of the turn, for whoever reads it; opaque to the store.
+            expect_turn: the number of turns that the session must have; None accepts any.
+            digest: a hash of the request's content.
+            create: make the session when it does not exist.
 
         Raises:
-            SessionBusy: the turn before is being generated, or `expect_turn` is not the count.
-            IdempotencyKeyReused: the request id came before, with another digest.
-            FieldRequired: no tokens.
-            FieldInvalid: the session speaks with another model.
+            SessionBusy: the turn before is being generated, or the session has not `expect_turn` turns.
+            IdempotencyKeyReused: the request id came before with another digest.
+            FieldRequired: there are no tokens.
+            FieldInvalid: the session belongs to another model.
             ContextLengthExceeded: the log would be longer than the store allows.
-            SessionStoreFull: there is no room for new turns; those that run go on.
+            SessionStoreFull: the store has no memory for new turns; those that run go on.
         """
 
-    async def acquire(self, session_id: str, owner: str, steal: bool = False, turn: int | None = None) -> Lease:
-        """Become the owner of the running turn; from now on every earlier owner is fenced out.
+    async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
+        """Become the owner of the running turn; every earlier owner is fenced from now on.
 
         Raises:
-            TurnOver: no turn runs, or not the one named.
-            SessionHeld: another owner's lease runs and `steal` is not set.
-            SessionNotFound: no such session.
-            SessionExpired: its tokens are gone.
+            TurnOver: no turn runs, or it is not `turn`.
+            SessionHeld: the lease of another owner runs.
+            SessionNotFound: there is no such session.
         """
 
-    async def commit(self, commit: Commit) -> Committed:
-        """Append one round and renew the lease; the same round twice is the same as once.
+    async def commit(self, commit: RoundCommit) -> bool:
+        """Append one round and renew the lease; the same round committed twice is stored once.
 
-        Cancelling the caller does not cancel the write.
+        When the caller is cancelled, the write goes on.
+
+        Returns:
+            Whether the turn was cancelled.
 
         Raises:
-            Fenced: a newer owner has the session.
-            SessionDiverged: the round does not continue the log, or differs from what the log holds there.
-            SessionNotFound: no such session.
+            Fenced: the session has a newer owner.
+            SessionDiverged: the round does not continue the log, or differs from what the log has there.
+            SessionNotFound: there is no such session.
         """
 
     async def renew(self, session_id: str, epoch: int) -> bool:
-        """Keep the lease during a slow round; True when someone asked for the turn to end.
+        """Renew the lease, as during a slow round; True when the turn was cancelled.
 
         Raises:
-            Fenced: a newer owner has the session, or it is gone.
+            Fenced: the session has a newer owner, or does not exist any more.
         """
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """End a turn: its owner ends it, with its next commit or renewal at the latest; one without an owner ends now.
+        """Cancel a turn: its owner learns of it with its next commit or renewal; one without an owner ends now.
 
         Returns:
-            False when that turn is not running.
+            False when the turn does not run.
         """
 
-    async def cancelled(self, session_id: str, turn: int) -> None:
-        """Return soon after someone asked the turn's owner to end it; a hint, which may be late or never come."""
+    async def wait_cancelled(self, session_id: str, turn: int) -> None:
+        """Return soon after the turn is cancelled; this is a hint, which may be late or be lost."""
 
     async def release(self, session_id: str, epoch: int) -> bool:
-        """Give the lease back for another to take at once; False when it was not ours any more."""
+        """Give the lease up, so that another owner can take the turn at once; False when the epoch is not current."""
 
-    async def orphans(self, limit: int) -> list[Orphan]:
-        """Turns whose owner was silent for longer than its lease; of at most `limit` that seem so."""
+    async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
+        """Turns whose lease ended without being released; looks at `limit` sessions at most."""
 
     async def tokens(self, session_id: str) -> list[int]:
-        """The committed log, prompts and outputs of all turns.
+        """The log: prompts and outputs of all turns.
 
         Raises:
-            SessionNotFound: no such session.
+            SessionNotFound: there is no such session.
         """
 
     async def ping(self) -> None:
         """Return when the store answers."""
 
     async def server_facts(self) -> ServerFacts:
-        """What the store runs on."""
+        """What is known of the server behind the store."""
 
     async def close(self) -> None:
-        """Finish what is being written and let the connections go."""
+        """Finish the writes that have begun, then close the connections."""

@@ -34,7 +34,7 @@ class Adopter:
     async def adopt_orphans(self) -> None:
         """Adopt the orphans found now; does nothing while the session store does not answer."""
         try:
-            orphans = await self._services.sessions.orphans(LIMIT)
+            orphans = await self._services.sessions.lapsed_turns(LIMIT)
         except SessionStoreDown:
             return
         for orphan in orphans:

@@ -42,11 +42,11 @@ class OwnedSession:
             SessionStoreDown: the store does not answer.
         """
         with self._metrics.store_seconds.labels("acquire").time():
-            lease = await patiently(lambda: self._sessions.acquire(self.id, self._owner, turn=self._turn), patience)
+            lease = await retry(lambda: self._sessions.acquire(self.id, self._owner, turn=self._turn), patience)
         self.epoch = lease.epoch
         return lease
 
-    async def commit(self, commit: Commit) -> bool:
+    async def commit(self, commit: RoundCommit) -> bool:
         """Write one round.
 
         Returns:
@@ -57,9 +57,9 @@ class OwnedSession:
             SessionStoreDown: the store does not answer.
         """
         with self._metrics.store_seconds.labels("commit").time():
-            committed = await self._sessions.commit(commit)
+            cancelled = await self._sessions.commit(commit)
         self.done = bool(commit.finish)
-        return committed.cancelled
+        return cancelled
 
     @asynccontextmanager
     async def kept(self, lease: float) -> AsyncIterator[None]:

@@ -120,7 +120,7 @@ class TurnStream:
 
     async def _read(self, after: int | None) -> TurnView:
         sessions, turn = self._services.sessions, self._turn
-        return await patiently(
+        return await retry(
             lambda: sessions.read(turn.session_id, turn.tenant, turn.number, after),
             self._services.settings.store_patience,
         )

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from specdec.errors import ConfigError
 from specdec.rules.sizing import Costs, Policy, Sizing, size
+from specdec.serving.metrics_snapshot import MetricsSnapshot
 from specdec.serving.prometheus import Prometheus
-from specdec.serving.readings import Reading
 from specdec.serving.scraper import Scraper
 
 
@@ -26,29 +26,29 @@ class Given:
     draft_batch: float | None = None
     verify_batch: float | None = None
 
-    def completed(self, reading: Reading) -> Costs:
+    def completed(self, snapshot: MetricsSnapshot) -> Costs:
         """These numbers, and where they say nothing, those that were read.
 
         Raises:
             ConfigError: one is not known, or cannot be.
         """
-        verify = _needed("--verify-ms", _seconds(self.verify_ms), reading.verify_pass)
+        verify = _needed("--verify-ms", _seconds(self.verify_ms), snapshot.verify_pass)
         try:
             return Costs(
-                alpha=_needed("--alpha", self.alpha, reading.alpha),
-                gamma=round(_needed("--gamma", self.gamma, reading.gamma)),
-                draft_step=_needed("--draft-ms", _seconds(self.draft_ms), reading.draft_step),
+                alpha=_needed("--alpha", self.alpha, snapshot.alpha),
+                gamma=round(_needed("--gamma", self.gamma, snapshot.gamma)),
+                draft_step=_needed("--draft-ms", _seconds(self.draft_ms), snapshot.draft_step),
                 verify_pass=verify,
-                plain_pass=_first(_seconds(self.plain_ms), reading.plain_pass, verify),
-                draft_batch=_needed("--draft-batch", self.draft_batch, reading.draft_batch),
-                verify_batch=_needed("--verify-batch", self.verify_batch, reading.verify_batch),
-                round_trip=_first(_seconds(self.round_trip_ms), reading.round_trip, 0.0),
+                plain_pass=_first(_seconds(self.plain_ms), snapshot.plain_pass, verify),
+                draft_batch=_needed("--draft-batch", self.draft_batch, snapshot.draft_batch),
+                verify_batch=_needed("--verify-batch", self.verify_batch, snapshot.verify_batch),
+                round_trip=_first(_seconds(self.round_trip_ms), snapshot.round_trip, 0.0),
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
 
-def read(sources: Sequence[str], window: int) -> Reading:
+def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
     """What the sources say; nothing without any. URLs that end in /metrics are replicas, another one is a Prometheus.
 
     Raises:
@@ -56,7 +56,7 @@ def read(sources: Sequence[str], window: int) -> Reading:
         MetricsUnreadable: nobody answers.
     """
     if not sources:
-        return Reading()
+        return MetricsSnapshot()
     if all(source.endswith("/metrics") for source in sources):
         return Scraper().read(sources)
     if len(sources) > 1:

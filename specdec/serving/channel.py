@@ -1,4 +1,4 @@
-"""How one service dials another."""
+"""gRPC channels from one service to another."""
 
 import grpc.aio
 
@@ -9,14 +9,14 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A peer that hangs, or whose machine is gone without a word, is lost in 8 seconds, less than a default lease.
+    # A peer that hangs, or whose machine is gone, is noticed within 8 seconds, less than a default lease.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 3_000),
-    # The C core waits this long for the answer to any ping, also where the keepalive's own limit is shorter.
+    # The C core waits this long for the answer to any ping, even when the keepalive timeout is shorter.
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A peer that restarts is found again within a second.
+    # A channel connects to a restarted peer within a second.
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -24,9 +24,9 @@ _OPTIONS = (
 
 
 def open_channel(address: str, certificates: Certificates | None = None) -> grpc.aio.Channel:
-    """A channel to `host:port`, plaintext without certificates; it connects on first use and closes with `close()`."""
+    """A channel to `host:port`, in plaintext without certificates; it connects on first use."""
     if certificates is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
-    # Peers are dialled by the address of their pod, which no certificate names.
+    # The address of a peer is the one of its pod, which no certificate contains.
     name = (("grpc.ssl_target_name_override", certificates.peer),) if certificates.peer else ()
     return grpc.aio.secure_channel(address, certificates.for_channel(), options=(*_OPTIONS, *name))

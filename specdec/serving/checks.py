@@ -1,34 +1,63 @@
-"""What a service finds when asked whether it could run: the lines that `specdec doctor` merges."""
+"""What a service finds when it checks its own configuration; `specdec doctor` shows the checks of all services."""
 
 import json
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Literal
+from enum import StrEnum
 
 from specdec.serving.settings import split_address
 
 
+class Status(StrEnum):
+    """The result of a check."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One finding."""
+class Check:
+    """One thing that was checked."""
 
     name: str
-    status: Literal["ok", "warn", "fail"]
+    status: Status
     detail: str
+    """What was found."""
     remedy: str = ""
+    """What to do about it; empty when all is well."""
+    source: str = ""
+    """Who checked it: the name of a service's configuration file, or `specdec`. A service leaves it to the doctor."""
+
+    @classmethod
+    def ok(cls, name: str, detail: str, source: str = "") -> "Check":
+        """A check that passed."""
+        return cls(name, Status.OK, detail, "", source)
+
+    @classmethod
+    def warn(cls, name: str, detail: str, remedy: str) -> "Check":
+        """A check that found something unwise, with which the service can run."""
+        return cls(name, Status.WARN, detail, remedy)
+
+    @classmethod
+    def fail(cls, name: str, detail: str, remedy: str, source: str = "") -> "Check":
+        """A check that found something with which the service cannot run."""
+        return cls(name, Status.FAIL, detail, remedy, source)
 
 
-def write_lines(lines: Iterable[Line], write: Callable[[str], object]) -> bool:
-    """Write one JSON object a line; False when something must be mended."""
-    mended = True
-    for line in lines:
-        write(json.dumps(asdict(line)) + "\n")
-        mended = mended and line.status != "fail"
-    return mended
+def write_checks(checks: Iterable[Check], write: Callable[[str], object]) -> bool:
+    """Write each check as one line of JSON, without its source; False when one has failed."""
+    passed = True
+    for check in checks:
+        values = asdict(check)
+        del values["source"]
+        write(json.dumps(values) + "\n")
+        passed = passed and check.status is not Status.FAIL
+    return passed
 
 
-def port_line(name: str, address: str) -> Line:
+def port_check(name: str, address: str) -> Check:
     """Whether this machine can listen on the address of the setting `name`."""
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -36,5 +65,5 @@ def port_line(name: str, address: str) -> Line:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         detail = f"cannot listen on {address}: {error.strerror}"
-        return Line(name, "warn", detail, f"end what listens there, unless it is this service, or set {name}")
-    return Line(name, "ok", f"{address} is free")
+        return Check.warn(name, detail, f"end what listens there, unless it is this service, or set {name}")
+    return Check.ok(name, f"{address} is free")

@@ -1,4 +1,4 @@
-"""The command line that every service has: `python -m SERVICE [serve|check] --config FILE`."""
+"""The command line of every service: `python -m SERVICE [serve|check] --config FILE`."""
 
 import argparse
 import asyncio
@@ -19,20 +19,20 @@ EXIT_FAILED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Generic[S]):
-    """One service's command; what is heavy is imported by `serve` and `check` themselves."""
+class ServiceCommand(Generic[S]):
+    """The command of one service; `serve` and `check` import what takes long to import themselves."""
 
     name: str
-    """As the logs call it."""
+    """The name of the service in its logs."""
     description: str
     settings: type[S]
     serve: Callable[[S, asyncio.Event], Awaitable[None]]
-    """Serve until the event is set."""
+    """Serves until the event is set."""
     check: Callable[[S, Callable[[str], object]], Awaitable[bool]]
-    """Write the lines of `specdec doctor`; False when something must be mended."""
+    """Writes the checks of the service; False when one has failed."""
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
-        """Parse and run; returns the exit status: 0, 1 for a failed check, 2 for a wrong setting."""
+        """Parse the arguments and run; the exit status is 0, 1 for a failed check, or 2 for a wrong setting."""
         given = self._parser().parse_args(arguments)
         return self._check(given.config) if given.command == "check" else self._serve(given.config)
 

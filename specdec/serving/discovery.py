@@ -1,6 +1,6 @@
-"""Who is there to be dialled: whole snapshots, given again whenever they change, from a list or from DNS.
+"""Discovery of the endpoints of a service, from a list or from DNS, as whole snapshots after every change.
 
-A source that cannot ask keeps its last answer: nobody is forgotten because the one who knows is away.
+While a source has no answer, its last snapshot stays valid: no endpoint is dropped because a resolver is away.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ _log = structlog.get_logger()
 
 
 class DiscoverySettings(Section):
-    """How the peers are found."""
+    """How the endpoints are discovered."""
 
     kind: Literal["static", "dns"] = "static"
-    """`static` is the list beside it; `dns` resolves `names` again and again, as a headless Service wants."""
+    """`static` takes the list of addresses; `dns` resolves `names` again and again, as a headless Service needs."""
     names: tuple[Address, ...] = ()
-    """For `dns`: `host:port`, each of whose A and AAAA records is one peer."""
+    """For `dns`: names as `host:port`; each A and AAAA record of a name is one endpoint."""
     every: Annotated[float, Field(gt=0)] = 5.0
     """Seconds between resolutions."""
 
@@ -39,34 +39,34 @@ class DiscoverySettings(Section):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
-    """One peer."""
+    """One replica of a service."""
 
     address: str
     """`host:port`."""
     uid: str = ""
-    """Tells two peers apart that had the same address one after the other; empty where nobody knows."""
+    """Different for two replicas that have the same address one after the other; empty when it is not known."""
     draining: bool = False
-    """It may finish what it has, and gets nothing new."""
+    """Whether it finishes its work and takes nothing new."""
 
     @property
     def key(self) -> str:
-        """What sessions are hashed with."""
+        """The name of the replica in rendezvous hashing."""
         return self.uid or self.address
 
 
 Endpoints = tuple[Endpoint, ...]
-"""A whole snapshot, in order, each address once."""
+"""A whole snapshot, sorted, with each address once."""
 
 
 class Source(Protocol):
-    """Knows the endpoints of one tier."""
+    """Discovers the endpoints of one service."""
 
     @property
     def age(self) -> float:
-        """Seconds since the one who is asked last answered: how old the snapshot may be."""
+        """Seconds since the last answer, which is how old the snapshot may be."""
 
     def snapshots(self) -> AsyncGenerator[Endpoints]:
-        """Everybody there is, at once and again after every change; it never ends."""
+        """All endpoints, at once and after every change, without an end."""
 
 
 class StaticSource:
@@ -86,8 +86,8 @@ class StaticSource:
 class DnsSource:
     """The addresses behind names, resolved again and again.
 
-    That a name does not exist is an answer, "nobody": so a headless Service without ready pods says it. A resolver
-    that fails has not answered.
+    A name that does not exist has no endpoints: a headless Service without ready pods answers like that. A resolver
+    that fails has given no answer.
     """
 
     def __init__(self, names: Sequence[str], every: float) -> None:
@@ -101,7 +101,7 @@ class DnsSource:
         return time.monotonic() - self._answered
 
     async def snapshots(self) -> AsyncGenerator[Endpoints]:
-        """What the names resolve to, whenever it changes."""
+        """The endpoints of all names, at once and after every change."""
         known: Endpoints | None = None
         while True:
             try:
@@ -117,7 +117,7 @@ class DnsSource:
 
 
 async def resolve(names: Iterable[str]) -> Endpoints:
-    """One endpoint for each A and AAAA record of names given as `host:port`; a name that does not exist has none.
+    """One endpoint for each A and AAAA record of the names `host:port`; none for a name that does not exist.
 
     Raises:
         OSError: the resolver failed.
@@ -137,28 +137,28 @@ async def _addresses(host: str, port: int) -> set[str]:
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, an IPv6 host in brackets."""
+    """`host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def source_of(settings: DiscoverySettings, listed: Iterable[str]) -> Source:
-    """The source that settings name; `listed` is the static list beside them."""
+    """The source that the settings name; `listed` is the static list of addresses."""
     if settings.kind == "dns":
         return DnsSource(settings.names, settings.every)
     return StaticSource(listed)
 
 
 async def first_snapshot(source: Source, timeout: float) -> Endpoints:
-    """Who is there now.
+    """The endpoints now.
 
     Raises:
-        TimeoutError: no word within `timeout` seconds.
+        TimeoutError: there was no answer within `timeout` seconds.
     """
     async with asyncio.timeout(timeout), aclosing(source.snapshots()) as snapshots:
         return await anext(snapshots)
 
 
 def watch_age(source: Source, registry: CollectorRegistry) -> None:
-    """Export how old the source's snapshot may be."""
+    """Export the age of a source as a metric."""
     help_text = "Since the source of endpoints last answered."
     Gauge("specdec_discovery_sync_age_seconds", help_text, registry=registry).set_function(lambda: source.age)

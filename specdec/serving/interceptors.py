@@ -1,4 +1,4 @@
-"""What surrounds every RPC of a server: ids in the log, errors turned into statuses, one line when it ends."""
+"""Wraps every RPC of a server: puts its ids into the log, turns errors into statuses, and logs its end."""
 
 import time
 import uuid
@@ -14,7 +14,7 @@ from structlog.contextvars import bound_contextvars
 from specdec.errors import InternalError, SpecdecError
 from specdec.serving.status import rich_status
 
-# The behaviours of a handler are typed for synchronous servers only.
+# The types of gRPC's handlers are for synchronous servers only.
 Handler = Any
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """A servicer answers with an error by raising a SpecdecError; anything else it raises is a bug, and logged."""
+    """Turns a SpecdecError that a servicer raises into a status; every other exception is a bug, which is logged."""
 
     async def intercept_service(
         self,
@@ -31,7 +31,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith("/specdec."):  # health and reflection look after themselves
+        if handler is None or not method.startswith("/specdec."):  # health and reflection handle their own errors
             return handler
         if handler.response_streaming:
             return _rebuild(handler, _guard_stream(method, handler))
@@ -66,7 +66,7 @@ def _guard_stream(method: str, handler: Handler) -> Callable[[Any, Context], Asy
 
 
 class _Call:
-    """One RPC: its id while it runs, its line in the log when it ends."""
+    """One RPC: binds its ids to the log while it runs, and logs its end."""
 
     def __init__(self, method: str, context: Context) -> None:
         metadata = dict(context.invocation_metadata() or ())

@@ -1,4 +1,4 @@
-"""Structured logs: one event a line, with the ids of the request it belongs to."""
+"""Structured logs: one event on each line, with the ids of its request."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ from specdec.serving.settings import LogSettings
 
 
 def configure(service: str, settings: LogSettings) -> None:
-    """Set up structlog, and the standard library's loggers behind it, for this process; events go to stderr."""
+    """Set up structlog and the loggers of the standard library for this process; events go to stderr."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

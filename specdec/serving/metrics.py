@@ -1,4 +1,4 @@
-"""The HTTP port of a gRPC service: /metrics for Prometheus, /livez and /readyz for people and probes."""
+"""The HTTP server of a gRPC service: /metrics for Prometheus, /livez and /readyz for people and probes."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from specdec.serving.settings import split_address
 
 
 class MetricsServer:
-    """Serves until closed, on threads of its own, so that a busy event loop does not hide from its probes."""
+    """Serves until closed, on threads of its own, so that it answers also while the event loop is busy."""
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
         self._server = server
@@ -21,12 +21,12 @@ class MetricsServer:
 
     @property
     def address(self) -> str:
-        """`host:port` as bound."""
+        """The bound `host:port`."""
         host, port = self._server.server_address[:2]
         return f"{host!s}:{port}"
 
     def close(self) -> None:
-        """Stop serving and free the port."""
+        """Stop serving and close the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -70,4 +70,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Probes are not news."""
+        """Log nothing: probes come every few seconds."""

@@ -1,45 +1,45 @@
-"""Readings from a Prometheus that scrapes every replica."""
+"""Metrics snapshots from a Prometheus that scrapes every replica."""
 
 import json
 import urllib.parse
 
-from specdec.serving.readings import (
+from specdec.serving.metrics_snapshot import (
     COUNTERS,
     DRAFTER,
     GAUGES,
     VERIFIER,
+    MetricsSnapshot,
     MetricsUnreadable,
-    Reading,
     Sums,
     fetch,
-    reading_of,
+    snapshot_of,
 )
 
 
 class Prometheus:
-    """Asks for the sums of the last `window` seconds."""
+    """Reads the sums of the last `window` seconds."""
 
     def __init__(self, url: str, window: int = 300, matchers: str = "", timeout: float = 5.0) -> None:
-        """`matchers` narrow the series, as in `namespace="a"`."""
+        """Args: matchers: label matchers that narrow the series, such as `namespace="a"`."""
         self._url = url.rstrip("/")
         self._window = window
         self._matchers = matchers
         self._timeout = timeout
 
-    def read(self) -> Reading:
-        """The numbers.
+    def read(self) -> MetricsSnapshot:
+        """The numbers of all replicas.
 
         Raises:
-            MetricsUnreadable: it does not answer, or not as Prometheus does.
+            MetricsUnreadable: it does not answer, or the answer is not one of Prometheus.
         """
-        counters = {name: self._ask(f"sum(increase({self._series(name)}[{self._window}s]))") for name in COUNTERS}
-        gauges = {name: self._ask(f"avg({self._series(name)} > 0)") for name in GAUGES}
-        return reading_of(
+        counters = {name: self._query(f"sum(increase({self._series(name)}[{self._window}s]))") for name in COUNTERS}
+        gauges = {name: self._query(f"avg({self._series(name)} > 0)") for name in GAUGES}
+        return snapshot_of(
             Sums(
                 {name: value for name, value in counters.items() if value is not None},
                 {name: value for name, value in gauges.items() if value is not None},
-                verifiers=round(self._ask(f"count({self._series(VERIFIER)})") or 0),
-                drafters=round(self._ask(f"count({self._series(DRAFTER)})") or 0),
+                verifiers=round(self._query(f"count({self._series(VERIFIER)})") or 0),
+                drafters=round(self._query(f"count({self._series(DRAFTER)})") or 0),
                 seconds=float(self._window),
             )
         )
@@ -49,7 +49,7 @@ class Prometheus:
         inside = ",".join(part for part in (labels, self._matchers) if part)
         return f"{metric}{{{inside}}}" if inside else metric
 
-    def _ask(self, query: str) -> float | None:
+    def _query(self, query: str) -> float | None:
         answer = fetch(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}", self._timeout)
         try:
             found = json.loads(answer)["data"]["result"]

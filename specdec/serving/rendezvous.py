@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def ranking(key: str, members: Iterable[str]) -> list[str]:
-    """The members by falling hash with `key`: the first is the key's own, the others are where it goes in turn."""
+    """The members by falling hash with `key`: the key belongs to the first, and to the next when that one is gone."""
     return sorted(members, key=lambda member: _weight(key, member), reverse=True)
 
 

@@ -1,4 +1,4 @@
-"""Readings from the /metrics of each replica."""
+"""Metrics snapshots from the /metrics of each replica."""
 
 import time
 from collections import Counter, defaultdict
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdec.serving.readings import (
+from specdec.serving.metrics_snapshot import (
     COUNTERS,
     DRAFTER,
     GAUGES,
     VERIFIER,
+    MetricsSnapshot,
     MetricsUnreadable,
-    Reading,
     Sums,
     fetch,
-    reading_of,
+    snapshot_of,
 )
 
 
@@ -28,17 +28,17 @@ class _Scrape:
 
 
 class Scraper:
-    """Reads the /metrics of each replica; from the second time on, the numbers are those since the time before."""
+    """Reads the /metrics of each replica; from the second time on, the counts are those since the time before."""
 
     def __init__(self, timeout: float = 5.0) -> None:
         self._timeout = timeout
         self._before: dict[str, _Scrape] = {}
 
-    def read(self, urls: Iterable[str]) -> Reading:
+    def read(self, urls: Iterable[str]) -> MetricsSnapshot:
         """The numbers of the replicas that answer.
 
         Raises:
-            MetricsUnreadable: none does.
+            MetricsUnreadable: no replica answers.
         """
         asked = sorted(set(urls))
         with ThreadPoolExecutor(max_workers=16) as threads:
@@ -48,7 +48,7 @@ class Scraper:
             raise MetricsUnreadable(f"no metrics at {', '.join(asked) or 'no address'}")
         sums = _since(self._before, heard)
         self._before = heard
-        return reading_of(sums)
+        return snapshot_of(sums)
 
     def _scrape(self, url: str) -> _Scrape | None:
         try:
@@ -65,7 +65,7 @@ def _since(before: Mapping[str, _Scrape], now: Mapping[str, _Scrape]) -> Sums:
         for name in COUNTERS:
             value = scrape.values.get(name, 0.0)
             earlier = old.get(name, 0.0)
-            counters[name] += value - earlier if value >= earlier else value  # a smaller one has started anew
+            counters[name] += value - earlier if value >= earlier else value  # smaller after a restart
     spans = [scrape.at - before[url].at for url, scrape in now.items() if url in before]
     return Sums(
         counters,

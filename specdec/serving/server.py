@@ -1,4 +1,4 @@
-"""A gRPC server with health and reflection, and the life of a process around it."""
+"""A gRPC server with health and reflection, and the main function of a service process."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,15 @@ from specdec.serving.tls import Certificates
 
 EXIT_CONFIG = 2
 LIVENESS = "liveness"
-"""Health's name for the process itself: it serves as long as the process answers, ready or not."""
+"""The health service's name for the process itself, which is SERVING while the process answers, ready or not."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Clients ping more often than gRPC's own limit allows: see `channel`.
+    # The channels of other services ping more often than gRPC allows by default.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    # Two processes on one port would each get some of the calls: refuse the second instead.
+    # With two processes on one port, each would get some of the calls; the second is refused instead.
     ("grpc.so_reuseport", 0),
 )
 
@@ -44,20 +44,20 @@ class GrpcServer:
         self.address = address
 
     async def set_serving(self, serving: bool) -> None:
-        """Say whether calls are welcome, for every service and for the server as a whole."""
+        """Set the health status of every service and of the server as a whole."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in self._services:
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:
-        """Refuse new calls, give running ones `grace` seconds, then end them."""
+        """Refuse new calls, and end those that still run after `grace` seconds."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace)
         if self._probes:
             await self._probes.stop(0)
 
     async def start(self) -> None:
-        """Add health and begin to serve."""
+        """Add the health service and start to serve."""
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_serving(False)
         for server in filter(None, (self._server, self._probes)):
@@ -73,15 +73,15 @@ async def start_grpc(
     certificates: Certificates | None = None,
     health_address: str | None = None,
 ) -> GrpcServer:
-    """Bind, register and start.
+    """Bind the addresses, register the services and start the server.
 
     Args:
         address: `host:port`; port 0 takes a free one, and the server's `address` says which.
-        register: adds the servicers.
-        services: their full names, for health and reflection.
-        interceptors: inside the one that translates errors.
-        certificates: make it mutual TLS.
-        health_address: a second door, without TLS, for health alone: a kubelet probes in plaintext.
+        register: adds the servicers to the server.
+        services: the full names of the services, for health and reflection.
+        interceptors: they run inside the interceptor that turns errors into statuses.
+        certificates: for mutual TLS; None serves plaintext.
+        health_address: a second address for health alone, without TLS, because a kubelet probes in plaintext.
 
     Raises:
         ConfigError: an address cannot be bound.
@@ -110,10 +110,10 @@ def _bind(server: grpc.aio.Server, address: str, certificates: Certificates | No
 
 
 def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run `main` until it returns; SIGTERM and SIGINT set the event it is given, a second one ends the process.
+    """Run `main` until it returns; SIGTERM or SIGINT sets its event, and a second signal ends the process.
 
     Returns:
-        The exit status: 0, or 2 when a setting is wrong (one line on stderr, no traceback).
+        The exit status: 0, or 2 for a wrong setting, which is reported in one line on stderr.
     """
     try:
         asyncio.run(_until_stopped(main))
@@ -134,6 +134,6 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[None]]) -> No
         loop.remove_signal_handler(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError):  # platforms without loop signals
+        with contextlib.suppress(NotImplementedError):  # not every platform has signal handlers for loops
             loop.add_signal_handler(number, first_signal, number)
     await main(stop)

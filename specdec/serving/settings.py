@@ -1,4 +1,7 @@
-"""How a process is configured: defaults < YAML file < environment < flags, one frozen value, every mistake one line."""
+"""Settings: flags win over environment variables, those over a YAML file, that over defaults.
+
+The settings of a process are one frozen value, and every mistake in them is reported in one line.
+"""
 
 import difflib
 from collections.abc import Mapping
@@ -14,7 +17,7 @@ from specdec.errors import ConfigError
 
 
 def check_address(value: str) -> str:
-    """The value itself, when it is `host:port`; else a ValueError says what is wrong."""
+    """The value, if it is `host:port`; raises ValueError if not."""
     host, colon, port = value.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) < 65536):
         raise ValueError(f"must be host:port, got {value!r}")
@@ -26,37 +29,37 @@ Address = Annotated[str, AfterValidator(check_address)]
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of an Address; brackets around an IPv6 host are taken off."""
+    """Host and port of an Address, without the brackets around an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 class Section(BaseModel):
-    """A group of settings with one owner."""
+    """A group of settings that belong together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class LogSettings(Section):
-    """What is logged and how."""
+    """Which events are logged, and in which format."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe events that are written."""
     form: Literal["json", "console"] = "json"
-    """`json` is one object a line, `console` is for people."""
+    """`json` writes one object on each line, `console` writes for people."""
 
 
 class ModelSettings(Section):
-    """Which model, and on what."""
+    """Which model is loaded, and how."""
 
     path: Path
-    """A Hugging Face model folder; nothing is downloaded."""
+    """A folder with a Hugging Face model; nothing is downloaded."""
     name: str = ""
-    """Name callers use; the folder's name when empty."""
+    """The name that callers use; empty takes the name of the folder."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """float32 gives exact token identity with plain decoding."""
     device: str = "auto"
-    """`auto` is cuda when there is one, else cpu."""
+    """`auto` takes cuda where there is a GPU, else cpu."""
     compile: bool = False
     """Compile the model while it is loaded: faster passes for a longer start. A CPU needs a C++ compiler for it."""
 
@@ -67,7 +70,7 @@ class ModelSettings(Section):
 
 
 class Settings(BaseSettings):
-    """Base of every service's settings; a subclass sets `env_prefix`."""
+    """The base of the settings of every service; a subclass sets `env_prefix`."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -84,8 +87,8 @@ class Settings(BaseSettings):
         """Read the settings.
 
         Args:
-            config: a YAML file, or None for none.
-            overrides: what the command line gave; nested mappings for sections.
+            config: a YAML file, or None.
+            overrides: the settings from the command line, with nested mappings for sections.
 
         Raises:
             ConfigError: the file cannot be read, or a setting is unknown or wrong; the message is one line.
@@ -112,7 +115,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; an empty file is an empty mapping.
 
     Raises:
-        ConfigError: missing, unreadable, not YAML, or not a mapping.
+        ConfigError: the file is missing or unreadable, is not YAML, or holds no mapping.
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The one table of errors: what a `reason` is called over gRPC and over HTTP."""
+"""The table of errors: the status of each over gRPC and over HTTP."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,65 +15,65 @@ DOMAIN = "specdec"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """How one error is shown."""
+class ErrorStatus:
+    """The status of one kind of error."""
 
     grpc: grpc.StatusCode
     http: int
     type: str
-    """OpenAI's error type."""
+    """The error type in OpenAI's API."""
     code: str | None
-    """OpenAI's error code."""
+    """The error code in OpenAI's API."""
     retry_after: float | None = None
-    """Seconds after which trying again makes sense."""
+    """Seconds after which a retry makes sense; None when a retry would fail again."""
 
 
 _INVALID = "invalid_request_error"
 _ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
-_TABLE: dict[type[SpecdecError], Row] = {
-    errors.FieldRequired: Row(_ARGUMENT, 400, _INVALID, "invalid_value"),
-    errors.FieldInvalid: Row(_ARGUMENT, 400, _INVALID, "invalid_value"),
-    errors.TokenOutOfRange: Row(_ARGUMENT, 400, _INVALID, "invalid_token"),
-    errors.GammaTooLarge: Row(_ARGUMENT, 400, _INVALID, "invalid_value"),
-    errors.UnsupportedParameter: Row(grpc.StatusCode.UNIMPLEMENTED, 400, _INVALID, "unsupported_parameter"),
-    errors.ContextLengthExceeded: Row(_ARGUMENT, 400, _INVALID, "context_length_exceeded"),
-    errors.ModelNotFound: Row(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "model_not_found"),
-    errors.RouteNotFound: Row(grpc.StatusCode.UNIMPLEMENTED, 404, _INVALID, "not_found"),
-    errors.SessionNotFound: Row(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "session_not_found"),
-    errors.GenerationNotFound: Row(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "generation_not_found"),
-    errors.SessionExpired: Row(grpc.StatusCode.OUT_OF_RANGE, 410, _INVALID, "events_expired"),
-    errors.IdempotencyKeyReused: Row(grpc.StatusCode.ALREADY_EXISTS, 422, _INVALID, "idempotency_key_reused"),
-    errors.MessageTooLarge: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, _INVALID, "message_too_large"),
-    errors.NoVerifier: Row(_UNAVAILABLE, 503, "server_error", "no_verifier", 1.0),
-    errors.Draining: Row(_UNAVAILABLE, 503, "server_error", "draining", 1.0),
-    errors.QueueFull: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "queue_full", 2.0),
-    errors.SessionStoreDown: Row(_UNAVAILABLE, 503, "server_error", "session_store_down", 1.0),
-    errors.SessionStoreFull: Row(_UNAVAILABLE, 503, "server_error", "session_store_full", 5.0),
-    errors.SessionBusy: Row(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_busy"),
-    errors.Fenced: Row(grpc.StatusCode.FAILED_PRECONDITION, 409, "conflict_error", "fenced"),
-    errors.SessionDiverged: Row(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_diverged"),
-    errors.CursorAhead: Row(grpc.StatusCode.ABORTED, 409, "conflict_error", "log_rolled_back"),
-    errors.DrafterMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "drafter_mismatch"),
-    errors.ProtocolMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "protocol_mismatch"),
-    errors.TokenizerMismatch: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "tokenizer_mismatch"),
-    errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", "deadline_exceeded"),
-    errors.InternalError: Row(grpc.StatusCode.INTERNAL, 500, "server_error", None),
-    errors.NoDistribution: Row(grpc.StatusCode.INTERNAL, 500, "server_error", "no_distribution"),
+_TABLE: dict[type[SpecdecError], ErrorStatus] = {
+    errors.FieldRequired: ErrorStatus(_ARGUMENT, 400, _INVALID, "invalid_value"),
+    errors.FieldInvalid: ErrorStatus(_ARGUMENT, 400, _INVALID, "invalid_value"),
+    errors.TokenOutOfRange: ErrorStatus(_ARGUMENT, 400, _INVALID, "invalid_token"),
+    errors.GammaTooLarge: ErrorStatus(_ARGUMENT, 400, _INVALID, "invalid_value"),
+    errors.UnsupportedParameter: ErrorStatus(grpc.StatusCode.UNIMPLEMENTED, 400, _INVALID, "unsupported_parameter"),
+    errors.ContextLengthExceeded: ErrorStatus(_ARGUMENT, 400, _INVALID, "context_length_exceeded"),
+    errors.ModelNotFound: ErrorStatus(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "model_not_found"),
+    errors.RouteNotFound: ErrorStatus(grpc.StatusCode.UNIMPLEMENTED, 404, _INVALID, "not_found"),
+    errors.SessionNotFound: ErrorStatus(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "session_not_found"),
+    errors.GenerationNotFound: ErrorStatus(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "generation_not_found"),
+    errors.SessionExpired: ErrorStatus(grpc.StatusCode.OUT_OF_RANGE, 410, _INVALID, "events_expired"),
+    errors.IdempotencyKeyReused: ErrorStatus(grpc.StatusCode.ALREADY_EXISTS, 422, _INVALID, "idempotency_key_reused"),
+    errors.MessageTooLarge: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, _INVALID, "message_too_large"),
+    errors.NoVerifier: ErrorStatus(_UNAVAILABLE, 503, "server_error", "no_verifier", 1.0),
+    errors.Draining: ErrorStatus(_UNAVAILABLE, 503, "server_error", "draining", 1.0),
+    errors.QueueFull: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "queue_full", 2.0),
+    errors.SessionStoreDown: ErrorStatus(_UNAVAILABLE, 503, "server_error", "session_store_down", 1.0),
+    errors.SessionStoreFull: ErrorStatus(_UNAVAILABLE, 503, "server_error", "session_store_full", 5.0),
+    errors.SessionBusy: ErrorStatus(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_busy"),
+    errors.Fenced: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 409, "conflict_error", "fenced"),
+    errors.SessionDiverged: ErrorStatus(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_diverged"),
+    errors.CursorAhead: ErrorStatus(grpc.StatusCode.ABORTED, 409, "conflict_error", "log_rolled_back"),
+    errors.DrafterMismatch: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "drafter_mismatch"),
+    errors.ProtocolMismatch: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "protocol_mismatch"),
+    errors.TokenizerMismatch: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "tokenizer_mismatch"),
+    errors.DeadlineExceeded: ErrorStatus(grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", "deadline_exceeded"),
+    errors.InternalError: ErrorStatus(grpc.StatusCode.INTERNAL, 500, "server_error", None),
+    errors.NoDistribution: ErrorStatus(grpc.StatusCode.INTERNAL, 500, "server_error", "no_distribution"),
 }
 
 _BUG = _TABLE[errors.InternalError]
 
 
-def row(error: SpecdecError) -> Row:
-    """The row of an error; one without a row of its own takes its nearest base's."""
+def status_of(error: SpecdecError) -> ErrorStatus:
+    """The status of an error; one that is not in the table has the status of its nearest base class."""
     return next((_TABLE[base] for base in type(error).__mro__ if base in _TABLE), _BUG)
 
 
 def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:
-    """The error as a gRPC rich status: ErrorInfo, field violations for the caller's mistakes, RetryInfo for waits."""
-    shown = row(error)
+    """The error as a gRPC status with details: ErrorInfo, BadRequest for a wrong field, RetryInfo for a retry."""
+    shown = status_of(error)
     code = code_pb2.Code.Value("CANCELLED" if shown.grpc is grpc.StatusCode.CANCELLED else shown.grpc.name)
     status = status_pb2.Status(code=code, message=error.message)
     for detail in _details(error, shown, request_id):
@@ -83,7 +83,7 @@ def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:
     return status
 
 
-def _details(error: SpecdecError, shown: Row, request_id: str) -> "Iterator[error_details_pb2.ErrorInfo]":
+def _details(error: SpecdecError, shown: ErrorStatus, request_id: str) -> "Iterator[error_details_pb2.ErrorInfo]":
     metadata = {"request_id": request_id} if request_id else {}
     if isinstance(error, RequestError) and error.param:
         metadata["param"] = error.param
@@ -98,7 +98,7 @@ def _details(error: SpecdecError, shown: Row, request_id: str) -> "Iterator[erro
 
 
 def from_rpc_error(error: grpc.RpcError) -> SpecdecError | None:
-    """The error a peer of ours raised, told by its ErrorInfo; None when the status is not one of ours."""
+    """The error that another service raised, by its ErrorInfo; None when the status comes from elsewhere."""
     status = rpc_status.from_call(error)
     for packed in status.details if status else ():
         info = error_details_pb2.ErrorInfo()

@@ -1,4 +1,4 @@
-"""Mutual TLS between the services: PEM files in, credentials out, and new files taken without a restart."""
+"""Mutual TLS between the services, from PEM files, which are read again when they change."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +12,14 @@ from specdec.serving.settings import Section
 
 
 class TlsSettings(Section):
-    """Who this process is, and whom it trusts; with none of the three files, calls are plaintext."""
+    """The certificate of this process and the authorities it trusts; without the files, calls are plaintext."""
 
     certificate: Path | None = None
     """PEM file of the certificate chain, for servers and clients alike; it is read again when it changes."""
     key: Path | None = None
-    """PEM file of its private key."""
+    """PEM file of the private key."""
     ca: Path | None = None
-    """PEM file of the authorities whose certificates are accepted; who has none of theirs is refused."""
+    """PEM file of the authorities whose certificates are accepted from other services."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -30,14 +30,14 @@ class TlsSettings(Section):
 
 
 class DialTlsSettings(TlsSettings):
-    """The same for a process that dials others."""
+    """The TLS settings of a process that connects to other services."""
 
     peer: str = ""
-    """DNS name in the certificates of those who are dialled; empty for the one in their address."""
+    """The DNS name in the certificates of these services; empty takes the host of their address."""
 
 
 class Pems(NamedTuple):
-    """What the files hold."""
+    """The contents of the files."""
 
     certificate: bytes
     key: bytes
@@ -45,13 +45,13 @@ class Pems(NamedTuple):
 
 
 class Certificates:
-    """The files of one process; one that cannot be read leaves what was read before."""
+    """The files of one process; while a file cannot be read, its last content is used."""
 
     def __init__(self, certificate: Path, key: Path, ca: Path, peer: str = "") -> None:
-        """Read them for the first time.
+        """Read the files for the first time.
 
         Raises:
-            ConfigError: one cannot be read.
+            ConfigError: a file cannot be read.
         """
         self._paths = (certificate, key, ca)
         self.peer = peer
@@ -62,10 +62,10 @@ class Certificates:
 
     @classmethod
     def of(cls, settings: TlsSettings) -> "Certificates | None":
-        """Those that the settings name, or None for plaintext.
+        """The files that the settings name, or None for plaintext.
 
         Raises:
-            ConfigError: one cannot be read.
+            ConfigError: a file cannot be read.
         """
         if settings.certificate is None or settings.key is None or settings.ca is None:
             return None
@@ -74,19 +74,19 @@ class Certificates:
 
     @property
     def pems(self) -> Pems:
-        """What the files hold now."""
+        """The present contents of the files."""
         with suppress(OSError):
             self._pems = self._read()
         return self._pems
 
     def for_server(self) -> grpc.ServerCredentials:
-        """Credentials that ask for the files at every handshake, and for the client's certificate."""
+        """Credentials that read the files at every handshake and require a certificate of the client."""
         return grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._configuration, require_client_authentication=True
         )
 
     def for_channel(self) -> grpc.ChannelCredentials:
-        """Credentials of one channel, which keeps them for its life."""
+        """Credentials for one channel, which uses them until it is closed."""
         pems = self.pems
         return grpc.ssl_channel_credentials(pems.ca, pems.key, pems.certificate)
 

@@ -19,7 +19,7 @@ from tests.integration.kubernetes.test_ratio_controller import Clock
 from tests.kubernetes.api import Api, ApiRefused, Object
 from tests.kubernetes.arrange import Installed
 from tests.kubernetes.conftest import ClusterAs
-from tests.unit.gateway.ratio_controller.test_policy import READING
+from tests.metrics_fakes import SNAPSHOT
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_leadership_changes_hands_under_rising_terms(
         clock.now = 20.0
         assert await other.hold() is not None, "the leader was silent for longer than it may"
         assert await one.hold() is None
-        await other.give_back()
+        await other.release()
         taken = await one.hold()
         assert taken is not None
         assert taken.number == 3
@@ -147,8 +147,8 @@ async def test_a_write_is_refused_when_anything_was_changed_since_the_read(
 async def test_of_two_controllers_one_acts_and_the_other_takes_over(
     settings: RatioSettings, drafters: Drafters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = replace(READING, verifiers=20)
-    monkeypatch.setattr("gateway.ratio_controller.app.reader_of", lambda _: lambda: _reading(reading))
+    snapshot = replace(SNAPSHOT, verifiers=20)
+    monkeypatch.setattr("gateway.ratio_controller.app.snapshot_reader", lambda _: lambda: _reading(snapshot))
 
     def replicas() -> int:
         return int(drafters.deployment()["spec"]["replicas"])
@@ -164,5 +164,5 @@ async def test_of_two_controllers_one_acts_and_the_other_takes_over(
     assert drafters.lease()["holderIdentity"] == "", "it is given back at the end"
 
 
-async def _reading(reading: object) -> object:
-    return reading
+async def _reading(snapshot: object) -> object:
+    return snapshot

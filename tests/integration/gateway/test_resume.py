@@ -62,7 +62,7 @@ async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_
     listening = asyncio.create_task(pair[0].stream(heard))
     await until(lambda: len(heard.text) > 3)
     thief, sid = RedisSessionStore.at(server.url), heard.generation.partition("-")[0]
-    lease = await thief.acquire(sid, "thief", steal=True)
+    lease = await server.take_over(thief, sid, "thief")
     for base, token in enumerate(b"!?", start=lease.n):
         stolen = Round(base_len=base, tokens=(token,), origins=(Origin.PLAIN,))
         await thief.commit(Commit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
@@ -81,10 +81,10 @@ async def test_a_turn_whose_gateway_fell_silent_is_finished_by_another_before_it
     listening = asyncio.create_task(pair[0].stream(heard))
     await until(lambda: len(heard.text) > 3)
     sid = heard.generation.partition("-")[0]
-    await dead.acquire(sid, "dead", steal=True)
+    await server.take_over(dead, sid, "dead")
     listening.cancel()
     async with asyncio.timeout(20):
-        while (await dead.look(sid, "default")).state is SessionState.GENERATING:  # noqa: ASYNC110 - in the server
+        while (await dead.get(sid, "default")).state is SessionState.GENERATING:  # noqa: ASYNC110 - in the server
             await asyncio.sleep(0.02)
     await dead.close()
     await pair[1].resume(heard)

@@ -13,12 +13,12 @@ from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import LeaseSettings, MetricsSettings, RatioSettings, ScalingSettings
 from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.scale import DeploymentScale, Scale
-from specdec.serving.readings import Reading
+from specdec.serving.metrics_snapshot import MetricsSnapshot
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.access import Request
 from tests.fake_kubernetes.store import Kind, Object
 from tests.gateway_fakes import until
-from tests.unit.gateway.ratio_controller.test_policy import READING
+from tests.metrics_fakes import SNAPSHOT
 
 DEPLOYMENTS: Kind = ("apps", "deployments", "ns")
 LEASES: Kind = ("coordination.k8s.io", "leases", "ns")
@@ -105,9 +105,9 @@ async def test_of_two_that_take_it_at_once_one_leads(api: FakeKubernetes, cluste
 async def test_a_lease_given_back_is_free_at_once(api: FakeKubernetes, cluster: ClusterSettings) -> None:
     async with candidates(cluster, Clock()) as (one, other):
         await one.hold()
-        await other.give_back()
+        await other.release()
         assert await other.hold() is None
-        await one.give_back()
+        await one.release()
         taken = await other.hold()
         assert taken is not None
         assert taken.number == 2
@@ -153,10 +153,10 @@ async def controlling(settings: RatioSettings) -> AsyncIterator[asyncio.Task[Non
 async def test_the_drafters_follow_the_verifiers(
     api: FakeKubernetes, settings: RatioSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = replace(READING, verifiers=20)
+    snapshot = replace(SNAPSHOT, verifiers=20)
 
-    def read(_: Any) -> Reading:
-        return reading
+    def read(_: Any) -> MetricsSnapshot:
+        return snapshot
 
     monkeypatch.setattr("specdec.serving.prometheus.Prometheus.read", read)
     api.rules = ROLE
@@ -167,10 +167,10 @@ async def test_the_drafters_follow_the_verifiers(
 
     async with controlling(settings):
         await until(lambda: replicas() == 10)
-        reading = replace(READING, verifiers=4)
+        snapshot = replace(SNAPSHOT, verifiers=4)
         await until(lambda: replicas() == 2)
         api.down = True
-        reading = replace(READING, verifiers=20)
+        snapshot = replace(SNAPSHOT, verifiers=20)
         await asyncio.sleep(0.2)
         assert replicas() == 2
         api.down = False
@@ -183,7 +183,7 @@ async def test_the_drafters_follow_the_verifiers(
 async def test_of_two_controllers_one_acts_and_the_other_takes_over(
     api: FakeKubernetes, settings: RatioSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdec.serving.prometheus.Prometheus.read", lambda _: replace(READING, verifiers=20))
+    monkeypatch.setattr("specdec.serving.prometheus.Prometheus.read", lambda _: replace(SNAPSHOT, verifiers=20))
     api.store.create(DEPLOYMENTS, deployment(2))
     async with AsyncExitStack() as second:
         async with controlling(settings):

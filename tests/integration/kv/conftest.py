@@ -20,7 +20,6 @@ from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient
 from protos.drafter.v1 import drafter_pb2
 from tests.gateway_fakes import MemorySessionStore
-from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture
 from tests.integration.sessions.server import Server
 from tests.integration.verifier.conftest import Target, load_target
 from tests.integration.verifier.scripted_drafter import RunningDrafter, ScriptedDrafter, Seen, drafts
@@ -103,9 +102,14 @@ class Stage:
 
     async def say(self, prompt: Sequence[int] = PROMPT, tokens: int = 40, **options: Any) -> list[int]:
         """The output of one greedy generation."""
+        return list((await self.answer(prompt, tokens, **options))["choices"][0]["token_ids"])
+
+    async def answer(self, prompt: Sequence[int], tokens: int, **options: Any) -> dict[str, Any]:
+        """The whole answer to one greedy generation."""
         reply = await self.client.post("/v1/completions", json=asked(prompt, tokens) | options)
         assert reply.status_code == 200, reply.text
-        return list(reply.json()["choices"][0]["token_ids"])
+        answer: dict[str, Any] = reply.json()
+        return answer
 
 
 def asked(prompt: Sequence[int], tokens: int) -> dict[str, Any]:
@@ -127,7 +131,7 @@ def kv_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-async def here(target: Target, server: Server, kv_settings: dict[str, Any]) -> AsyncIterator[Stage]:  # noqa: F811
+async def here(target: Target, server: Server, kv_settings: dict[str, Any]) -> AsyncIterator[Stage]:
     """Two verifiers that draft with an oracle, and a gateway over both."""
 
     reference = [*PROMPT, *target.greedy(PROMPT, LENGTH)]

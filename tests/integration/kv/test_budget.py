@@ -9,7 +9,6 @@ from redis.asyncio import Redis
 
 from gateway.kv.store import BlockStore
 from gateway.request import cache_domain
-from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture
 from tests.integration.sessions.server import Server
 
 BUDGET = 10_000
@@ -19,7 +18,7 @@ BOB = cache_domain("user:bob", "")
 
 
 @pytest.fixture
-async def redis(server: Server) -> AsyncIterator[Redis]:  # noqa: F811
+async def redis(server: Server) -> AsyncIterator[Redis]:
     client = Redis.from_url(server.url)
     await client.flushall()
     yield client
@@ -109,7 +108,7 @@ async def test_a_lost_ledger_is_written_anew_by_what_is_used(redis: Redis, block
     assert await redis.zcard("kv:1:used:" + BOB) == 1
 
 
-async def test_the_documented_rights_are_enough(server: Server, redis: Redis) -> None:  # noqa: F811
+async def test_the_documented_rights_are_enough(server: Server, redis: Redis) -> None:
     rights = ["+@read", "+@write", "+@scripting", "+@connection", "-@dangerous", "+info", "+time"]
     await redis.acl_setuser("blocks", enabled=True, passwords=["+pw"], keys=["kv:1:*"], commands=rights)
     store = BlockStore(Redis.from_url(f"unix://blocks:pw@{server.url.rpartition('@')[2]}"), 60.0, 10)

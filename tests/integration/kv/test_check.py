@@ -13,7 +13,6 @@ from gateway.check import check
 from gateway.config import GatewaySettings, KvSettings, TokenizerSettings
 from gateway.store.redis_client import connect
 from specdec.cli.processes import Children
-from tests.integration.sessions.conftest import server  # noqa: F401 - a fixture
 from tests.integration.sessions.server import Server
 from tests.integration.verifier.conftest import Target
 
@@ -51,7 +50,7 @@ async def found(target: Target, sessions: str, blocks: str) -> dict[str, str]:
 SESSIONS = dict.fromkeys(("session store eviction", "session store persistence"), "ok")
 
 
-async def test_each_server_is_asked_for_what_it_holds(target: Target, server: Server, second: Server) -> None:  # noqa: F811
+async def test_each_server_is_asked_for_what_it_holds(target: Target, server: Server, second: Server) -> None:
     unfit = {"block store eviction": "warn", "block store persistence": "warn"}
     assert await found(target, server.url, second.url) == SESSIONS | unfit
     async with connect(second.url) as client:
@@ -66,10 +65,10 @@ async def test_each_server_is_asked_for_what_it_holds(target: Target, server: Se
             await client.config_set("appendfsync", "always")
 
 
-async def test_one_server_for_both_is_refused(target: Target, server: Server) -> None:  # noqa: F811
+async def test_one_server_for_both_is_refused(target: Target, server: Server) -> None:
     lines = await found(target, server.url, f"{server.url}?db=1")
     assert lines == SESSIONS | {"block store server": "fail"}
 
 
-async def test_blocks_without_a_server_are_a_warning(target: Target, server: Server) -> None:  # noqa: F811
+async def test_blocks_without_a_server_are_a_warning(target: Target, server: Server) -> None:
     assert await found(target, server.url, "redis://127.0.0.1:1/0") == SESSIONS | {"block store": "warn"}

@@ -1,25 +1,11 @@
-"""A real server of the kind `specdec up` starts, in a private folder, one for a test module."""
+"""The session store under test, on the server of the test module."""
 
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from specdec.cli.processes import Children
 from tests.integration.sessions.server import Server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
-    try:
-        with Children(grace=5) as children:
-            yield Server(folder, children)
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture

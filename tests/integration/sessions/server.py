@@ -1,16 +1,27 @@
-"""A real session store's server that can be killed and started again on the same folder, and keeps what it said it has.
+"""A pytest plugin: a real server for the session store, which a test can kill and start again on the same folder.
 
 `SPECDEC_TEST_REDIS=/path/to/redis-server` runs these tests against that server; without it, against the one that
 `specdec up` would start.
 """
 
 import os
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from gateway.store import lua
+from gateway.store.redis_client import connect
+from gateway.store.sessions import SessionStore
+from gateway.store.values import Lease
 from specdec.cli import valkey
 from specdec.cli.processes import Children, Command
 from specdec.cli.valkey import Binary
+from specdec.errors import SessionHeld
 
 
 def binary() -> Binary:
@@ -47,3 +58,31 @@ class Server:
     def kill(self) -> None:
         self._child.process.kill()
         self._child.process.wait()
+
+    async def expire_lease(self, session_id: str) -> None:
+        """End the lease of the session's owner now; a commit or renewal of that owner does not bring it back."""
+        async with connect(self.url) as client:
+            await client.hset(lua.keys(session_id)[0], mapping={"own": "", "lu": "1"})
+
+    async def lose_tokens(self, session_id: str) -> None:
+        """Delete the log of a session, as when it expires."""
+        async with connect(self.url) as client:
+            await client.delete(lua.keys(session_id)[1])
+
+    async def take_over(self, store: SessionStore, session_id: str, owner: str) -> Lease:
+        """Make `owner` the session's owner, as when the owner before it was silent for longer than its lease."""
+        while True:
+            await self.expire_lease(session_id)
+            with suppress(SessionHeld):  # another took it in between
+                return await store.acquire(session_id, owner)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One server for a test module, in a private folder."""
+    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
+    try:
+        with Children(grace=5) as children:
+            yield Server(folder, children)
+    finally:
+        shutil.rmtree(folder)

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from specdec.cli import ports, valkey
 from specdec.cli.processes import Child, Children, Command
 from specdec.errors import SessionStoreDown
@@ -83,7 +83,7 @@ async def works(url: str, **policy: float) -> bool:
     try:
         await store.open(sid, "r", [1], b"{}", "fp", "t")
         epoch = (await store.acquire(sid, "a")).epoch
-        await store.commit(Commit(sid, epoch, 1, [2]))
+        await store.commit(RoundCommit(sid, epoch, 1, [2]))
         await store.wait(sid, 1, 1, 10)
         return await store.tokens(sid) == [1, 2]
     finally:
@@ -168,11 +168,11 @@ async def test_a_sentinels_master_is_found_and_found_again_after_a_failover(daem
     store, sid = RedisSessionStore.at(url, StorePolicy(patience=30.0, replicas=1)), uuid.uuid4().hex
     await store.open(sid, "r", [1], b"{}", "fp", "t")
     epoch = (await store.acquire(sid, "a")).epoch
-    await store.commit(Commit(sid, epoch, 1, [2]))
+    await store.commit(RoundCommit(sid, epoch, 1, [2]))
     await store.close()
     master.child.process.kill()
     await asyncio.to_thread(master.child.process.wait)
     store = RedisSessionStore.at(url, StorePolicy(patience=30.0))
-    assert (await store.commit(Commit(sid, epoch, 2, [3]))).n == 3
+    await store.commit(RoundCommit(sid, epoch, 2, [3]))
     assert await store.tokens(sid) == [1, 2, 3]
     await store.close()

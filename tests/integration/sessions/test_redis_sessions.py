@@ -1,8 +1,7 @@
-"""Every reply of every session operation, from a real server."""
+"""The session store on a real server: the contract of every store, and what only Redis has."""
 
-import asyncio
 import uuid
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -27,252 +26,43 @@ from tests.integration.sessions.server import Server
 pytestmark = pytest.mark.integration
 
 
+class TestRedisSessionStore(SessionStoreContract):
+    """The contract over Redis."""
+
+    @pytest.fixture
+    async def backend(self, server: Server) -> AsyncIterator[Backend]:
+        store = RedisSessionStore.at(server.url, StorePolicy(patience=0.5, max_tokens=MAX_TOKENS))
+        yield Backend(store, server.expire_lease, server.lose_tokens)
+        await store.close()
+
+
 @pytest.fixture
 def sid() -> str:
     return uuid.uuid4().hex
 
 
-async def _open(store: SessionStore, sid: str, request: str = "r1", **changes: Any) -> Opened:
-    arguments = {"tokens": [1, 2, 3], "params_blob": b"{}", "model_fingerprint": "fp", "tenant": "t"} | changes
-    return await store.open(sid, request, **arguments)
-
-
-def _round(sid: str, epoch: int, base: int, *tokens: int, finish: str = "") -> Commit:
-    return Commit(sid, epoch, base, tokens, text="x", tail="é", drafted=4, accepted=1, finish=finish)
-
-
-async def _finish_turn(store: SessionStore, sid: str) -> int:
-    lease = await store.acquire(sid, "a")
-    return (await store.commit(_round(sid, lease.epoch, lease.n, 9, finish="stop"))).n
-
-
-# open
-
-
-async def test_open_starts_the_first_turn_after_the_prompt(store: RedisSessionStore, sid: str) -> None:
-    assert await _open(store, sid) == Opened(turn=1, base=3)
-    assert await store.tokens(sid) == [1, 2, 3]
-
-
-async def test_a_repeated_request_attaches_to_its_turn(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    assert await _open(store, sid) == Opened(1, 3, SessionState.GENERATING, repeated=True)
-    assert await store.tokens(sid) == [1, 2, 3]
-
-
-async def test_a_request_of_an_earlier_turn_is_told_that_turn_and_that_it_is_done(
-    store: RedisSessionStore, sid: str
-) -> None:
-    await _open(store, sid)
-    await _finish_turn(store, sid)
-    assert await _open(store, sid, "r2", tokens=[5, 6]) == Opened(turn=2, base=6)
-    assert await _open(store, sid, "r1") == Opened(1, 3, SessionState.DONE, repeated=True)
-
-
-async def test_a_second_turn_appends_to_the_log(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    await _finish_turn(store, sid)
-    await _open(store, sid, "r2", tokens=[5, 6])
-    assert await store.tokens(sid) == [1, 2, 3, 9, 5, 6]
-
-
-async def test_a_turn_cannot_open_while_another_is_generated(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    with pytest.raises(SessionBusy, match="turn 1"):
-        await _open(store, sid, "r2")
-
-
-async def test_a_turn_that_was_broken_off_ends_where_it_stands_when_the_next_opens(
-    store: RedisSessionStore, sid: str
-) -> None:
-    await _open(store, sid)
-    owner = await store.acquire(sid, "a")
-    await store.commit(_round(sid, owner.epoch, 3, 9))
-    await store.release(sid, owner.epoch)
-    assert await _open(store, sid, "r2", tokens=[5, 6], expect_turn=1) == Opened(turn=2, base=6)
-    with pytest.raises(Fenced):
-        await store.commit(_round(sid, owner.epoch, 6, 7))
-    with pytest.raises(TurnOver):
-        await store.acquire(sid, "a", turn=1)
-    ended = await store.read(sid, "t", 1)
-    assert [(each.tokens, each.finish) for each in ended.rounds] == [((9,), ""), ((), "stop")]
-    assert ended.state is SessionState.DONE
-
-
-async def test_a_turn_whose_owner_fell_silent_ends_when_the_next_opens(server: Server, sid: str) -> None:
-    brief = RedisSessionStore.at(server.url, StorePolicy(lease=0.001))
-    await _open(brief, sid)
-    await brief.acquire(sid, "a")
-    await asyncio.sleep(0.01)
-    assert (await _open(brief, sid, "r2")).turn == 2
-    await brief.close()
-
-
-async def test_a_writer_that_expects_an_older_turn_is_refused(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid, expect_turn=0)
-    await _finish_turn(store, sid)
-    with pytest.raises(SessionBusy, match="another writer was first"):
-        await _open(store, sid, "r2", expect_turn=0)
-
-
-async def test_another_tenants_session_is_not_there_even_for_a_known_request(
-    store: RedisSessionStore, sid: str
-) -> None:
-    await _open(store, sid)
-    with pytest.raises(SessionNotFound):
-        await _open(store, sid, "r1", tenant="other")
-
-
-async def test_a_session_keeps_its_model(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    with pytest.raises(FieldInvalid, match="another model"):
-        await _open(store, sid, "r2", model_fingerprint="fp2")
-
-
-async def test_a_log_over_the_limit_is_refused_and_nothing_is_written(store: RedisSessionStore, sid: str) -> None:
-    with pytest.raises(ContextLengthExceeded):
-        await _open(store, sid, tokens=[1] * 1001)
-    with pytest.raises(SessionNotFound):
-        await store.tokens(sid)
-
-
-async def test_a_turn_needs_tokens(store: RedisSessionStore, sid: str) -> None:
-    with pytest.raises(FieldRequired):
-        await _open(store, sid, tokens=[])
-
-
-# acquire, renew, release
-
-
-async def test_acquire_returns_the_whole_state(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    first = await store.acquire(sid, "a")
-    await store.commit(_round(sid, first.epoch, 3, 10, 11))
-    lease = await store.acquire(sid, "a")
-    assert lease.epoch > first.epoch
-    assert (lease.n, lease.base, lease.turn) == (5, 3, 1)
-    assert (lease.tail, lease.drafted, lease.accepted) == ("é", 4, 1)
-
-
-async def test_a_running_lease_keeps_others_out_until_they_steal(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    mine = await store.acquire(sid, "a")
-    with pytest.raises(SessionBusy, match="another gateway"):
-        await store.acquire(sid, "b")
-    assert (await store.acquire(sid, "b", steal=True)).epoch > mine.epoch
-
-
-async def test_an_expired_lease_is_free_to_take(store: RedisSessionStore, server: Server, sid: str) -> None:
-    brief = RedisSessionStore.at(server.url, StorePolicy(lease=0.001))
-    await _open(brief, sid)
-    mine = await brief.acquire(sid, "a")
-    await asyncio.sleep(0.01)
-    assert (await store.acquire(sid, "b")).epoch > mine.epoch
-    await brief.close()
-
-
-async def test_no_session_cannot_be_acquired(store: RedisSessionStore, sid: str) -> None:
-    with pytest.raises(SessionNotFound):
-        await store.acquire(sid, "a")
-
-
-async def test_renew_is_for_the_current_epoch_only(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    old = await store.acquire(sid, "a")
-    assert await store.renew(sid, old.epoch) is False
-    await store.acquire(sid, "b", steal=True)
-    with pytest.raises(Fenced):
-        await store.renew(sid, old.epoch)
-
-
-async def test_release_lets_the_next_owner_in_at_once(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    mine = await store.acquire(sid, "a")
-    assert await store.release(sid, mine.epoch)
-    await store.acquire(sid, "b")
-    assert not await store.release(sid, mine.epoch)
-
-
-# commit
-
-
-async def test_a_commit_appends_and_counts(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    committed = await store.commit(_round(sid, lease.epoch, 3, 10, 11))
-    assert (committed.n, committed.cancelled) == (5, False)
-    assert await store.tokens(sid) == [1, 2, 3, 10, 11]
-
-
-async def test_the_same_commit_twice_is_the_same_as_once(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    round_ = _round(sid, lease.epoch, 3, 10, 11)
-    assert await store.commit(round_) == await store.commit(round_)
-    assert await store.tokens(sid) == [1, 2, 3, 10, 11]
-    assert (await store.acquire(sid, "a")).drafted == 4
-
-
 async def test_a_repeated_commit_writes_so_that_wait_means_something(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    round_ = _round(sid, lease.epoch, 3, 10)
-    await store.commit(round_)
+    epoch = await begin(store, sid)
+    commit = RoundCommit(sid, epoch, 3, [10])
+    await store.commit(commit)
     async with connect(server.url) as client:
         meta = lua.keys(sid)[0]
         await client.hset(meta, "lu", "0")
-        await store.commit(round_)
+        await store.commit(commit)
         assert int(await client.hget(meta, "lu") or 0) > 0
-
-
-async def test_an_older_owner_is_fenced(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    old = await store.acquire(sid, "a")
-    await store.acquire(sid, "b", steal=True)
-    with pytest.raises(Fenced):
-        await store.commit(_round(sid, old.epoch, 3, 10))
-    assert await store.tokens(sid) == [1, 2, 3]
-
-
-async def test_a_commit_past_the_end_of_the_log_is_a_gap(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    with pytest.raises(SessionDiverged, match="lost some"):
-        await store.commit(_round(sid, lease.epoch, 4, 10))
-
-
-async def test_a_retry_with_other_tokens_is_a_mismatch(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    await store.commit(_round(sid, lease.epoch, 3, 10, 11))
-    with pytest.raises(SessionDiverged, match="differs"):
-        await store.commit(_round(sid, lease.epoch, 3, 10, 12))
-    with pytest.raises(SessionDiverged, match="differs"):
-        await store.commit(_round(sid, lease.epoch, 4, 11, 12))
-
-
-async def test_nothing_follows_the_end_of_a_turn(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    n = (await store.commit(_round(sid, lease.epoch, 3, 9, finish="stop"))).n
-    with pytest.raises(TurnOver):
-        await store.acquire(sid, "a")
-    with pytest.raises(SessionDiverged):
-        await store.commit(_round(sid, lease.epoch, n, 5))
 
 
 async def test_an_end_without_tokens_is_an_event_of_its_own_and_repeats(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    await store.commit(_round(sid, lease.epoch, 3, 10))
-    end = _round(sid, lease.epoch, 4, finish="cancelled")
-    assert await store.commit(end) == await store.commit(end)
+    epoch = await begin(store, sid)
+    await store.commit(RoundCommit(sid, epoch, 3, [10]))
+    last = RoundCommit(sid, epoch, 4, [], finish="cancelled")
+    assert await store.commit(last) == await store.commit(last)
     with pytest.raises(SessionDiverged):
-        await store.commit(_round(sid, lease.epoch, 4, finish="stop"))
+        await store.commit(RoundCommit(sid, epoch, 4, [], finish="stop"))
     async with connect(server.url) as client:
         events = await client.xrange(lua.keys(sid)[2])
     assert [(name, fields[b"f"]) for name, fields in events[1:]] == [
@@ -282,8 +72,7 @@ async def test_an_end_without_tokens_is_an_event_of_its_own_and_repeats(
 
 
 async def test_a_log_that_lost_tokens_is_not_written_to(store: RedisSessionStore, server: Server, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
+    epoch = await begin(store, sid)
     async with connect(server.url) as client:
         await client.set(lua.keys(sid)[1], b"\x01\x00\x00\x00")
     with pytest.raises(SessionDiverged, match="should"):
@@ -356,23 +145,20 @@ async def test_the_next_turn_begins_uncancelled_and_drops_events_of_turns_before
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
     for turn in (1, 2, 3):
-        await _open(store, sid, f"r{turn}")
+        await open_turn(store, sid, f"r{turn}")
         await store.acquire(sid, "a")
         await store.cancel(sid, "t", turn)
-        await _finish_turn(store, sid)
-    await _open(store, sid, "r4")
+        await finish_turn(store, sid)
+    await open_turn(store, sid, "r4")
     assert await store.renew(sid, (await store.acquire(sid, "a")).epoch) is False
     async with connect(server.url) as client:
         assert [name for name, _ in await client.xrange(lua.keys(sid)[2])] == [b"3-22", b"3-24", b"4-30"]
 
 
-# the server
-
-
 async def test_scripts_come_back_after_the_server_forgot_them(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
-    await _open(store, sid)
+    await open_turn(store, sid)
     async with connect(server.url) as client:
         await client.script_flush()
     assert (await store.acquire(sid, "a")).n == 3
@@ -388,13 +174,89 @@ async def test_the_server_never_evicts_and_keeps_a_log(store: RedisSessionStore)
 async def test_a_full_server_refuses_a_commit_and_tears_nothing(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
+    epoch = await begin(store, sid)
     async with connect(server.url) as client:
         await client.config_set("maxmemory", "1")
         try:
             with pytest.raises(SessionStoreDown):
-                await store.commit(_round(sid, lease.epoch, 3, 10))
+                await store.commit(RoundCommit(sid, epoch, 3, [10]))
         finally:
             await client.config_set("maxmemory", "0")
-    assert (await store.commit(_round(sid, lease.epoch, 3, 10))).n == 4
+    await store.commit(RoundCommit(sid, epoch, 3, [10]))
+    assert await store.tokens(sid) == [1, 2, 3, 10]
+
+
+async def test_another_tenants_session_costs_the_server_the_steps_of_one_that_never_was(
+    server: Server, sid: str
+) -> None:
+    store = RedisSessionStore.at(server.url)
+    for turn in range(3):
+        await open_turn(store, sid, f"r{turn}")
+        await finish_turn(store, sid)
+    refusals: dict[str, Callable[[str], Awaitable[object]]] = {
+        "get": lambda name: store.get(name, "other"),
+        "read": lambda name: store.read(name, "other", 3),
+        "cancel": lambda name: store.cancel(name, "other", 3),
+        "delete": lambda name: store.delete(name, "other"),
+        "open": lambda name: store.open(name, "r1", [1], b"{}", "fp", "other", create=False),
+    }
+    async with connect(server.url) as client:
+        for what, refused in refusals.items():
+            steps = []
+            for name in (sid, sid, "0" * 32):  # the first time round, the script itself is loaded
+                await client.config_resetstat()
+                with pytest.raises(SessionNotFound):
+                    await refused(name)
+                found = await client.info("commandstats")
+                steps.append({command: stats["calls"] for command, stats in found.items()})
+            assert steps[1] == steps[2], what
+    await store.close()
+
+
+async def test_every_key_has_an_end_and_the_meta_outlives_the_log(
+    store: RedisSessionStore, server: Server, sid: str
+) -> None:
+    await store.create(sid, "t", "fp", ttl=50)
+    await store.open(sid, "r1", [1], b"{}", "fp", "t", create=False)
+    async with connect(server.url) as client:
+        await store.acquire(sid, "a")
+        await store.cancel(sid, "t", 1)
+        left = [await client.ttl(key) for key in lua.keys(sid)]
+    assert [round(seconds / 50) for seconds in left] == [2, 1, 1, 2, 1]
+
+
+async def test_a_session_that_lives_shorter_than_its_turn_takes_is_kept_until_the_turn_is_over(
+    store: RedisSessionStore, server: Server, sid: str
+) -> None:
+    log = lua.keys(sid)[1]
+    await store.create(sid, "t", "fp", ttl=1)
+    await store.open(sid, "r1", [1, 2, 3], b"{}", "fp", "t", create=False)
+    async with connect(server.url) as client:
+        assert await client.ttl(log) > 10
+        epoch = (await store.acquire(sid, "a")).epoch
+        for key in lua.keys(sid)[:4]:
+            await client.pexpire(key, 5000)
+        await store.renew(sid, epoch)
+        assert await client.ttl(log) > 10
+        await store.commit(RoundCommit(sid, epoch, 3, [4]))
+        assert await client.ttl(log) > 10
+        await store.commit(RoundCommit(sid, epoch, 4, [5], finish="stop"))
+        assert await client.pttl(log) <= 1000
+
+
+async def test_new_turns_are_refused_before_the_memory_is_full_and_running_ones_go_on(server: Server, sid: str) -> None:
+    store = RedisSessionStore.at(server.url)
+    epoch = await begin(store, sid)
+    async with connect(server.url) as client:
+        used = int((await client.info("memory"))["used_memory"])
+        await client.config_set("maxmemory", str(round(used / 0.9)))
+        fresh = RedisSessionStore.at(server.url, StorePolicy(patience=0))
+        try:
+            with pytest.raises(SessionStoreFull):
+                await fresh.open(uuid.uuid4().hex, "r1", [1], b"{}", "fp", "t")
+            await fresh.commit(RoundCommit(sid, epoch, 3, [10]))
+            assert await fresh.tokens(sid) == [1, 2, 3, 10]
+        finally:
+            await client.config_set("maxmemory", "0")
+            await fresh.close()
+            await store.close()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.kv.check import block_lines
+from gateway.kv.check import block_checks
 from gateway.store.redis_client import ServerFacts
 
 GOOD = ServerFacts("valkey", "9.1.2", "allkeys-lru", False, maxmemory=2**30, run_id="blocks")
@@ -12,7 +12,7 @@ SESSIONS = ServerFacts("valkey", "9.1.2", "noeviction", True, run_id="sessions")
 
 
 def findings(facts: ServerFacts) -> dict[str, str]:
-    return {line.name: line.status for line in block_lines(facts, SESSIONS) if line.status != "ok"}
+    return {line.name: line.status for line in block_checks(facts, SESSIONS) if line.status != "ok"}
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "volatile-ttl"])

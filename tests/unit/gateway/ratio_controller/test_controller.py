@@ -11,9 +11,9 @@ from gateway.ratio_controller.controller import Controller
 from gateway.ratio_controller.lease import Term
 from gateway.ratio_controller.metrics import ControllerMetrics
 from gateway.ratio_controller.scale import Scale
-from specdec.serving.readings import MetricsUnreadable, Reading
+from specdec.serving.metrics_snapshot import MetricsSnapshot, MetricsUnreadable
 from tests.gateway_fakes import until
-from tests.unit.gateway.ratio_controller.test_policy import READING
+from tests.metrics_fakes import SNAPSHOT
 
 
 class Scene:
@@ -27,7 +27,7 @@ class Scene:
         self.replicas = replicas
         self.version = 1
         self.written: list[int] = []
-        self.reading = replace(READING, verifiers=20)
+        self.snapshot = replace(SNAPSHOT, verifiers=20)
         self.fails = False
         self.metrics = ControllerMetrics(CollectorRegistry())
         settings = RatioSettings(
@@ -37,7 +37,7 @@ class Scene:
             interval=0.001,
             scaling=ScalingSettings(up_seconds=up_seconds, down_seconds=300),
         )
-        parts = (self, self, self.look_at_metrics)
+        parts = (self, self, self.read_metrics)
         self.controller = Controller(settings, parts, self.metrics, lambda: self.now)
 
     async def hold(self) -> Term | None:
@@ -55,10 +55,10 @@ class Scene:
         self.written.append(replicas)
         return True
 
-    async def look_at_metrics(self) -> Reading:
+    async def read_metrics(self) -> MetricsSnapshot:
         if self.fails:
             raise MetricsUnreadable("no metrics")
-        return self.reading
+        return self.snapshot
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -66,7 +66,7 @@ class Scene:
 
 async def test_the_leader_scales() -> None:
     scene = Scene()
-    await scene.controller.look()
+    await scene.controller.reconcile()
     assert scene.written == [10]
     assert scene.value("specdec_ratio_changes_total", direction="up") == 1.0
     assert scene.value("specdec_ratio_drafters_per_verifier") == pytest.approx(0.48)
@@ -75,14 +75,14 @@ async def test_the_leader_scales() -> None:
 async def test_who_does_not_lead_only_watches() -> None:
     scene = Scene()
     scene.term = None
-    await scene.controller.look()
+    await scene.controller.reconcile()
     assert scene.written == []
     assert scene.value("specdec_ratio_leader") == 0.0
 
 
 async def test_a_dry_run_changes_nothing() -> None:
     scene = Scene(dry_run=True)
-    await scene.controller.look()
+    await scene.controller.reconcile()
     assert scene.written == []
     assert scene.value("specdec_ratio_wanted_drafters") == 10.0
 
@@ -91,14 +91,14 @@ async def test_leadership_lost_between_look_and_write_stops_the_write() -> None:
     for after in (None, Term(3, 1e9)):
         scene = Scene()
         scene.terms = [Term(1, 1e9), after]
-        await scene.controller.look()
+        await scene.controller.reconcile()
         assert scene.written == []
 
 
 async def test_a_term_that_is_over_stops_the_write() -> None:
     scene = Scene()
     scene.term = Term(1, scene.now)
-    await scene.controller.look()
+    await scene.controller.reconcile()
     assert scene.written == []
 
 
@@ -112,19 +112,19 @@ async def test_a_scale_that_somebody_else_moved_is_left_to_the_next_look() -> No
         return scale
 
     scene.read = read_then_move  # type: ignore[method-assign]
-    await scene.controller.look()
+    await scene.controller.reconcile()
     assert scene.written == []
 
 
 async def test_what_was_seen_in_an_earlier_term_counts_for_nothing() -> None:
     scene = Scene(up_seconds=30)
-    await scene.controller.look()
+    await scene.controller.reconcile()
     scene.now += 30
     scene.term = Term(2, 1e9)
-    await scene.controller.look()
+    await scene.controller.reconcile()
     assert scene.written == []
     scene.now += 30
-    await scene.controller.look()
+    await scene.controller.reconcile()
     assert scene.written == [10]
 
 
@@ -142,8 +142,8 @@ async def test_a_look_that_fails_changes_nothing_and_the_next_is_a_new_one() -> 
 
 async def test_down_is_slow_and_reaches_the_minimum_when_drafting_does_not_pay() -> None:
     scene = Scene(replicas=10)
-    scene.reading = replace(scene.reading, alpha=0.05, draft_step=0.02)
+    scene.snapshot = replace(scene.snapshot, alpha=0.05, draft_step=0.02)
     for _ in range(31):
-        await scene.controller.look()
+        await scene.controller.reconcile()
         scene.now += 10
     assert scene.written == [1]

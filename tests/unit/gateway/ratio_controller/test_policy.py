@@ -7,62 +7,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.ratio_controller.config import ScalingSettings
-from gateway.ratio_controller.policy import Stabiliser, wish
-from specdec.serving.readings import Reading
+from gateway.ratio_controller.policy import Stabiliser, recommend
+from specdec.serving.metrics_snapshot import MetricsSnapshot
+from tests.metrics_fakes import SNAPSHOT
 
-READING = Reading(
-    verifiers=4,
-    drafters=2,
-    alpha=0.7,
-    gamma=4.0,
-    starvation=0.0,
-    draft_step=0.003,
-    draft_batch=32.0,
-    verify_pass=0.025,
-    verify_batch=32.0,
-    plain_pass=0.022,
-    round_trip=0.002,
-    verify_busy=0.8,
-    draft_busy=0.8,
-)
 SETTINGS = ScalingSettings(up_seconds=30, down_seconds=300)
 
 
 def test_the_ratio_leads() -> None:
-    found = wish(READING, 2, SETTINGS)
+    found = recommend(SNAPSHOT, 2, SETTINGS)
     assert (found.drafters, found.reason, found.ratio) == (2, "ratio", pytest.approx(0.48))
-    assert wish(replace(READING, verifiers=20), 2, SETTINGS).drafters == 10
+    assert recommend(replace(SNAPSHOT, verifiers=20), 2, SETTINGS).drafters == 10
 
 
 def test_where_drafting_does_not_pay_the_minimum_is_enough() -> None:
-    found = wish(replace(READING, alpha=0.1, draft_step=0.02), 8, SETTINGS)
+    found = recommend(replace(SNAPSHOT, alpha=0.1, draft_step=0.02), 8, SETTINGS)
     assert (found.drafters, found.reason) == (1, "does_not_pay")
 
 
 def test_starved_rounds_add_one_drafter() -> None:
-    found = wish(replace(READING, starvation=0.3, draft_busy=0.95), 3, SETTINGS)
+    found = recommend(replace(SNAPSHOT, starvation=0.3, draft_busy=0.95), 3, SETTINGS)
     assert (found.drafters, found.reason) == (4, "starvation")
 
 
 def test_starved_rounds_with_idle_drafters_add_none() -> None:
-    assert wish(replace(READING, starvation=0.3, draft_busy=0.1), 3, SETTINGS).drafters == 2
+    assert recommend(replace(SNAPSHOT, starvation=0.3, draft_busy=0.1), 3, SETTINGS).drafters == 2
 
 
 def test_idle_drafters_are_fewer_than_the_ratio() -> None:
-    found = wish(replace(READING, verifiers=20, draft_busy=0.2), 10, SETTINGS)
+    found = recommend(replace(SNAPSHOT, verifiers=20, draft_busy=0.2), 10, SETTINGS)
     assert (found.drafters, found.reason) == (3, "idle")
 
 
 def test_drafters_that_share_too_few_sessions_do_not_look_needed() -> None:
-    sharing = replace(READING, verifiers=20, draft_batch=8.0)
-    assert wish(sharing, 40, SETTINGS).drafters == 40, "the batches they measure say so"
-    assert wish(sharing, 40, replace_settings(draft_batch=32.0)).drafters == 10
+    sharing = replace(SNAPSHOT, verifiers=20, draft_batch=8.0)
+    assert recommend(sharing, 40, SETTINGS).drafters == 40, "the batches they measure say so"
+    assert recommend(sharing, 40, replace_settings(draft_batch=32.0)).drafters == 10
 
 
 def test_a_small_difference_is_not_worth_a_change() -> None:
-    assert wish(replace(READING, verifiers=20), 10, SETTINGS).drafters == 10
-    assert wish(replace(READING, verifiers=22), 10, SETTINGS).drafters == 10
-    assert wish(replace(READING, verifiers=24), 10, SETTINGS).drafters == 12
+    assert recommend(replace(SNAPSHOT, verifiers=20), 10, SETTINGS).drafters == 10
+    assert recommend(replace(SNAPSHOT, verifiers=22), 10, SETTINGS).drafters == 10
+    assert recommend(replace(SNAPSHOT, verifiers=24), 10, SETTINGS).drafters == 12
 
 
 @pytest.mark.parametrize(
@@ -74,18 +60,18 @@ def test_a_small_difference_is_not_worth_a_change() -> None:
     ],
 )
 def test_without_numbers_nothing_changes(change: dict[str, None], reason: str) -> None:
-    found = wish(replace(READING, **change), 5, SETTINGS)  # type: ignore[arg-type]
+    found = recommend(replace(SNAPSHOT, **change), 5, SETTINGS)  # type: ignore[arg-type]
     assert (found.drafters, found.reason) == (5, reason)
 
 
 def test_verifiers_that_work_and_ask_for_no_draft_need_no_drafters() -> None:
-    found = wish(replace(READING, gamma=None, alpha=None), 5, SETTINGS)
+    found = recommend(replace(SNAPSHOT, gamma=None, alpha=None), 5, SETTINGS)
     assert (found.drafters, found.reason) == (1, "nobody_asks")
 
 
 def test_with_no_drafters_one_is_tried() -> None:
-    nothing = Reading(verifiers=4, verify_pass=0.02)
-    assert wish(nothing, 0, replace_settings(minimum=0)).drafters == 1
+    nothing = MetricsSnapshot(verifiers=4, verify_pass=0.02)
+    assert recommend(nothing, 0, replace_settings(minimum=0)).drafters == 1
 
 
 def replace_settings(**changes: float) -> ScalingSettings:
@@ -94,7 +80,7 @@ def replace_settings(**changes: float) -> ScalingSettings:
 
 @given(
     st.builds(
-        Reading,
+        MetricsSnapshot,
         verifiers=st.integers(0, 500),
         drafters=st.integers(0, 100),
         alpha=st.none() | st.floats(0, 1),
@@ -110,9 +96,9 @@ def replace_settings(**changes: float) -> ScalingSettings:
     st.integers(0, 5),
     st.integers(5, 20),
 )
-def test_a_wish_keeps_within_the_limits(reading: Reading, current: int, minimum: int, maximum: int) -> None:
+def test_a_wish_keeps_within_the_limits(snapshot: MetricsSnapshot, current: int, minimum: int, maximum: int) -> None:
     settings = replace_settings(minimum=minimum, maximum=maximum)
-    assert minimum <= wish(reading, current, settings).drafters <= maximum
+    assert minimum <= recommend(snapshot, current, settings).drafters <= maximum
 
 
 def test_more_is_had_only_when_it_was_wanted_for_a_while() -> None:

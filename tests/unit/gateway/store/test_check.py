@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.store.check import store_lines
+from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, connect
 from gateway.store.redis_sentinel import is_sentinel
 from specdec.errors import ConfigError
@@ -13,7 +13,7 @@ GOOD = ServerFacts("valkey", "9.1.2", "noeviction", True, used=10, maxmemory=100
 
 
 def findings(facts: ServerFacts, replicas: int = 1) -> dict[str, str]:
-    return {line.name: line.status for line in store_lines(facts, replicas) if line.status != "ok"}
+    return {line.name: line.status for line in store_checks(facts, replicas) if line.status != "ok"}
 
 
 def test_a_good_server_is_good() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.store import lua
 from gateway.store.redis_client import connect
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from specdec.errors import ConfigError
 
 
@@ -15,8 +15,8 @@ def test_the_keys_of_a_session_share_one_hash_tag() -> None:
 
 def test_a_commit_without_tokens_and_without_a_finish_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="tokens or a finish"):
-        Commit("s", 1, 0, [])
-    assert Commit("s", 1, 0, [], finish="stop").finish == "stop"
+        RoundCommit("s", 1, 0, [])
+    assert RoundCommit("s", 1, 0, [], finish="stop").finish == "stop"
 
 
 @pytest.mark.parametrize("url", ["", "http://secret@host", "redis://:secret@host:port/0?db=x"])

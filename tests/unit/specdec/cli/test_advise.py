@@ -7,7 +7,7 @@ import pytest
 from specdec.cli.advise import Given
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
-from specdec.serving.readings import Reading
+from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 Capture = pytest.CaptureFixture[str]
 
@@ -15,7 +15,7 @@ EXAMPLE = [
     *("advise", "14190", "--alpha", "0.7", "--gamma", "4", "--draft-ms", "3", "--verify-ms", "25"),
     *("--draft-batch", "32", "--verify-batch", "32", "--round-trip-ms", "2", "--draft-busy", "1", "--verify-busy", "1"),
 ]
-READING = Reading(
+READING = MetricsSnapshot(
     verifiers=4,
     drafters=2,
     alpha=0.6,

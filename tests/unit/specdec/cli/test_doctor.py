@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from specdec.cli import doctor
-from specdec.cli.doctor import Check, Status
 from specdec.errors import ConfigError
+from specdec.serving.checks import Check, Status
 
 PRINT = "ab" * 32
 
 
 def tokenizer(source: str, fingerprint: str) -> Check:
-    return Check(source, "tokenizer", Status.OK, f"/cache/{'ef' * 32}/{source} loads, fingerprint {fingerprint}")
+    return Check.ok("tokenizer", f"/cache/{'ef' * 32}/{source} loads, fingerprint {fingerprint}", source)
 
 
 def shown(checks: list[Check], as_json: bool = False) -> str:
@@ -27,7 +27,7 @@ def shown(checks: list[Check], as_json: bool = False) -> str:
 
 def test_one_json_object_a_line_becomes_a_check() -> None:
     line = '{"name": "config", "status": "warn", "detail": "d", "remedy": "r"}'
-    assert doctor.parse("drafter", f"noise\n{line}\n{{broken\n") == [Check("drafter", "config", Status.WARN, "d", "r")]
+    assert doctor.parse("drafter", f"noise\n{line}\n{{broken\n") == [Check("config", Status.WARN, "d", "r", "drafter")]
 
 
 def test_equal_fingerprints_agree() -> None:
@@ -48,7 +48,7 @@ def test_one_fingerprint_alone_says_nothing() -> None:
 
 
 def test_status_is_a_word_and_a_remedy_follows_what_is_not_ok() -> None:
-    text = shown([Check("a", "x", Status.OK, "fine", "unused"), Check("b", "y", Status.FAIL, "bad", "mend it")])
+    text = shown([Check("x", Status.OK, "fine", "unused", "a"), Check.fail("y", "bad", "mend it", "b")])
     assert "ok    a" in text
     assert "fail  b" in text
     assert "mend it" in text
@@ -57,14 +57,14 @@ def test_status_is_a_word_and_a_remedy_follows_what_is_not_ok() -> None:
 
 
 def test_json_holds_every_check() -> None:
-    assert json.loads(shown([Check("a", "x", Status.WARN, "d", "r")], as_json=True)) == [
+    assert json.loads(shown([Check("x", Status.WARN, "d", "r", "a")], as_json=True)) == [
         {"source": "a", "name": "x", "status": "warn", "detail": "d", "remedy": "r"}
     ]
 
 
 @pytest.mark.parametrize(("status", "failed"), [(Status.OK, False), (Status.WARN, False), (Status.FAIL, True)])
 def test_only_a_failure_fails(status: Status, failed: bool) -> None:
-    assert doctor.failed([Check("a", "x", status, "")]) is failed
+    assert doctor.failed([Check("x", status, "")]) is failed
 
 
 def test_a_folder_gives_each_file_its_role(tmp_path: Path) -> None:

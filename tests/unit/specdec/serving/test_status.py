@@ -8,7 +8,7 @@ from google.rpc import error_details_pb2
 
 from specdec import errors
 from specdec.errors import ConfigError, FieldInvalid, NoVerifier, RequestError, SpecdecError
-from specdec.serving.status import rich_status, row
+from specdec.serving.status import rich_status, status_of
 
 RAISED = [
     kind
@@ -19,7 +19,7 @@ RAISED = [
 
 @pytest.mark.parametrize("kind", RAISED)
 def test_every_error_a_request_can_meet_has_a_row_of_its_own(kind: type[SpecdecError]) -> None:
-    assert row(kind("message")) != row(errors.InternalError("message"))
+    assert status_of(kind("message")) != status_of(errors.InternalError("message"))
 
 
 def test_reasons_are_distinct_so_that_a_peer_can_tell_them_apart() -> None:
@@ -47,8 +47,8 @@ def test_an_error_without_a_row_of_its_own_takes_that_of_its_base() -> None:
     class Special(FieldInvalid):
         pass
 
-    assert row(Special("message")) == row(FieldInvalid("message"))
+    assert status_of(Special("message")) == status_of(FieldInvalid("message"))
 
 
 def test_an_unknown_error_is_internal() -> None:
-    assert row(RequestError("message")).grpc is grpc.StatusCode.INTERNAL
+    assert status_of(RequestError("message")).grpc is grpc.StatusCode.INTERNAL

@@ -1,4 +1,4 @@
-"""Waits for news of many streams over one connection: one XREAD BLOCK for all of them."""
+"""Waits for new entries of many Redis streams over one connection, with one blocking XREAD for all of them."""
 
 import asyncio
 from contextlib import suppress
@@ -10,16 +10,16 @@ from redis.exceptions import RedisError
 from gateway.tasks import cancel_and_wait
 
 BLOCK = 0.2
-"""Seconds one read blocks; a stream that is added meanwhile is first looked at after that."""
+"""Seconds for which one XREAD blocks; a stream that is added meanwhile is part of the next one."""
 _PAUSE = 0.2
-"""Seconds between tries while the server is away."""
+"""Seconds between two tries while the server does not answer."""
 
 
-class StreamTail:
-    """Reads while someone waits, and not otherwise."""
+class StreamWaiter:
+    """Reads only while there is somebody to wake."""
 
     def __init__(self, client: Redis) -> None:
-        """Args: client: of its own, for its connection is busy while a read blocks."""
+        """Args: client: one of its own, because its connection is busy while a read blocks."""
         self._client = client
         self._waiting: dict[str, dict[asyncio.Future[None], str]] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -41,7 +41,7 @@ class StreamTail:
                 del self._waiting[key]
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading and close the connection."""
         if self._reader is not None:
             await cancel_and_wait(self._reader)
         await self._client.aclose()
@@ -55,7 +55,7 @@ class StreamTail:
                 await asyncio.sleep(_PAUSE)
                 continue
             for key, entries in found.items() if isinstance(found, dict) else found or ():
-                first = entries[0][0]  # in RESP 3 the list of entries is in a list of its own
+                first = entries[0][0]  # RESP 3 puts the list of entries into another list
                 self._wake(key.decode(), (first if isinstance(first, bytes) else first[0]).decode())
 
     def _wake(self, key: str, entry: str) -> None:
@@ -64,6 +64,6 @@ class StreamTail:
                 future.set_result(None)
 
 
-def _order(name: str) -> tuple[int, int]:
-    turn, _, position = name.partition("-")
+def _order(entry_id: str) -> tuple[int, int]:
+    turn, _, position = entry_id.partition("-")
     return int(turn), int(position)

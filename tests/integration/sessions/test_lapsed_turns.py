@@ -1,4 +1,4 @@
-"""Turns whose owner fell silent are found; those that are well, paused or over are not."""
+"""Turns whose lease ended are found; those that are renewed, released or done are not."""
 
 import asyncio
 import uuid
@@ -9,7 +9,7 @@ import pytest
 from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from specdec.errors import SessionBusy
 from tests.integration.sessions.server import Server
 
@@ -35,15 +35,15 @@ async def owned(store: RedisSessionStore, owner: str = "a") -> tuple[str, int]:
 
 
 async def found(store: RedisSessionStore) -> list[str]:
-    return [orphan.session_id for orphan in await store.orphans(LIMIT)]
+    return [lapsed.session_id for lapsed in await store.lapsed_turns(LIMIT)]
 
 
 async def test_a_turn_whose_lease_ran_out_is_found_with_whose_it_is(brief: RedisSessionStore) -> None:
     session_id, _ = await owned(brief)
     await asyncio.sleep(0.05)
-    (orphan,) = await brief.orphans(LIMIT)
-    assert (orphan.session_id, orphan.tenant, orphan.turn) == (session_id, "ann", 1)
-    assert 0.0 <= orphan.silent < 60.0
+    (lapsed,) = await brief.lapsed_turns(LIMIT)
+    assert (lapsed.session_id, lapsed.tenant, lapsed.turn) == (session_id, "ann", 1)
+    assert 0.0 <= lapsed.silent < 60.0
 
 
 async def test_a_turn_that_was_opened_and_never_acquired_is_found(brief: RedisSessionStore) -> None:
@@ -59,7 +59,7 @@ async def test_those_that_were_silent_longest_are_found_first(brief: RedisSessio
         sessions.append((await owned(brief))[0])
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    assert [orphan.session_id for orphan in await brief.orphans(2)] == sessions[:2]
+    assert [lapsed.session_id for lapsed in await brief.lapsed_turns(2)] == sessions[:2]
 
 
 async def test_who_was_told_of_it_has_it_to_himself_for_a_lease(brief: RedisSessionStore) -> None:
@@ -74,7 +74,7 @@ async def test_who_was_told_of_it_has_it_to_himself_for_a_lease(brief: RedisSess
 async def test_paused_ended_and_deleted_turns_are_in_no_index(server: Server, brief: RedisSessionStore) -> None:
     paused, ended, deleted = [await owned(brief) for _ in range(3)]
     await brief.release(*paused)
-    await brief.commit(Commit(*ended, 2, (3,), finish="stop"))
+    await brief.commit(RoundCommit(*ended, 2, (3,), finish="stop"))
     await brief.delete(deleted[0], "ann")
     await asyncio.sleep(0.05)
     assert await found(brief) == []

@@ -1,4 +1,4 @@
-"""Keeps room in the session store for the turns that run: new ones are refused before the memory is used up."""
+"""Refuses new turns before the server's memory is full, so that those that run can go on."""
 
 import time
 
@@ -8,25 +8,25 @@ from gateway.store.redis_scripts import guarded
 from specdec.errors import SessionStoreFull
 
 FULL = 0.85
-"""Share of the server's memory limit from which on no new turn is let in."""
-_LOOK_EVERY = 1.0
-"""Seconds one look at the server's memory is good for."""
+"""Share of the server's memory limit from which on no new turn is accepted."""
+_REFRESH = 1.0
+"""Seconds for which the memory use that was read last is taken as current."""
 
 
-class Room:
-    """What is known of a server's memory."""
+class MemoryGuard:
+    """Watches how much of its memory limit one server uses."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
-        self._looked = -_LOOK_EVERY
+        self._read_at = -_REFRESH
         self._share = 0.0
 
     async def check(self) -> None:
-        """Raise SessionStoreFull when there is no room for a new turn."""
-        if time.monotonic() - self._looked >= _LOOK_EVERY:
+        """Raise SessionStoreFull when the server has no memory for a new turn."""
+        if time.monotonic() - self._read_at >= _REFRESH:
             memory = await guarded(self._client.info("memory"))
             limit = int(memory["maxmemory"])
             self._share = int(memory["used_memory"]) / limit if limit else 0.0
-            self._looked = time.monotonic()
+            self._read_at = time.monotonic()
         if self._share >= FULL:
             raise SessionStoreFull(f"the session store is {self._share:.0%} full and takes no new work")

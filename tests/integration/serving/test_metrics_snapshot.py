@@ -15,8 +15,8 @@ from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.rules.params import Origin
 from specdec.serving.metrics import serve_metrics
+from specdec.serving.metrics_snapshot import COUNTERS, GAUGES, MetricsUnreadable
 from specdec.serving.prometheus import Prometheus
-from specdec.serving.readings import COUNTERS, GAUGES, MetricsUnreadable
 from specdec.serving.scraper import Scraper
 from specdec.wire.generation import Round
 from verifier_service.metrics import VerifierMetrics
@@ -69,14 +69,14 @@ def services() -> Iterator[tuple[Services, list[str]]]:
 def test_the_numbers_are_those_of_the_services(services: tuple[Services, list[str]]) -> None:
     made, urls = services
     made.work()
-    reading = Scraper().read(urls)
-    assert (reading.verifiers, reading.drafters) == (1, 1)
-    assert reading.alpha == pytest.approx(27 / 34)
-    assert (reading.gamma, reading.starvation) == (4.0, 0.3)
-    assert (reading.verify_pass, reading.verify_batch) == (pytest.approx(0.02), 2.0)
-    assert (reading.draft_step, reading.draft_batch) == (pytest.approx(0.003), 5.0)
-    assert (reading.plain_pass, reading.round_trip) == (0.018, pytest.approx(0.002))
-    assert reading.verify_busy is None, "since when they have been running is not known"
+    snapshot = Scraper().read(urls)
+    assert (snapshot.verifiers, snapshot.drafters) == (1, 1)
+    assert snapshot.alpha == pytest.approx(27 / 34)
+    assert (snapshot.gamma, snapshot.starvation) == (4.0, 0.3)
+    assert (snapshot.verify_pass, snapshot.verify_batch) == (pytest.approx(0.02), 2.0)
+    assert (snapshot.draft_step, snapshot.draft_batch) == (pytest.approx(0.003), 5.0)
+    assert (snapshot.plain_pass, snapshot.round_trip) == (0.018, pytest.approx(0.002))
+    assert snapshot.verify_busy is None, "since when they have been running is not known"
 
 
 def test_a_second_look_sees_only_what_happened_since(services: tuple[Services, list[str]]) -> None:
@@ -94,8 +94,8 @@ def test_a_second_look_sees_only_what_happened_since(services: tuple[Services, l
 def test_one_that_does_not_answer_is_left_out(services: tuple[Services, list[str]]) -> None:
     made, urls = services
     made.work()
-    reading = Scraper(timeout=1.0).read([urls[0], "http://127.0.0.1:1/metrics"])
-    assert (reading.verifiers, reading.drafters, reading.draft_step) == (1, 0, None)
+    snapshot = Scraper(timeout=1.0).read([urls[0], "http://127.0.0.1:1/metrics"])
+    assert (snapshot.verifiers, snapshot.drafters, snapshot.draft_step) == (1, 0, None)
 
 
 def test_when_nobody_answers_that_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,12 +147,12 @@ def prometheus() -> Iterator[tuple[str, list[str]]]:
 
 def test_a_prometheus_is_asked_for_the_same_sums(prometheus: tuple[str, list[str]]) -> None:
     url, asked = prometheus
-    reading = Prometheus(url, window=60, matchers='namespace="n"').read()
+    snapshot = Prometheus(url, window=60, matchers='namespace="n"').read()
     assert len(asked) == len(COUNTERS) + len(GAUGES) + 2
     assert asked[0] == 'sum(increase(specdec_spec_accepted_tokens_total{namespace="n"}[60s]))'
     assert asked[1] == 'sum(increase(specdec_spec_tokens_by_origin_total{origin="recovered",namespace="n"}[60s]))'
-    assert reading.alpha == pytest.approx(1 / 3)
-    assert reading.round_trip is None
+    assert snapshot.alpha == pytest.approx(1 / 3)
+    assert snapshot.round_trip is None
 
 
 def test_what_is_no_prometheus_is_said_so(services: tuple[Services, list[str]]) -> None:

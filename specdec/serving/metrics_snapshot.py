@@ -1,4 +1,4 @@
-"""What running services cost: sums of their counters over a span of time, and the numbers these come to."""
+"""The live numbers of running services, computed from sums of their counters over a span of time."""
 
 import urllib.request
 from collections.abc import Mapping
@@ -20,63 +20,73 @@ COUNTERS = (
     "specdec_drafter_batch_size_sum",
     "specdec_drafter_batch_size_count",
 )
-"""What is summed over all replicas."""
+"""The series that are summed over all replicas."""
 GAUGES = ("specdec_verify_plain_seconds", "specdec_drafter_rtt_seconds")
-"""What is averaged over all replicas; nothing is said by one that is 0."""
+"""The series that are averaged over all replicas; a 0 means that a replica has measured nothing."""
 VERIFIER = "specdec_verify_plain_seconds"
-"""Every verifier exports it once."""
+"""A series that every verifier exports once."""
 DRAFTER = "specdec_drafter_streams"
-"""Every drafter exports it once."""
+"""A series that every drafter exports once."""
 
 
 class MetricsUnreadable(SpecdecError):
-    """Metrics that were asked for cannot be had."""
+    """Metrics cannot be read."""
 
     reason = "METRICS_UNREADABLE"
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What was counted over a span of time."""
+    """The increase of all counters over a span of time, and the gauges at its end."""
 
     counters: Mapping[str, float]
     gauges: Mapping[str, float] = field(default_factory=dict)
     verifiers: int = 0
+    """Verifiers that answered."""
     drafters: int = 0
-    """Replicas that were heard."""
+    """Drafters that answered."""
     seconds: float | None = None
-    """The span; None where it is each process's whole life."""
+    """The span in seconds; None when it is the whole life of each process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The live numbers; None where nothing was counted yet."""
+class MetricsSnapshot:
+    """The live numbers of all replicas; a number is None while nothing was counted for it."""
 
     verifiers: int = 0
+    """Verifiers that answered."""
     drafters: int = 0
+    """Drafters that answered."""
     alpha: float | None = None
-    """accepted / (accepted + recovered): drafts behind a rejection were never judged."""
+    """Acceptance rate, accepted / (accepted + recovered): drafts behind a rejection were never verified."""
     gamma: float | None = None
-    """Drafts that a round which waits for drafts asks for."""
+    """Drafts that a round asks for, on average over rounds that wait for drafts."""
     starvation: float | None = None
-    """Share of these rounds that got fewer."""
+    """Share of these rounds that got fewer drafts."""
     draft_step: float | None = None
+    """Seconds of one drafter step."""
     draft_batch: float | None = None
+    """Sessions in one drafter step."""
     verify_pass: float | None = None
+    """Seconds of one target pass."""
     verify_batch: float | None = None
+    """Sessions in one target pass."""
     plain_pass: float | None = None
+    """Seconds of one target pass without drafts."""
     round_trip: float | None = None
+    """Seconds of a round trip from verifier to drafter."""
     verify_busy: float | None = None
-    """Share of the time in which the verifiers' models compute."""
+    """Share of the time in which a verifier's model computes."""
     draft_busy: float | None = None
+    """Share of the time in which a drafter's model computes."""
 
 
-def reading_of(sums: Sums) -> Reading:
-    """The numbers that sums come to."""
+def snapshot_of(sums: Sums) -> MetricsSnapshot:
+    """The numbers that follow from the sums."""
     count = sums.counters
     (accepted, recovered, rounds, asked, starved, verified, passes, rows) = (count.get(it, 0.0) for it in COUNTERS[:8])
     (stepped, steps, drafting, batches) = (count.get(it, 0.0) for it in COUNTERS[8:])
-    return Reading(
+    return MetricsSnapshot(
         verifiers=sums.verifiers,
         drafters=sums.drafters,
         alpha=_share(accepted, accepted + recovered),
@@ -94,10 +104,10 @@ def reading_of(sums: Sums) -> Reading:
 
 
 def fetch(url: str, timeout: float) -> bytes:
-    """What a URL answers.
+    """The body of the answer to a GET request.
 
     Raises:
-        MetricsUnreadable: nothing.
+        MetricsUnreadable: the URL does not answer.
     """
     try:
         with urllib.request.urlopen(url, timeout=timeout) as answer:

@@ -1,0 +1,437 @@
+"""What every session store must do: a class of tests that runs over each store that gives it a `backend`."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gateway.store.sessions import SessionStore
+from gateway.store.values import Opened, RoundCommit, SessionState, StoredRound
+from gateway.tasks import end
+from specdec.errors import (
+    ContextLengthExceeded,
+    Fenced,
+    FieldInvalid,
+    FieldRequired,
+    IdempotencyKeyReused,
+    SessionBusy,
+    SessionDiverged,
+    SessionExpired,
+    SessionNotFound,
+    TurnOver,
+)
+
+MAX_TOKENS = 1000
+"""The longest log that a store under test may accept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A store under test, with leases of seconds, and what time alone would do to it."""
+
+    store: SessionStore
+    expire_lease: Callable[[str], Awaitable[None]]
+    """Makes the lease of a session's owner end now."""
+    lose_tokens: Callable[[str], Awaitable[None]]
+    """Makes the store forget the log of a session, as when it was not used for long."""
+
+
+async def open_turn(store: SessionStore, sid: str, request: str = "r1", **changes: Any) -> Opened:
+    """Open a turn of three tokens, unless `changes` says otherwise."""
+    arguments = {"tokens": [1, 2, 3], "params_blob": b"{}", "model_fingerprint": "fp", "tenant": "t"} | changes
+    return await store.open(sid, request, **arguments)
+
+
+async def begin(store: SessionStore, sid: str, request: str = "r1", **changes: Any) -> int:
+    """Open a turn and own it; the owner's epoch."""
+    await open_turn(store, sid, request, **changes)
+    return (await store.acquire(sid, "a")).epoch
+
+
+async def finish_turn(store: SessionStore, sid: str) -> None:
+    """Own the running turn and end it with one more token."""
+    lease = await store.acquire(sid, "a")
+    await store.commit(RoundCommit(sid, lease.epoch, lease.n, [9], finish="stop"))
+
+
+class SessionStoreContract:
+    """A subclass gives the fixture `backend`."""
+
+    @pytest.fixture
+    def store(self, backend: Backend) -> SessionStore:
+        return backend.store
+
+    @pytest.fixture
+    def sid(self) -> str:
+        return uuid.uuid4().hex
+
+    # create, get, list_ids, delete
+
+    async def test_a_session_that_was_created_has_no_turns_until_one_is_opened(
+        self, store: SessionStore, sid: str
+    ) -> None:
+        with pytest.raises(SessionNotFound):
+            await open_turn(store, sid, create=False)
+        await store.create(sid, "t", "fp")
+        view = await store.get(sid, "t")
+        assert (view.turn, view.n, view.state, view.model_fingerprint) == (0, 0, SessionState.DONE, "fp")
+        assert (await open_turn(store, sid, expect_turn=0, create=False)).turn == 1
+
+    async def test_creating_a_session_again_leaves_it_as_it_is(self, store: SessionStore, sid: str) -> None:
+        await store.create(sid, "t", "fp")
+        await open_turn(store, sid, create=False)
+        await store.create(sid, "t", "fp")
+        assert (await store.get(sid, "t")).turn == 1
+
+    async def test_the_id_of_another_tenants_session_cannot_be_created(self, store: SessionStore, sid: str) -> None:
+        await store.create(sid, "t", "fp")
+        with pytest.raises(SessionNotFound):
+            await store.create(sid, "other", "fp")
+
+    async def test_get_knows_which_turn_a_request_opened(self, store: SessionStore, sid: str) -> None:
+        await begin(store, sid)
+        view = await store.get(sid, "t", "r1")
+        assert (view.turn, view.state, view.n, view.request_turn) == (1, SessionState.GENERATING, 3, 1)
+        assert (await store.get(sid, "t", "r2")).request_turn is None
+
+    async def test_the_sessions_a_tenant_created_are_listed_newest_first(self, store: SessionStore, sid: str) -> None:
+        names = [f"{sid}-{index}" for index in range(3)]
+        for name in names:
+            await store.create(name, sid, "fp")
+        await open_turn(store, f"{sid}-opened", tenant=sid)
+        assert await store.list_ids(sid, 2) == [names[2], names[1]]
+        assert await store.list_ids(sid, 2, after=names[1]) == [names[0]]
+        assert await store.list_ids(sid, 2, after="unknown") == []
+
+    async def test_a_deleted_session_is_gone_and_its_owner_can_write_no_more(
+        self, store: SessionStore, sid: str
+    ) -> None:
+        await store.create(sid, sid, "fp")
+        epoch = await begin(store, sid, tenant=sid)
+        assert await store.list_ids(sid, 10) == [sid]
+        await store.delete(sid, sid)
+        assert await store.list_ids(sid, 10) == []
+        for refused in (store.get(sid, sid), store.commit(RoundCommit(sid, epoch, 3, [9]))):
+            with pytest.raises(SessionNotFound):
+                await refused
+        with pytest.raises(Fenced):
+            await store.renew(sid, epoch)
+        assert not await store.release(sid, epoch)
+
+    async def test_another_tenant_gets_the_answers_of_a_session_that_never_was(
+        self, store: SessionStore, sid: str
+    ) -> None:
+        await begin(store, sid)
+        for name in (sid, "0" * 32):
+            for refused in (
+                store.get(name, "other"),
+                store.read(name, "other", 1),
+                store.cancel(name, "other", 1),
+                store.delete(name, "other"),
+                open_turn(store, name, tenant="other", create=False),
+            ):
+                with pytest.raises(SessionNotFound):
+                    await refused
+        assert (await store.get(sid, "t")).n == 3
+
+    async def test_a_session_whose_tokens_are_gone_is_expired_to_its_own_tenant_alone(
+        self, backend: Backend, sid: str
+    ) -> None:
+        store = backend.store
+        await store.release(sid, await begin(store, sid))
+        await backend.lose_tokens(sid)
+        for refused in (
+            store.get(sid, "t"),
+            store.read(sid, "t", 1),
+            store.acquire(sid, "b"),
+            open_turn(store, sid, "r2"),
+        ):
+            with pytest.raises(SessionExpired):
+                await refused
+        with pytest.raises(SessionNotFound):
+            await store.get(sid, "other")
+
+    # open
+
+    async def test_open_begins_the_first_turn_after_the_prompt(self, store: SessionStore, sid: str) -> None:
+        assert await open_turn(store, sid) == Opened(turn=1)
+        assert await store.tokens(sid) == [1, 2, 3]
+
+    async def test_a_repeated_request_gets_its_turn(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        assert await open_turn(store, sid) == Opened(1, repeated=True)
+        assert await store.tokens(sid) == [1, 2, 3]
+
+    async def test_a_repeated_request_of_an_earlier_turn_gets_that_turn(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        await finish_turn(store, sid)
+        assert await open_turn(store, sid, "r2", tokens=[5, 6]) == Opened(turn=2)
+        assert await open_turn(store, sid, "r1") == Opened(1, repeated=True)
+
+    async def test_a_request_id_with_another_digest_is_refused(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid, digest="one")
+        with pytest.raises(IdempotencyKeyReused):
+            await open_turn(store, sid, digest="two")
+
+    async def test_a_second_turn_appends_to_the_log(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        await finish_turn(store, sid)
+        await open_turn(store, sid, "r2", tokens=[5, 6])
+        assert await store.tokens(sid) == [1, 2, 3, 9, 5, 6]
+
+    async def test_a_turn_cannot_open_while_another_is_generated(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        with pytest.raises(SessionBusy, match="turn 1"):
+            await open_turn(store, sid, "r2")
+        await store.acquire(sid, "a")
+        with pytest.raises(SessionBusy, match="turn 1"):
+            await open_turn(store, sid, "r2")
+
+    async def test_a_released_turn_ends_as_it_is_when_the_next_opens(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        await store.commit(RoundCommit(sid, epoch, 3, [9]))
+        await store.release(sid, epoch)
+        assert await open_turn(store, sid, "r2", tokens=[5, 6], expect_turn=1) == Opened(turn=2)
+        with pytest.raises(Fenced):
+            await store.commit(RoundCommit(sid, epoch, 6, [7]))
+        with pytest.raises(TurnOver):
+            await store.acquire(sid, "a", turn=1)
+        ended = await store.read(sid, "t", 1)
+        assert [(each.tokens, each.finish) for each in ended.rounds] == [((9,), ""), ((), "stop")]
+        assert ended.state is SessionState.DONE
+
+    async def test_a_turn_whose_lease_ended_ends_when_the_next_opens(self, backend: Backend, sid: str) -> None:
+        await begin(backend.store, sid)
+        await backend.expire_lease(sid)
+        assert (await open_turn(backend.store, sid, "r2")).turn == 2
+
+    async def test_a_writer_that_expects_an_older_turn_is_refused(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid, expect_turn=0)
+        await finish_turn(store, sid)
+        with pytest.raises(SessionBusy, match="another writer was first"):
+            await open_turn(store, sid, "r2", expect_turn=0)
+
+    async def test_another_tenant_cannot_repeat_a_request(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        with pytest.raises(SessionNotFound):
+            await open_turn(store, sid, "r1", tenant="other")
+
+    async def test_a_session_keeps_its_model(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        with pytest.raises(FieldInvalid, match="another model"):
+            await open_turn(store, sid, "r2", model_fingerprint="fp2")
+
+    async def test_a_log_over_the_limit_is_refused_and_nothing_is_written(self, store: SessionStore, sid: str) -> None:
+        with pytest.raises(ContextLengthExceeded):
+            await open_turn(store, sid, tokens=[1] * (MAX_TOKENS + 1))
+        with pytest.raises(SessionNotFound):
+            await store.tokens(sid)
+
+    async def test_a_turn_needs_tokens(self, store: SessionStore, sid: str) -> None:
+        with pytest.raises(FieldRequired):
+            await open_turn(store, sid, tokens=[])
+
+    # read, wait
+
+    async def test_a_turn_is_read_back_whole_or_from_a_length_on(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        await store.commit(RoundCommit(sid, epoch, 3, [10, 11], note=b"one"))
+        await store.commit(RoundCommit(sid, epoch, 5, [12], note=b"two"))
+        whole = await store.read(sid, "t", 1)
+        assert (whole.state, whole.prompt, whole.params) == (SessionState.GENERATING, (1, 2, 3), b"{}")
+        assert whole.rounds == (StoredRound((10, 11), "", b"one"), StoredRound((12,), "", b"two"))
+        assert whole.lease_left > 0
+        assert (await store.read(sid, "t", 1, after=4)).rounds == whole.rounds
+        assert (await store.read(sid, "t", 1, after=5)).rounds == whole.rounds[1:]
+        assert (await store.read(sid, "t", 1, after=6)).rounds == ()
+        await store.commit(RoundCommit(sid, epoch, 6, [], finish="stop"))
+        last = await store.read(sid, "t", 1, after=6)
+        assert (last.state, last.lease_left, last.rounds) == (SessionState.DONE, 0.0, (StoredRound((), "stop", b""),))
+        assert (last.prompt, last.params) == ((), b"")
+
+    async def test_a_turn_without_an_owner_has_no_lease_left(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        assert (await store.read(sid, "t", 1)).lease_left == 0.0
+        await store.release(sid, (await store.acquire(sid, "a")).epoch)
+        assert (await store.read(sid, "t", 1)).lease_left == 0.0
+
+    async def test_the_turn_before_is_kept_and_those_before_it_are_not(self, store: SessionStore, sid: str) -> None:
+        for turn in (1, 2, 3):
+            epoch = await begin(store, sid, f"r{turn}")
+            n = (await store.get(sid, "t")).n
+            await store.commit(RoundCommit(sid, epoch, n, [turn], finish="stop"))
+        assert (await store.read(sid, "t", 2)).prompt == (1, 2, 3, 1, 1, 2, 3)
+        with pytest.raises(SessionExpired):
+            await store.read(sid, "t", 1)
+        for turn in (0, 4):
+            with pytest.raises(SessionNotFound):
+                await store.read(sid, "t", turn)
+
+    async def test_a_waiting_reader_wakes_with_the_next_round(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        waiting = [asyncio.create_task(store.wait(sid, 1, 3, 60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await store.commit(RoundCommit(sid, epoch, 3, [10]))
+        async with asyncio.timeout(20):
+            await asyncio.gather(*waiting)
+        await store.wait(sid, 1, 4, 0.01)
+
+    # acquire, renew, release
+
+    async def test_an_owner_that_acquires_again_gets_a_newer_epoch(self, store: SessionStore, sid: str) -> None:
+        first = await begin(store, sid)
+        await store.commit(RoundCommit(sid, first, 3, [10, 11]))
+        lease = await store.acquire(sid, "a")
+        assert lease.epoch > first
+        assert lease.n == 5
+
+    async def test_a_running_lease_keeps_others_out_until_it_ends(self, backend: Backend, sid: str) -> None:
+        mine = await begin(backend.store, sid)
+        with pytest.raises(SessionBusy, match="another gateway"):
+            await backend.store.acquire(sid, "b")
+        await backend.expire_lease(sid)
+        assert (await backend.store.acquire(sid, "b")).epoch > mine
+
+    async def test_of_two_that_acquire_at_once_one_is_refused(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        results = await asyncio.gather(store.acquire(sid, "a"), store.acquire(sid, "b"), return_exceptions=True)
+        assert sum(isinstance(result, SessionBusy) for result in results) == 1
+
+    async def test_an_unknown_session_cannot_be_acquired(self, store: SessionStore, sid: str) -> None:
+        with pytest.raises(SessionNotFound):
+            await store.acquire(sid, "a")
+
+    async def test_renew_is_for_the_current_epoch_only(self, backend: Backend, sid: str) -> None:
+        store = backend.store
+        old = await begin(store, sid)
+        assert await store.renew(sid, old) is False
+        await backend.expire_lease(sid)
+        await store.acquire(sid, "b")
+        with pytest.raises(Fenced):
+            await store.renew(sid, old)
+
+    async def test_release_lets_the_next_owner_in_at_once(self, store: SessionStore, sid: str) -> None:
+        mine = await begin(store, sid)
+        assert await store.release(sid, mine)
+        await store.acquire(sid, "b")
+        assert not await store.release(sid, mine)
+        with pytest.raises(SessionBusy):
+            await store.acquire(sid, "c")
+
+    # commit
+
+    async def test_a_commit_appends(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        assert await store.commit(RoundCommit(sid, epoch, 3, [10, 11])) is False
+        assert await store.tokens(sid) == [1, 2, 3, 10, 11]
+
+    async def test_the_same_commit_twice_is_stored_once(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        for finish in ("", "stop"):
+            commit = RoundCommit(sid, epoch, len(await store.tokens(sid)), [10, 11], finish=finish)
+            assert await store.commit(commit) == await store.commit(commit)
+        assert await store.tokens(sid) == [1, 2, 3, 10, 11, 10, 11]
+        assert len((await store.read(sid, "t", 1)).rounds) == 2
+
+    async def test_an_older_owner_is_fenced(self, backend: Backend, sid: str) -> None:
+        store = backend.store
+        old = await begin(store, sid)
+        await backend.expire_lease(sid)
+        await store.acquire(sid, "b")
+        with pytest.raises(Fenced):
+            await store.commit(RoundCommit(sid, old, 3, [10]))
+        assert await store.tokens(sid) == [1, 2, 3]
+
+    async def test_a_commit_past_the_end_of_the_log_is_a_gap(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        with pytest.raises(SessionDiverged, match="lost some"):
+            await store.commit(RoundCommit(sid, epoch, 4, [10]))
+
+    async def test_a_repeated_commit_with_other_tokens_is_a_mismatch(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        await store.commit(RoundCommit(sid, epoch, 3, [10, 11]))
+        for base, tokens in ((3, [10, 12]), (4, [11, 12])):
+            with pytest.raises(SessionDiverged, match="differs"):
+                await store.commit(RoundCommit(sid, epoch, base, tokens))
+
+    async def test_nothing_follows_the_end_of_a_turn(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        await store.commit(RoundCommit(sid, epoch, 3, [9], finish="stop"))
+        with pytest.raises(TurnOver):
+            await store.acquire(sid, "a")
+        with pytest.raises(SessionDiverged):
+            await store.commit(RoundCommit(sid, epoch, 4, [5]))
+
+    async def test_an_end_without_tokens_may_be_repeated_and_not_changed(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        await store.commit(RoundCommit(sid, epoch, 3, [10]))
+        last = RoundCommit(sid, epoch, 4, [], finish="cancelled")
+        assert await store.commit(last) == await store.commit(last)
+        with pytest.raises(SessionDiverged):
+            await store.commit(RoundCommit(sid, epoch, 4, [], finish="stop"))
+        ended = await store.read(sid, "t", 1)
+        assert [each.finish for each in ended.rounds] == ["", "cancelled"]
+
+    async def test_an_unknown_session_cannot_be_committed_to(self, store: SessionStore, sid: str) -> None:
+        with pytest.raises(SessionNotFound):
+            await store.commit(RoundCommit(sid, 1, 0, [10]))
+
+    # cancel
+
+    async def test_the_owner_sees_a_cancel_with_its_next_commit_and_renewal(
+        self, store: SessionStore, sid: str
+    ) -> None:
+        epoch = await begin(store, sid)
+        assert await store.cancel(sid, "t", 1)
+        assert await store.renew(sid, epoch)
+        commit = RoundCommit(sid, epoch, 3, [10])
+        assert await store.commit(commit)
+        assert await store.commit(commit)
+
+    async def test_who_waits_for_a_cancel_wakes_with_it_and_with_no_other(self, store: SessionStore, sid: str) -> None:
+        other = uuid.uuid4().hex
+        for name in (sid, other):
+            await begin(store, name)
+        waiting = {name: asyncio.create_task(store.wait_cancelled(name, 1)) for name in (sid, other)}
+        for _ in range(2):
+            assert await store.cancel(sid, "t", 1)
+        async with asyncio.timeout(20):
+            await waiting[sid]
+            await store.wait_cancelled(sid, 1)
+        assert not waiting[other].done()
+        await end(waiting[other])
+
+    async def test_a_cancel_of_one_turn_does_not_reach_the_next(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        await store.cancel(sid, "t", 1)
+        await store.commit(RoundCommit(sid, epoch, 3, [], finish="stop"))
+        epoch = await begin(store, sid, "r2", tokens=[4])
+        waiting = asyncio.create_task(store.wait_cancelled(sid, 2))
+        async with asyncio.timeout(20):
+            await store.wait_cancelled(sid, 1)
+        assert not waiting.done()
+        assert await store.renew(sid, epoch) is False
+        await store.cancel(sid, "t", 2)
+        async with asyncio.timeout(20):
+            await waiting
+
+    async def test_a_turn_that_does_not_run_is_not_cancelled(self, store: SessionStore, sid: str) -> None:
+        await open_turn(store, sid)
+        assert not await store.cancel(sid, "t", 2)
+        await finish_turn(store, sid)
+        assert not await store.cancel(sid, "t", 1)
+
+    async def test_a_turn_without_an_owner_is_cancelled_at_once_and_its_last_owner_fenced(
+        self, store: SessionStore, sid: str
+    ) -> None:
+        epoch = await begin(store, sid)
+        await store.release(sid, epoch)
+        assert await store.cancel(sid, "t", 1)
+        assert (await store.read(sid, "t", 1)).rounds == (StoredRound((), "stop", b""),)
+        with pytest.raises(Fenced):
+            await store.commit(RoundCommit(sid, epoch, 3, [9]))
+        with pytest.raises(TurnOver):
+            await store.acquire(sid, "b")

@@ -1,0 +1,22 @@
+"""The in-memory session store, on which the gateway's unit tests rely, keeps the contract of the real one."""
+
+import pytest
+
+from tests.contracts.session_store import MAX_TOKENS, Backend, SessionStoreContract
+from tests.gateway_fakes import MemorySessionStore
+
+
+class TestMemorySessionStore(SessionStoreContract):
+    """The contract over memory."""
+
+    @pytest.fixture
+    def backend(self) -> Backend:
+        store = MemorySessionStore(max_tokens=MAX_TOKENS)
+
+        async def expire_lease(session_id: str) -> None:
+            store.sessions[session_id].lease_ends = 0.0
+
+        async def lose_tokens(session_id: str) -> None:
+            store.sessions[session_id].expired = True
+
+        return Backend(store, expire_lease, lose_tokens)
