@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.request import check_model, tenant_of
-from gateway.store.sessions import SessionState
+from gateway.store.values import SessionState
 from gateway.turns.services import Services
 from gateway.turns.turn import check_session_id, new_session_id, session_id_for
 from specdec.errors import FieldInvalid, SessionExpired, SessionNotFound
@@ -74,7 +74,7 @@ class Sessions:
         if not 1 <= limit <= MAX_PAGE:
             raise FieldInvalid(f"limit must be between 1 and {MAX_PAGE}", "limit")
         tenant = tenant_of(user)
-        names = await self._services.sessions.named(tenant, limit, after)
+        names = await self._services.sessions.list_ids(tenant, limit, after)
         found = await asyncio.gather(*(self._read_or_delete(name, tenant) for name in names))
         return [session for session in found if session is not None]
 
@@ -92,7 +92,7 @@ class Sessions:
             return None
 
     async def _read(self, session_id: str, tenant: str) -> Session:
-        view = await self._services.sessions.look(session_id, tenant)
+        view = await self._services.sessions.get(session_id, tenant)
         return Session(
             id=session_id,
             model=self._services.settings.model.served_name,
