@@ -11,7 +11,7 @@ from specdec.serving.checks import Check
 TIMEOUT = 5.0
 
 
-async def look(url: str, sessions: ServerFacts | None) -> list[Check]:
+async def check_block_store(url: str, sessions: ServerFacts | None) -> list[Check]:
     """The findings about the server at a URL; `sessions` is what is known of the session store's server."""
     try:
         client = connect(url)

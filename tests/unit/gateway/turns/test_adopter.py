@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from gateway.store.values import LapsedTurn
 
+from gateway.store.values import LapsedTurn
 from gateway.turns.adopter import Adopter
 from tests.gateway_fakes import Script, ScriptedVerifier, output, until
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
