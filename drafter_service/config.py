@@ -1,4 +1,4 @@
-"""What a drafter can be told."""
+"""The settings of a drafter."""
 
 from typing import Annotated, Literal
 
