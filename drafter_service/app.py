@@ -1,7 +1,6 @@
 """The composition root: settings in, a running drafter out."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -71,7 +70,7 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
     metrics = DrafterMetrics(CollectorRegistry())
     limits = DraftLimits(settings.max_sessions, settings.chunk_tokens, settings.ahead)
     worker = Worker(partial(load_drafter, settings), limits, metrics)
-    service = DrafterService(worker, metrics, incarnation=uuid.uuid4().hex)
+    service = DrafterService(worker, metrics)
     with closing(serve_metrics(settings.http, metrics.registry, lambda: worker.alive)) as http:
         server = await start_grpc(
             settings.address,

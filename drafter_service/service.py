@@ -25,17 +25,15 @@ _log = structlog.get_logger()
 class DrafterService(pb_grpc.DrafterServiceServicer):
     """Serves every verifier that has the drafter's tokenizer."""
 
-    def __init__(self, worker: Worker, metrics: DrafterMetrics, incarnation: str) -> None:
+    def __init__(self, worker: Worker, metrics: DrafterMetrics) -> None:
         """Serve what `worker` drafts.
 
         Args:
             worker: need not have loaded its drafter yet; handshakes wait for it.
             metrics: where to count.
-            incarnation: different for every start of the process.
         """
         self._worker = worker
         self._metrics = metrics
-        self._incarnation = incarnation
         self._numbers = itertools.count(1)
         self._connections: set[Connection] = set()
 
@@ -53,7 +51,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         context.add_done_callback(cast("Any", lambda _: connection.end()))
         self._connections.add(connection)
         try:
-            connection.send(self._hello_ack(info))
+            connection.send(_hello_ack(info))
             connection.start(first, request_iterator)
             async for response in connection.responses:
                 yield response
@@ -89,11 +87,6 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
             raise
         _log.info("verifier_connected", verifier_id=hello.verifier_id)
 
-    def _hello_ack(self, info: DrafterInfo) -> pb.DraftResponse:
-        ack = pb.HelloAck(incarnation=self._incarnation, model=info.model, tokenizer_hash=info.tokenizer_hash)
-        ack.step_seconds = info.step_seconds
-        return pb.DraftResponse(hello_ack=ack)
-
 
 def _check_hello(hello: pb.Hello, info: DrafterInfo) -> None:
     if hello.protocol != PROTOCOL:
@@ -103,3 +96,8 @@ def _check_hello(hello: pb.Hello, info: DrafterInfo) -> None:
             f"the drafter's tokenizer is {info.tokenizer_hash}, the target's is {hello.tokenizer_hash}: "
             f"serve a drafter whose tokenizer is the target's"
         )
+
+
+def _hello_ack(info: DrafterInfo) -> pb.DraftResponse:
+    ack = pb.HelloAck(model=info.model, tokenizer_hash=info.tokenizer_hash, step_seconds=info.step_seconds)
+    return pb.DraftResponse(hello_ack=ack)
