@@ -15,7 +15,6 @@ from drafter_service.drafters.ngram import NgramModel
 from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
-from drafter_service.sessions.draft_runner import DraftLimits
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
 from specdec.engine import Engine, NativeEngine, load_vocabulary
@@ -68,8 +67,7 @@ class RunningDrafter:
 async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
     """A drafter that listens inside the context and loads its model in the background."""
     metrics = DrafterMetrics(CollectorRegistry())
-    limits = DraftLimits(settings.max_sessions, settings.chunk_tokens, settings.ahead)
-    worker = Worker(partial(load_drafter, settings), limits, metrics)
+    worker = Worker(partial(load_drafter, settings), settings, metrics)
     service = DrafterService(worker, metrics)
     with closing(serve_metrics(settings.http, metrics.registry, lambda: worker.alive)) as http:
         server = await start_grpc(

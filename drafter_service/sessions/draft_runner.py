@@ -3,10 +3,10 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import structlog
 
+from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import Drafter, DraftFailure, NoGuess, ScheduledSession, StepResult
@@ -21,26 +21,14 @@ _SMOOTHING = 0.1
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class DraftLimits:
-    """How much is drafted, for how many."""
-
-    max_sessions: int
-    """Most open sessions, of all streams together."""
-    chunk_tokens: int
-    """Most prompt tokens in one pass beside the sessions that draft."""
-    ahead: int
-    """Most tokens drafted past the draft that was asked for."""
-
-
 class DraftRunner:
     """Takes messages, runs steps and collects the replies until they are sent."""
 
-    def __init__(self, drafter: Drafter, limits: DraftLimits, metrics: DrafterMetrics) -> None:
+    def __init__(self, drafter: Drafter, settings: DrafterSettings, metrics: DrafterMetrics) -> None:
         self._drafter = drafter
-        self._limits = limits
+        self._settings = settings
         self._metrics = metrics
-        self._table = SessionTable(drafter, limits.max_sessions)
+        self._table = SessionTable(drafter, settings.max_sessions)
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._step_seconds = drafter.info.step_seconds
 
@@ -76,9 +64,9 @@ class DraftRunner:
         wanting = [
             (session, len(session) - self._drafter.sequences.length(session.key))
             for session in streams
-            if session.wants_draft(self._limits.ahead)
+            if session.wants_draft(self._settings.ahead)
         ]
-        batch = self._table.reserve(plan_step(wanting, self._limits.chunk_tokens))
+        batch = self._table.reserve(plan_step(wanting, self._settings.chunk_tokens))
         self._nack_evicted()
         if not batch:
             return False
@@ -118,7 +106,7 @@ class DraftRunner:
             session.extend(result.token, result.probs)
             self._metrics.tokens.inc()
         # A verifier waits for a whole draft: its parts, one by one, would only keep both sides' event loops busy.
-        if session.is_due(self._limits.ahead):
+        if session.is_due(self._settings.ahead):
             self._reply(stream, session)
 
     def _reply(self, stream: Stream, session: DraftSession) -> None:

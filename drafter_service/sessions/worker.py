@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
+from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
-from drafter_service.sessions.draft_runner import DraftLimits, DraftRunner
+from drafter_service.sessions.draft_runner import DraftRunner
 from drafter_service.sessions.drafter import Drafter, DrafterInfo
 from drafter_service.sessions.session_table import Message, Stream
 from specdec.wire.session import Load
@@ -19,16 +20,16 @@ _Task = Callable[[DraftRunner], None]
 class Worker:
     """Runs from `start` to `stop`; every other method may be called from any thread and returns at once."""
 
-    def __init__(self, load_drafter: Callable[[], Drafter], limits: DraftLimits, metrics: DrafterMetrics) -> None:
+    def __init__(self, load_drafter: Callable[[], Drafter], settings: DrafterSettings, metrics: DrafterMetrics) -> None:
         """Prepare.
 
         Args:
             load_drafter: makes the drafter; called on the worker's thread.
-            limits: how much to draft, for how many.
+            settings: how much to draft, for how many sessions.
             metrics: where to count.
         """
         self._load_drafter = load_drafter
-        self._limits = limits
+        self._settings = settings
         self._metrics = metrics
         self._inbox: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         # The thread's log lines carry what this process binds to all of them.
@@ -88,7 +89,7 @@ class Worker:
             self.ended.set_result(None)
 
     def _work(self, drafter: Drafter) -> None:
-        runner = DraftRunner(drafter, self._limits, self._metrics)
+        runner = DraftRunner(drafter, self._settings, self._metrics)
         self.load = runner.load
         self.loaded.set_result(drafter.info)
         busy = False

@@ -2,33 +2,35 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from drafter_service.config import DrafterSettings
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.metrics import DrafterMetrics
-from drafter_service.sessions.draft_runner import DraftLimits
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.session_table import MalformedMessage, Reply
 from drafter_service.sessions.worker import Worker
 from specdec.errors import ModelRefused
 from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
+from specdec.serving.settings import ModelSettings
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, DraftEnd, NackReason
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued, expected_drafts
 
-LIMITS = DraftLimits(max_sessions=8, chunk_tokens=16, ahead=0)
+SETTINGS = DrafterSettings(model=ModelSettings(path=Path("tiny")), max_sessions=8, chunk_tokens=16, ahead=0)
 
 
 class Bench:
     """A worker over a PrefixModel, with one stream."""
 
-    def __init__(self, limits: DraftLimits = LIMITS) -> None:
+    def __init__(self, settings: DrafterSettings = SETTINGS) -> None:
         self.model = PrefixModel()
         self.registry = CollectorRegistry()
-        self.worker = Worker(self._load, limits, DrafterMetrics(self.registry))
+        self.worker = Worker(self._load, settings, DrafterMetrics(self.registry))
         self.stream = ListStream()
 
     def start(self) -> None:
@@ -117,7 +119,7 @@ def test_a_verdict_that_comes_during_a_step_cancels_the_rest_of_the_draft(bench:
 
 
 def test_a_verdict_that_the_chain_foresaw_gets_at_once_what_is_left_of_it() -> None:
-    bench = Bench(replace(LIMITS, ahead=4))
+    bench = Bench(SETTINGS.model_copy(update={"ahead": 4}))
     guessed = _drafted(gamma=5)
 
     def before_pass() -> None:
@@ -134,7 +136,7 @@ def test_a_verdict_that_the_chain_foresaw_gets_at_once_what_is_left_of_it() -> N
 
 
 def test_drafting_ahead_survives_the_verdict_it_guessed() -> None:
-    bench = Bench(replace(LIMITS, ahead=2))
+    bench = Bench(SETTINGS.model_copy(update={"ahead": 2}))
     bench.start()
     bench.worker.post(bench.stream, [OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 5)
@@ -282,7 +284,7 @@ def test_a_model_that_cannot_be_loaded_is_the_error_of_who_waits_for_it() -> Non
     def refuse() -> Drafter:
         raise ModelRefused("no such folder")
 
-    worker = Worker(refuse, LIMITS, DrafterMetrics(CollectorRegistry()))
+    worker = Worker(refuse, SETTINGS, DrafterMetrics(CollectorRegistry()))
     worker.start()
     with pytest.raises(ModelRefused, match="no such folder"):
         worker.loaded.result(timeout=30)
