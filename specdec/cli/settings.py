@@ -1,4 +1,4 @@
-"""What `specdec up` can be told: flags > SPECDEC_UP_* > the file > defaults."""
+"""The settings of `specdec up`; flags win over SPECDEC_UP_*, which win over the file, which wins over the defaults."""
 
 from pathlib import Path
 from typing import Literal
@@ -61,12 +61,12 @@ class UpSettings(Settings):
 
     @property
     def served_name(self) -> str:
-        """What callers call the model: a folder named for its part in a pair lends its parent's name."""
+        """The name under which the model is served: of a folder called `target`, its parent's name."""
         folder = find_model(self.target).resolve()
         return self.model_name or (folder.parent.name if folder.name == "target" else folder.name)
 
 
 def find_model(path: Path) -> Path:
-    """The folder as given, or, when it is not below the current one, as seen from the checkout this runs from."""
+    """The folder, taken from the checkout that this runs from when the path does not exist here."""
     from_checkout = _ROOT / path
     return from_checkout if not path.exists() and from_checkout.exists() else path

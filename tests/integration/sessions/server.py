@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from specdec.cli import valkey
-from specdec.cli.processes import Children, Command
+from specdec.cli.processes import ChildCommand, Children
 from specdec.cli.valkey import Binary
 
 
@@ -34,7 +34,9 @@ class Server:
         self.start()
 
     def spawn(self) -> None:
-        self._child = self._children.start(Command("valkey", "redis", self._embedded.argv, self._log, ""), os.environ)
+        self._child = self._children.start(
+            ChildCommand("valkey", "redis", self._embedded.argv, self._log, ""), os.environ
+        )
 
     def start(self) -> None:
         self.spawn()

@@ -1,22 +1,22 @@
-"""The state file is whole or not there."""
+"""The list of what runs is whole or not there."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from specdec.cli import state
-from specdec.cli.state import Entry
+from specdec.cli.runtime import state_file
+
+GATEWAY = {"role": "gateway", "pid": 2, "http": "h:1", "grpc": "g:1"}
 
 
-def test_it_lists_every_process(tmp_path: Path) -> None:
+def test_it_lists_every_process_and_is_gone_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    state.write(path, [Entry("redis", 1, None, None), Entry("gateway", 2, "h:1", "g:1")])
-    assert json.loads(path.read_text()) == [
-        {"role": "redis", "pid": 1, "http": None, "grpc": None},
-        {"role": "gateway", "pid": 2, "http": "h:1", "grpc": "g:1"},
-    ]
-    assert list(tmp_path.iterdir()) == [path]
+    redis = {"role": "redis", "pid": 1, "http": None, "grpc": None}
+    with state_file(path, [redis, GATEWAY]):
+        assert json.loads(path.read_text()) == [redis, GATEWAY]
+        assert list(tmp_path.iterdir()) == [path]
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_reader_never_sees_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,10 +24,18 @@ def test_a_reader_never_sees_half_of_it(tmp_path: Path, monkeypatch: pytest.Monk
     seen: list[bool] = []
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", lambda self, to: (seen.append(path.exists()), replace(self, to))[1])
-    state.write(path, [Entry("gateway", 2, None, None)])
-    assert seen == [False]
+    with state_file(path, [GATEWAY]):
+        assert seen == [False]
 
 
-def test_removing_what_is_not_there_is_nothing(tmp_path: Path) -> None:
-    state.remove(tmp_path / "state.json")
+def test_a_file_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    with state_file(path, [GATEWAY]):
+        path.unlink()
     assert not any(tmp_path.iterdir())
+
+
+def test_without_a_path_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with state_file(None, [GATEWAY]):
+        assert not any(tmp_path.iterdir())
