@@ -46,7 +46,6 @@ class DraftRunner:
                 self._nack(stream, message, refused.reason, refused.detail)
             except Exception as error:  # noqa: BLE001 - one session's message must not end the others
                 _log.error("draft_message_failed", session_id=message.session_id, exc_info=error)
-                self._table.remove_by_id(stream, message.session_id)
                 self._nack(stream, message, NackReason.INTERNAL, str(error))
             else:
                 if session is not None:

@@ -68,11 +68,13 @@ class SessionTable:
             The session that was opened or continued; None after a Close.
 
         Raises:
-            SessionRefused: it cannot be done. The session is removed then, unless the message is of an older epoch.
+            SessionRefused: it cannot be done.
+            Exception: the drafter failed. On either error the session is removed, unless the message is of an older
+                epoch.
         """
         try:
             session = self._take(stream, message)
-        except SessionRefused:
+        except Exception:
             known = self._find(stream, message.session_id)
             if known is not None and message.epoch >= known.epoch:
                 self.remove(stream, known)
@@ -106,12 +108,6 @@ class SessionTable:
         if session.admitted:
             session.admitted = False
             self._sequences.release(session.key)
-
-    def remove_by_id(self, stream: Stream, session_id: str) -> None:
-        """Remove the session of that name; does nothing when there is none."""
-        session = self._find(stream, session_id)
-        if session is not None:
-            self.remove(stream, session)
 
     def remove_stream(self, stream: Stream) -> None:
         """Remove every session of a stream."""

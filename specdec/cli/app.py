@@ -22,7 +22,8 @@ from specdec.cli.plan import Role
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import StopRequested, stop_on_signals
 from specdec.cli.up import Up
-from specdec.errors import SpecdecError
+from specdec.errors import ConfigError, SpecdecError
+from specdec.rules.params import Mode
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -118,7 +119,9 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Run the same prompt with and without speculation, and say which was faster."""
-    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, options.speculating(mode), lenience)
+    if mode is Mode.OFF:
+        raise ConfigError("--mode off leaves nothing to compare")
+    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, mode, lenience)
     comparing.compare(Console(), address, request, runs, as_json)
 
 

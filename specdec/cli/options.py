@@ -83,14 +83,3 @@ def mode_of(mode: Mode | None, no_speculation: bool) -> Mode | None:
     if no_speculation and mode not in {None, Mode.OFF}:
         raise ConfigError(f"--no-speculation and --mode {mode} contradict each other")
     return Mode.OFF if no_speculation else mode
-
-
-def speculating(mode: Mode | None) -> Mode | None:
-    """The mode to compare with plain decoding.
-
-    Raises:
-        ConfigError: the mode is plain decoding.
-    """
-    if mode is Mode.OFF:
-        raise ConfigError("--mode off leaves nothing to compare")
-    return mode
