@@ -8,7 +8,7 @@ from statistics import median
 from benchmarks.local import Drafting, target_row
 from benchmarks.run import Ask
 from benchmarks.statistics import slope
-from drafter_service.drafters.base import Drafter
+from drafter_service.sessions.drafter import Drafter
 from specdec.engine import NativeEngine
 from specdec.rules.draft import Draft
 from verifier_service.batching.batch_plan import ScheduledChunk
@@ -58,7 +58,7 @@ def measure(target: NativeEngine, drafters: Mapping[str, Drafter], ask: Ask, tim
             side.commit(len(tokens) - 1, tokens[-1:])
     target.release(_NAME)
     for drafter in drafters.values():
-        drafter.release(_NAME)
+        drafter.sequences.release(_NAME)
     medians = {count: median(seconds) for count, seconds in passes.items() if seconds}
     counts = [count for count in medians if count]
     base, more = slope([float(count) for count in counts], [medians[count] for count in counts])
@@ -67,8 +67,8 @@ def measure(target: NativeEngine, drafters: Mapping[str, Drafter], ask: Ask, tim
 
 
 def _admitted(drafter: Drafter, ask: Ask, limit: int) -> Drafting:
-    drafter.admit(_NAME, limit + _MOST, (), "")
-    drafter.reserve(_NAME, limit + _MOST)
+    drafter.sequences.admit(_NAME, limit + _MOST)
+    drafter.sequences.reserve(_NAME, limit + _MOST)
     return Drafting(drafter, ask, _MOST)
 
 

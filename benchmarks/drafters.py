@@ -8,8 +8,8 @@ from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
 from drafter_service.app import load_drafter as load_served
 from drafter_service.config import DrafterSettings
-from drafter_service.drafters.base import Drafter
 from drafter_service.drafters.counts import COUNTS_FILE
+from drafter_service.sessions.drafter import Drafter
 from models.counts import main as write_counts
 
 

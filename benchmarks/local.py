@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.run import Ask, Run, gaps_of
-from drafter_service.drafters.base import Drafter, Proposed, Work
-from drafter_service.sessions.session import Session
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.drafter import DraftedToken, Drafter, ScheduledSession
 from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
@@ -54,12 +54,12 @@ class Local:
         try:
             if self._drafter is None or not ask.gamma:
                 return self._loop(ask, None)
-            self._drafter.admit(_NAME, limit, (), "")
-            self._drafter.reserve(_NAME, limit)
+            self._drafter.sequences.admit(_NAME, limit)
+            self._drafter.sequences.reserve(_NAME, limit)
             try:
                 return self._loop(ask, Drafting(self._drafter, ask, ask.gamma))
             finally:
-                self._drafter.release(_NAME)
+                self._drafter.sequences.release(_NAME)
         finally:
             self._target.release(_NAME)
 
@@ -98,14 +98,15 @@ class Drafting:
         params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
         first = min(gamma, ask.tokens - 1)
         opened = Open(_NAME, 1, ask.prompt, len(ask.prompt), params, Mode.REJECTION, first, self._limit)
-        self._session = Session(_NAME, opened, drafter.info.context_length)
+        self._session = DraftSession(_NAME, opened, drafter.info.context_length)
 
     def draft(self) -> Draft:
         """The tokens of one round and what they were drawn from."""
-        session, drawn = self._session, list[Proposed]()
-        while session.urgent:
-            outcomes = self._drafter.step([Work(session, len(session) - self._drafter.length(_NAME))])
-            proposed = [outcome for outcome in outcomes if isinstance(outcome, Proposed)]
+        session, drawn = self._session, list[DraftedToken]()
+        while session.verifier_waits:
+            pending = len(session) - self._drafter.sequences.length(_NAME)
+            results = self._drafter.step([ScheduledSession(session, pending)])
+            proposed = [result for result in results if isinstance(result, DraftedToken)]
             if not proposed:
                 break
             session.extend(proposed[0].token)
@@ -117,4 +118,5 @@ class Drafting:
         left = self._limit - base_len - len(tokens)
         if left > 0:
             message = Commit(_NAME, 1, base_len, tuple(tokens), min(self.gamma, left - 1))
-            self._drafter.truncate(_NAME, self._session.commit(message))
+            sequences = self._drafter.sequences
+            sequences.truncate(_NAME, min(self._session.commit(message), sequences.length(_NAME)))

@@ -25,7 +25,7 @@ from gateway.store import lua
 from gateway.store.redis_sessions import RedisSessionStore
 from gateway.store.values import RoundCommit
 from specdec.cli import valkey
-from specdec.cli.processes import Children, Command
+from specdec.cli.processes import ChildCommand, Children
 
 _TEXT = """\
 What a commit costs in a Redis of its own, and beside keys and values in the same one or in another; and what a
@@ -79,7 +79,7 @@ class Servers:
             config = Path(server.argv[1])
             lines = config.read_text().replace("appendonly yes", "appendonly no").replace("noeviction", "allkeys-lru")
             config.write_text(lines + "maxmemory 256mb\n")
-        children.start(Command(folder.name, "redis", server.argv, folder / "log", ""), os.environ)
+        children.start(ChildCommand(folder.name, "redis", server.argv, folder / "log", ""), os.environ)
         deadline = time.monotonic() + 30
         while not valkey.answers(server.url):
             if time.monotonic() > deadline:
@@ -159,7 +159,7 @@ def _beside(options: argparse.Namespace, instances: int, mib: float) -> Latency:
         if mib:
             busy = started.sessions if instances == 1 else started.kv
             argv = (sys.executable, "-m", "benchmarks.sessions_traffic", busy, str(round(mib * 2**20)))
-            children.start(Command("traffic", "traffic", argv, folder / "traffic.log", ""), os.environ)
+            children.start(ChildCommand("traffic", "traffic", argv, folder / "traffic.log", ""), os.environ)
             time.sleep(1.0)
         return asyncio.run(latency(started.sessions, instances, mib, options.commits, options.pause))
 

@@ -1,4 +1,4 @@
-"""`python -m drafter_service --config FILE` serves; `python -m drafter_service check --config FILE` looks it over."""
+"""`python -m drafter_service --config FILE` serves; `python -m drafter_service check --config FILE` checks."""
 
 import asyncio
 import sys

@@ -1,7 +1,6 @@
 """The composition root: settings in, a running drafter out."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -10,21 +9,21 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from drafter_service.config import DrafterSettings
-from drafter_service.drafters.base import Drafter
 from drafter_service.drafters.counts import COUNTS_FILE, load_counts
-from drafter_service.drafters.model import Model, ModelDrafter
+from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.drafters.ngram import NgramModel
 from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
-from drafter_service.sessions.worker import Limits, Worker
-from specdec.engine import NativeEngine, load_vocabulary
+from drafter_service.sessions.drafter import Drafter
+from drafter_service.sessions.worker import Worker
+from specdec.engine import Engine, NativeEngine, load_vocabulary
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import Certificates
 
 _GRACE_SECONDS = 2.0
-"""Streams are told to end before the server stops, so a short one loses nothing."""
+"""How long the server waits for its streams, which have been ended before it stops."""
 
 _log = structlog.get_logger()
 
@@ -36,12 +35,12 @@ async def serve(settings: DrafterSettings, stop: asyncio.Event) -> None:
         ConfigError: an address is taken, or the model cannot be served.
     """
     async with drafter(settings) as running:
-        await _unless(stop, running.ready())
-        await _unless(stop, running.ended())
+        await _until(stop, running.ready())
+        await _until(stop, running.ended())
 
 
-class Running:
-    """A drafter that listens; it serves once it is ready."""
+class RunningDrafter:
+    """A drafter that listens; it serves once its model is loaded."""
 
     def __init__(self, server: GrpcServer, http: str, worker: Worker) -> None:
         self.address = server.address
@@ -50,27 +49,26 @@ class Running:
         self._worker = worker
 
     async def ready(self) -> None:
-        """Wait until the model is loaded, and say so to who asks.
+        """Wait until the model is loaded, and report the service as healthy from then on.
 
         Raises:
-            ModelRefused: it cannot be served.
+            ModelRefused: the model cannot be served.
         """
         info = await asyncio.shield(asyncio.wrap_future(self._worker.loaded))
         await self._server.set_serving(True)
         _log.info("drafter_ready", model=info.model, step_seconds=info.step_seconds)
 
     async def ended(self) -> None:
-        """Wait until the worker has ended; raises what it died of."""
+        """Wait until the worker has ended; raises the error that ended it, when there was one."""
         await asyncio.shield(asyncio.wrap_future(self._worker.ended))
 
 
 @asynccontextmanager
-async def drafter(settings: DrafterSettings) -> AsyncIterator[Running]:
-    """A drafter that listens inside the context, and loads its model meanwhile."""
+async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
+    """A drafter that listens inside the context and loads its model in the background."""
     metrics = DrafterMetrics(CollectorRegistry())
-    limits = Limits(settings.max_sessions, settings.chunk_tokens, settings.ahead)
-    worker = Worker(partial(load_drafter, settings), limits, metrics)
-    service = DrafterService(worker, metrics, incarnation=uuid.uuid4().hex)
+    worker = Worker(partial(load_drafter, settings), settings, metrics)
+    service = DrafterService(worker, metrics)
     with closing(serve_metrics(settings.http, metrics.registry, lambda: worker.alive)) as http:
         server = await start_grpc(
             settings.address,
@@ -80,7 +78,7 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[Running]:
             health_address=settings.health,
         )
         _log.info("drafter_listening", address=server.address, http=http.address)
-        running = Running(server, http.address, worker)
+        running = RunningDrafter(server, http.address, worker)
         worker.start()
         try:
             yield running
@@ -93,11 +91,11 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[Running]:
 
 
 def load_drafter(settings: DrafterSettings) -> Drafter:
-    """Load what drafts; blocks for as long as that takes."""
+    """Load the drafter of the settings; blocks until it is loaded."""
     name, path = settings.model.served_name, settings.model.path
     if settings.kind == "prompt_lookup":
         return PromptLookup(name, load_vocabulary(path), settings.lookup_tokens)
-    model: Model = NgramModel(load_counts(path / COUNTS_FILE)) if settings.kind == "ngram" else _load_engine(settings)
+    model: Engine = NgramModel(load_counts(path / COUNTS_FILE)) if settings.kind == "ngram" else _load_engine(settings)
     return ModelDrafter(name, model, settings.support)
 
 
@@ -112,8 +110,8 @@ def _load_engine(settings: DrafterSettings) -> NativeEngine:
     )
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-    """Wait for `work`, but no longer than until `stop` is set."""
+async def _until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Wait for `work`, or until `stop` is set."""
     working, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)

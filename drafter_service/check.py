@@ -1,4 +1,4 @@
-"""What `specdec doctor` asks the drafter: does its model load and draft, and are its ports free."""
+"""The drafter's part of `specdec doctor`: whether its model loads and drafts, and whether its ports are free."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from specdec.serving.checks import Check, port_check, write_checks
 
 
 def check(settings: DrafterSettings, write: Callable[[str], object]) -> bool:
-    """Write one JSON object a line for each thing looked at; False when something must be mended."""
+    """Write the result of each check as one line of JSON; returns False when a check failed."""
     lines = [*_model(settings), port_check("http", settings.http), port_check("address", settings.address)]
     return write_checks(lines, write)
 

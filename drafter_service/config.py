@@ -1,4 +1,4 @@
-"""What a drafter can be told."""
+"""The settings of a drafter."""
 
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ class DrafterSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="SPECDEC_DRAFTER_")
 
     kind: Literal["model", "ngram", "prompt_lookup"] = "model"
-    """What drafts: a language model; counts of token pairs; or the context, where it repeats itself."""
+    """Source of the drafts: a language model, counts of token pairs, or repetitions in the sequence itself."""
     model: ModelSettings
     """The draft model; its tokenizer must be the target's. For `ngram`, the folder of a counts file; for
     `prompt_lookup`, any folder with the tokenizer."""
@@ -25,21 +25,21 @@ class DrafterSettings(Settings):
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
     health: Address | None = None
-    """Where grpc.health.v1 listens besides, always in plaintext, for probes; nowhere when None."""
+    """A second address for grpc.health.v1, always in plaintext, for probes; none when None."""
     tls: TlsSettings = TlsSettings()
     support: Annotated[int, Field(ge=1, le=65535)] | Dense = 64
     """Most ids that a draft's distribution holds, which is what travels with every token; `dense_fp16` and `dense_fp32`
     hold the whole vocabulary, for tests."""
     ahead: int = Field(default=16, ge=0, le=64)
-    """Most tokens drafted past the draft that was asked for, in time that nobody waits in; never more than the next
-    round can use, which is one more than the draft."""
+    """Most tokens drafted past the draft that was asked for, while no verifier waits for any draft; never more than the
+    next round can use, which is one more than the length of the draft."""
     lookup_tokens: int = Field(default=3, ge=1)
-    """Longest piece of text that `prompt_lookup` looks for earlier in the sequence."""
+    """Most last tokens of a sequence that `prompt_lookup` searches for earlier in it."""
     max_sessions: int = Field(default=256, ge=1)
-    """Sessions of all verifiers together."""
+    """Most open sessions, of all verifiers together."""
     chunk_tokens: int = Field(default=512, ge=1)
-    """Prompt tokens computed in one step beside the sessions that draft."""
+    """Most prompt tokens computed in one step beside the sessions that draft."""
     kv_bytes: int = Field(default=2**29, ge=1)
-    """Budget of all keys and values, those kept for sessions to come included."""
+    """Budget of all keys and values in bytes, those kept for later sessions included."""
     threads: int = Field(default=1, ge=1)
-    """PyTorch's threads."""
+    """Threads that PyTorch uses."""

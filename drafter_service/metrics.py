@@ -1,4 +1,4 @@
-"""What the drafter counts. Bytes per round are bytes sent over the rounds that the verifiers count."""
+"""The drafter's metrics. Bytes per round are `bytes_sent` divided by the rounds that the verifiers count."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -7,7 +7,7 @@ _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class DrafterMetrics:
-    """Every instrument of the drafter, on one registry."""
+    """Every metric of the drafter, on one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry

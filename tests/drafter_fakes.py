@@ -1,4 +1,4 @@
-"""What stands in for parts of a drafter: a model that is a function of its whole prefix, a stream that listens."""
+"""Stand-ins for parts of a drafter: a model that is a function of its whole prefix, a stream that records."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drafter_service.sessions.messages import Frame, Nack
+from drafter_service.sessions.session_table import Reply
 from specdec.engine import Chunk
 from specdec.engine.kv_pool import KvMemory
 from specdec.rules.draft import SparseProbs
@@ -15,7 +15,7 @@ from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
 from specdec.rules.sampling import History, probabilities
 from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Commit, Open
+from specdec.wire.session import Commit, DraftEnd, Nack, Open
 
 VOCAB = 11
 CONTEXT = 64
@@ -101,27 +101,28 @@ class PrefixModel:
 
 
 class ListStream:
-    """Remembers what it was given."""
+    """A Stream that records the frames it is given."""
 
     def __init__(self, number: int = 1) -> None:
         self.number = number
         self.full = False
-        self.frames: list[Frame] = []
-        self._heard = threading.Condition()
+        self.frames: list[Sequence[Reply]] = []
+        """The replies of each frame."""
+        self._delivered = threading.Condition()
 
-    def deliver(self, frame: Frame) -> None:
-        with self._heard:
-            self.frames.append(frame)
-            self._heard.notify_all()
+    def deliver(self, replies: Sequence[Reply]) -> None:
+        with self._delivered:
+            self.frames.append(replies)
+            self._delivered.notify_all()
 
     def until(self, happened: Callable[[], bool]) -> None:
         """Wait for frames until it has happened."""
-        with self._heard:
-            assert self._heard.wait_for(happened, timeout=30), self.frames
+        with self._delivered:
+            assert self._delivered.wait_for(happened, timeout=30), self.frames
 
     @property
     def drafts(self) -> list[DraftTokens]:
-        return [draft for frame in self.frames for draft in frame.drafts]
+        return [reply for frame in self.frames for reply in frame if isinstance(reply, DraftTokens)]
 
     @property
     def drafted(self) -> int:
@@ -130,7 +131,11 @@ class ListStream:
 
     @property
     def nacks(self) -> list[Nack]:
-        return [nack for frame in self.frames for nack in frame.nacks]
+        return [reply for frame in self.frames for reply in frame if isinstance(reply, Nack)]
+
+    @property
+    def ends(self) -> list[DraftEnd]:
+        return [reply for frame in self.frames for reply in frame if isinstance(reply, DraftEnd)]
 
     def tokens(self, session_id: str = "s") -> list[int]:
         return [token for draft in self.drafts if draft.session_id == session_id for token in draft.draft.tokens]

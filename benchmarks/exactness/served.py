@@ -19,7 +19,7 @@ from benchmarks.exactness.pair import DRAFTER, TARGET
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.cli.ports import free
-from specdec.cli.processes import Children, Command
+from specdec.cli.processes import ChildCommand, Children
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.channel import open_channel
 from specdec.wire.params import mode_to_pb, sampling_to_pb
@@ -117,7 +117,7 @@ def _start(children: Children, folder: Path, role: str, model: Path, settings: d
     own = {"MODEL__PATH": str(model), "LOG__LEVEL": "error", **settings}
     argv = [sys.executable, "-m", f"{role}_service"]
     environment = os.environ | {prefix + name: value for name, value in own.items()} | {"OMP_NUM_THREADS": "1"}
-    children.start(Command(role, role, argv, folder / f"{role}.log", " ".join(argv)), environment)
+    children.start(ChildCommand(role, role, argv, folder / f"{role}.log", " ".join(argv)), environment)
 
 
 async def _ready(verifier: str) -> None:

@@ -1,4 +1,4 @@
-"""Counts of tokens and of pairs of them, all that a unigram or bigram model is; made from text, kept in one file."""
+"""Counts of tokens and of token pairs: made from a text, kept in one file, used by the n-gram model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ COUNTS_FILE = "counts.safetensors"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
-    """How often each token came, and each token after another."""
+    """How often each token occurs, and how often each token follows each other one."""
 
     tokenizer_hash: str
     order: int
-    """2 for bigrams; 1 for unigrams, which look at nothing."""
+    """2 for bigrams; 1 for unigrams, which do not depend on the context."""
     single: Tensor
-    """float32 [V]"""
+    """Occurrences of each token, float32 [V]."""
     starts: Tensor
-    """int64 [V + 1]: pairs that begin with token t are starts[t]..starts[t + 1]."""
+    """int64 [V + 1]: the pairs that begin with token t lie at starts[t]..starts[t + 1] - 1."""
     seconds: Tensor
-    """int64 [pairs], ascending for each first token."""
+    """Second token of each pair, int64 [pairs], ascending for each first token."""
     pairs: Tensor
-    """float32 [pairs]"""
+    """Occurrences of each pair, float32 [pairs]."""
 
 
 def count(tokens: Sequence[int] | Tensor, vocab_size: int, tokenizer_hash: str, order: int) -> Counts:
-    """Count a text of at least two tokens."""
+    """Count a text of at least two tokens; ids are below `vocab_size`."""
     text = torch.as_tensor(tokens, dtype=torch.long)
     keys, pairs = torch.unique(text[:-1] * vocab_size + text[1:], return_counts=True)
     firsts = keys // vocab_size
@@ -42,7 +42,7 @@ def count(tokens: Sequence[int] | Tensor, vocab_size: int, tokenizer_hash: str, 
 
 
 def save_counts(counts: Counts, file: Path) -> None:
-    """Write the file, and its folder when missing."""
+    """Write the file, and create its folder when it is missing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     tensors = {"single": counts.single, "starts": counts.starts, "seconds": counts.seconds, "pairs": counts.pairs}
     save_file(tensors, file, {"tokenizer_hash": counts.tokenizer_hash, "order": str(counts.order)})
@@ -52,7 +52,7 @@ def load_counts(file: Path) -> Counts:
     """Read the file.
 
     Raises:
-        ModelRefused: it is not there, or holds something else.
+        ModelRefused: the file does not exist, or does not hold counts.
     """
     try:
         with safe_open(file, "pt") as stored:

@@ -1,4 +1,4 @@
-"""A unigram or bigram model in the place of an engine: logits are log-probabilities that come from counts."""
+"""A unigram or bigram model as an Engine: its logits are log-probabilities that come from counts."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from drafter_service.drafters.counts import Counts
-from drafter_service.drafters.lengths import UNBOUNDED, Lengths
+from drafter_service.drafters.sequence_lengths import UNBOUNDED, SequenceLengths
 from specdec.engine import Chunk
 
 _BACK_OFF = 1.0
 """Weight of the unigram distribution in a bigram row, in counts (Dirichlet smoothing)."""
 
 
-class NgramModel(Lengths):
-    """What a ModelDrafter needs of a model; of a session it keeps nothing but a length."""
+class NgramModel(SequenceLengths):
+    """An Engine that keeps nothing of a sequence but its length."""
 
     def __init__(self, counts: Counts) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class NgramModel(Lengths):
         self.tokenizer_hash = counts.tokenizer_hash
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Log-probabilities after each chunk's last `logits` tokens, float32 [Σ logits, V]."""
+        """Log-probabilities after each of the last `logits` tokens of each chunk, float32 [Σ logits, V]."""
         rows: list[Tensor] = []
         for chunk in chunks:
             self.extend(chunk.session, len(chunk.tokens))

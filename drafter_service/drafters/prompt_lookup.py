@@ -1,48 +1,54 @@
-"""Drafts from the sequence itself: what followed when the same few tokens came before; a point mass, never sampled."""
+"""Drafts from the sequence itself: the token that followed when the same few tokens came before."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from drafter_service.drafters.base import DrafterInfo, Nothing, Outcome, Proposed, Work
-from drafter_service.drafters.lengths import UNBOUNDED, Lengths
-from drafter_service.sessions.session import Session
+from drafter_service.drafters.sequence_lengths import UNBOUNDED, SequenceLengths
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, NoGuess, ScheduledSession
+from specdec.engine import SequenceMemory
 from specdec.rules import vocabulary
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 from specdec.rules.params import Mode
 
-_REACH = 4096
-"""How many tokens back it looks."""
+_WINDOW = 4096
+"""Most tokens, counted from the end, that are searched."""
 
 
-class PromptLookup(Lengths):
-    """A Drafter without a model (prompt lookup decoding, as in transformers and vLLM)."""
+class PromptLookup:
+    """A Drafter without a model (prompt lookup decoding, as in transformers and vLLM).
+
+    A guess is not sampled: its distribution q̂ is a point mass.
+    """
 
     def __init__(self, name: str, ids: Mapping[str, int], longest: int) -> None:
-        """`ids` is the tokenizer's vocabulary; `longest` the most tokens that are looked for at once."""
-        super().__init__()
+        """Take the tokenizer's vocabulary `ids`; `longest` is the most tokens of a suffix that is searched for."""
         self._longest = longest
+        self._lengths = SequenceLengths()
+        self.sequences: SequenceMemory = self._lengths
         self.info = DrafterInfo(name, vocabulary.fingerprint(ids), max(ids.values()) + 1, UNBOUNDED, 0.0)
 
-    def step(self, batch: Sequence[Work]) -> list[Outcome]:
-        """One draft for each session whose last tokens came before."""
-        outcomes: list[Outcome] = []
-        for work in batch:
-            self.extend(work.session.key, work.count)
-            if self.length(work.session.key) == len(work.session):
-                outcomes.append(self._guess(work.session))
-        return outcomes
+    def step(self, batch: Sequence[ScheduledSession]) -> list[DraftedToken | NoGuess]:
+        """Draft one token for each session whose last tokens came before."""
+        results: list[DraftedToken | NoGuess] = []
+        for scheduled in batch:
+            session = scheduled.session
+            self._lengths.extend(session.key, scheduled.count)
+            if self._lengths.length(session.key) == len(session):
+                results.append(self._guess(session))
+        return results
 
-    def _guess(self, session: Session) -> Outcome:
-        token = continuation(session.since(max(0, len(session) - _REACH)), self._longest)
+    def _guess(self, session: DraftSession) -> DraftedToken | NoGuess:
+        token = continuation(session.tokens_from(max(0, len(session) - _WINDOW)), self._longest)
         if token is None:
-            return Nothing(session)
-        sure = SparseProbs(torch.tensor([token]), torch.tensor([MAX_WEIGHT]))
-        return Proposed(session, token, None if session.mode is Mode.COUPLED else sure)
+            return NoGuess(session)
+        point_mass = SparseProbs(torch.tensor([token]), torch.tensor([MAX_WEIGHT]))
+        return DraftedToken(session, token, None if session.mode is Mode.COUPLED else point_mass)
 
 
 def continuation(tokens: Sequence[int], longest: int) -> int | None:
-    """The token that followed the latest earlier place of the longest suffix found, of at most `longest` tokens."""
+    """The token that followed the latest earlier occurrence of the longest suffix, of at most `longest` tokens."""
     for size in range(min(longest, len(tokens) - 1), 0, -1):
         suffix = tokens[-size:]
         for end in range(len(tokens) - 1, size - 1, -1):

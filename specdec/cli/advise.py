@@ -1,4 +1,4 @@
-"""`specdec advise`: replicas for a wanted throughput, with the formula, and an honest word on whether drafting pays."""
+"""`specdec advise`: the replicas that a throughput takes, with the formulas, and whether drafting pays."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from specdec.serving.scraper import Scraper
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The numbers of the command line; None where one was not given. Milliseconds."""
+    """The numbers of the command line, times in milliseconds; None where a number was not given."""
 
     alpha: float | None = None
     gamma: int | None = None
@@ -27,33 +27,31 @@ class Given:
     verify_batch: float | None = None
 
     def completed(self, snapshot: MetricsSnapshot) -> Costs:
-        """These numbers, and where they say nothing, those that were read.
+        """The costs from these numbers and, where one was not given, from those that were read.
 
         Raises:
-            ConfigError: one is not known, or cannot be.
+            ConfigError: a number is neither given nor read.
+            ValueError: a number is out of range.
         """
         verify = _needed("--verify-ms", _seconds(self.verify_ms), snapshot.verify_pass)
-        try:
-            return Costs(
-                alpha=_needed("--alpha", self.alpha, snapshot.alpha),
-                gamma=round(_needed("--gamma", self.gamma, snapshot.gamma)),
-                draft_step=_needed("--draft-ms", _seconds(self.draft_ms), snapshot.draft_step),
-                verify_pass=verify,
-                plain_pass=_first(_seconds(self.plain_ms), snapshot.plain_pass, verify),
-                draft_batch=_needed("--draft-batch", self.draft_batch, snapshot.draft_batch),
-                verify_batch=_needed("--verify-batch", self.verify_batch, snapshot.verify_batch),
-                round_trip=_first(_seconds(self.round_trip_ms), snapshot.round_trip, 0.0),
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        return Costs(
+            alpha=_needed("--alpha", self.alpha, snapshot.alpha),
+            gamma=round(_needed("--gamma", self.gamma, snapshot.gamma)),
+            draft_step=_needed("--draft-ms", _seconds(self.draft_ms), snapshot.draft_step),
+            verify_pass=verify,
+            plain_pass=_needed("--plain-ms", _seconds(self.plain_ms), snapshot.plain_pass, verify),
+            draft_batch=_needed("--draft-batch", self.draft_batch, snapshot.draft_batch),
+            verify_batch=_needed("--verify-batch", self.verify_batch, snapshot.verify_batch),
+            round_trip=_needed("--round-trip-ms", _seconds(self.round_trip_ms), snapshot.round_trip, 0.0),
+        )
 
 
 def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
-    """What the sources say; nothing without any. URLs that end in /metrics are replicas, another one is a Prometheus.
+    """Read the numbers from replicas, whose URLs end in /metrics, or from one Prometheus; empty without sources.
 
     Raises:
-        ConfigError: both kinds, or more than one Prometheus.
-        MetricsUnreadable: nobody answers.
+        ConfigError: sources of both kinds, or more than one Prometheus.
+        MetricsUnreadable: no source answers.
     """
     if not sources:
         return MetricsSnapshot()
@@ -64,25 +62,30 @@ def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
     return Prometheus(sources[0], window).read()
 
 
-def policy(verify_busy: float, draft_busy: float, min_speedup: float) -> Policy:
-    """The policy of the command line.
+def advise(
+    console: Console,
+    tokens_per_second: float,
+    given: Given,
+    snapshot: MetricsSnapshot,
+    busy: tuple[float, ...],
+    as_json: bool,
+) -> None:
+    """Run the command: print the sizing, as one JSON document when `as_json` is set.
+
+    Args:
+        console: where to print.
+        tokens_per_second: the throughput wanted.
+        given: the numbers of the command line.
+        snapshot: the numbers that were read.
+        busy: the fields of the Policy.
+        as_json: whether to print JSON.
 
     Raises:
-        ConfigError: a number that cannot be.
+        ConfigError: a number is not known, or out of range.
     """
     try:
-        return Policy(verify_busy, draft_busy, min_speedup)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def advise(console: Console, tokens_per_second: float, costs: Costs, policy: Policy, as_json: bool) -> None:
-    """The command.
-
-    Raises:
-        ConfigError: a throughput that cannot be.
-    """
-    try:
+        costs = given.completed(snapshot)
+        policy = Policy(*busy)
         sizing = size(tokens_per_second, costs, policy)
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -102,8 +105,9 @@ def advise(console: Console, tokens_per_second: float, costs: Costs, policy: Pol
 
 
 def derivation(tokens_per_second: float, sizing: Sizing, costs: Costs) -> Iterator[str]:
-    """The numbers, each with the formula it comes from."""
-    t_d, t_v, t_p, trip = (f"{value * 1000:.3g} ms" for value in _times(costs))
+    """The lines that show the numbers, each with the formula it comes from."""
+    times = (costs.draft_step, costs.verify_pass, costs.plain_pass, costs.round_trip)
+    t_d, t_v, t_p, trip = (f"{value * 1000:.3g} ms" for value in times)
     yield f"α {costs.alpha:.2f}, γ {costs.gamma}, t_d {t_d}, t_v {t_v}, t_p {t_p}, R {trip}, c = t_d/t_v {costs.c:.3f}"
     yield f"tokens a round   E = (1 - α^(γ+1)) / (1 - α) = {costs.tokens_per_round:.2f}"
     yield f"a session gains  E·t_p / (t_v + γ·t_d + R) = {sizing.speedup:.2f} times plain decoding"
@@ -115,9 +119,9 @@ def derivation(tokens_per_second: float, sizing: Sizing, costs: Costs) -> Iterat
 
 
 def verdict(sizing: Sizing, costs: Costs, policy: Policy) -> str:
-    """Whether drafting pays, in words."""
+    """A sentence on whether drafting pays."""
     if not sizing.pays:
-        return _in_vain(sizing, costs, policy)
+        return _does_not_pay(sizing, costs, policy)
     plain, ours = sizing.plain_verifiers, sizing.verifiers + sizing.drafters
     words = f"Drafting pays: {ours} replicas in all, against {plain} verifiers with plain decoding."
     if ours > plain:
@@ -128,7 +132,7 @@ def verdict(sizing: Sizing, costs: Costs, policy: Policy) -> str:
     return words + _hint(costs)
 
 
-def _in_vain(sizing: Sizing, costs: Costs, policy: Policy) -> str:
+def _does_not_pay(sizing: Sizing, costs: Costs, policy: Policy) -> str:
     plain = f"plain decoding takes {sizing.verifiers} verifiers and no drafter."
     if costs.gamma == 0:
         return f"γ is 0: {plain}"
@@ -143,20 +147,13 @@ def _hint(costs: Costs) -> str:
     return f" By these numbers γ = {best} would be best." if best not in {costs.gamma, 0} else ""
 
 
-def _times(costs: Costs) -> Sequence[float]:
-    return costs.draft_step, costs.verify_pass, costs.plain_pass, costs.round_trip
-
-
 def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
 def _needed(option: str, *values: float | None) -> float:
+    """The first value that is known."""
     known = next((value for value in values if value is not None), None)
     if known is None:
         raise ConfigError(f"{option} is not known: give it, or read it from what runs with --from URL")
     return known
-
-
-def _first(*values: float | None) -> float:
-    return next(value for value in values if value is not None)

@@ -1,4 +1,4 @@
-"""The `specdec` command: options in, exit status out, every mistake one line on stderr."""
+"""The `specdec` command: parses the options, runs a command and exits; every error is one line on stderr."""
 
 import os
 import sys
@@ -16,14 +16,14 @@ from specdec.cli import doctor as doctoring
 from specdec.cli import options, valkey
 from specdec.cli import run as running
 from specdec.cli import serve as serving
-from specdec.cli.doctor_defaults import examine_defaults
-from specdec.cli.events import Request
+from specdec.cli.events import PromptRequest
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
 from specdec.cli.plan import Role
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import StopRequested, stop_on_signals
 from specdec.cli.up import Up
-from specdec.errors import SpecdecError
+from specdec.errors import ConfigError, SpecdecError
+from specdec.rules.params import Mode
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -100,7 +100,7 @@ def run(
 ) -> None:
     """Stream one generation, each token looking like where it came from."""
     chosen = options.mode_of(mode, no_speculation)
-    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience)
+    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience)
     running.run(Console(), address, request, show_draft, as_json)
 
 
@@ -119,7 +119,9 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Run the same prompt with and without speculation, and say which was faster."""
-    request = Request(prompt, max_tokens, temperature, top_p, seed, gamma, options.speculating(mode), lenience)
+    if mode is Mode.OFF:
+        raise ConfigError("--mode off leaves nothing to compare")
+    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, mode, lenience)
     comparing.compare(Console(), address, request, runs, as_json)
 
 
@@ -145,11 +147,9 @@ def advise(
 
     The numbers are given, or read from what runs (--from); what is given wins.
     """
-    found = advising.Given(
-        alpha, gamma, draft_ms, verify_ms, plain_ms, round_trip_ms, draft_batch, verify_batch
-    ).completed(advising.read(sources or (), window))
-    policy = advising.policy(verify_busy, draft_busy, min_speedup)
-    advising.advise(Console(), tokens_per_second, found, policy, as_json)
+    given = advising.Given(alpha, gamma, draft_ms, verify_ms, plain_ms, round_trip_ms, draft_batch, verify_batch)
+    reading, busy = advising.read(sources or (), window), (verify_busy, draft_busy, min_speedup)
+    advising.advise(Console(), tokens_per_second, given, reading, busy, as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -170,9 +170,9 @@ def doctor(
         "gateway": gateway_config or (),
     }
     subjects = doctoring.subjects(config_dir, files, os.environ)
-    checks = doctoring.examine(subjects) if subjects else examine_defaults(UpSettings.load())
-    doctoring.show(Console(), checks, as_json)
-    if doctoring.failed(checks):
+    findings = doctoring.examine(subjects) if subjects else doctoring.examine_defaults(UpSettings.load())
+    doctoring.show(Console(), findings, as_json)
+    if doctoring.failed(findings):
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -195,7 +195,7 @@ def status_of(arguments: Sequence[str], debug: bool = False) -> int:
         if debug:
             traceback.print_exc()
         return _refuse(error.message, exit_code(error))
-    except Exception as error:  # noqa: BLE001  # the last line of defence: a bug is one line too, unless asked for more
+    except Exception as error:  # noqa: BLE001  # a bug is one line too, unless --debug is given
         if debug:
             traceback.print_exc()
         return _refuse(f"{type(error).__name__}: {error} (a bug; --debug shows where)", ExitCode.FAILED)

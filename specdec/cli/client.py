@@ -1,15 +1,13 @@
-"""The command line's end of the gRPC contracts: values in, values out, our own errors."""
+"""Calls the gateway and the verifiers over gRPC, with values in place of protobuf and the product's own errors."""
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 import grpc
 
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
-from specdec.cli.events import Event, Finished, Request, Round, Started, Token
+from specdec.cli.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.cli.exit_codes import Unreachable
 from specdec.errors import DeadlineExceeded, InternalError, SpecdecError
 from specdec.serving.status import from_rpc_error
@@ -19,32 +17,24 @@ from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
-class Gateway:
-    """A connection to a gateway's gRPC API; closing it ends what streams."""
+class GatewayClient:
+    """A connection to a gateway's gRPC API."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._generation = gateway_pb2_grpc.GenerationServiceStub(self._channel)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End every stream and let go; may be called from a signal handler."""
+        """End every stream and close the connection; from any thread."""
         self._channel.close()
 
-    def stream(self, request: Request) -> Iterator[Event]:
-        """Generate, one event at a time.
+    def stream(self, request: PromptRequest) -> Iterator[Event]:
+        """Generate, and yield the events as they come.
 
         Raises:
             Unreachable: nothing answers at the address.
-            SpecdecError: the gateway refused, or failed.
+            SpecdecError: the gateway refused the request, or failed.
         """
         call = self._generation.StreamGenerate(gateway_pb2.StreamGenerateRequest(request=_request(request)))
         try:
@@ -54,11 +44,12 @@ class Gateway:
             raise _failure(error, self._address) from error
 
 
-def drafter_states(verifier: str, timeout: float = 2.0) -> list[DrafterState]:
+def drafter_states(verifier: str, timeout: float = 2.0) -> tuple[DrafterState, ...]:
     """The drafters of the verifier at `host:port`, as it sees them.
 
     Raises:
-        Unreachable: nothing answers there within `timeout` seconds.
+        Unreachable: nothing answers at the address.
+        DeadlineExceeded: the verifier does not answer within `timeout` seconds.
     """
     with grpc.insecure_channel(verifier, options=_OPTIONS) as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
@@ -66,10 +57,10 @@ def drafter_states(verifier: str, timeout: float = 2.0) -> list[DrafterState]:
             info = stub.GetVerifierInfo(verifier_pb2.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
             raise _failure(error, verifier) from error
-    return list(info_from_pb(info).drafters)
+    return info_from_pb(info).drafters
 
 
-def _request(request: Request) -> gateway_pb2.GenerateRequest:
+def _request(request: PromptRequest) -> gateway_pb2.GenerateRequest:
     return gateway_pb2.GenerateRequest(
         text=request.prompt,
         sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
@@ -85,23 +76,19 @@ def _request(request: Request) -> gateway_pb2.GenerateRequest:
 def _event(message: gateway_pb2.StreamGenerateResponse) -> Event:
     match message.WhichOneof("event"):
         case "started":
-            return Started(message.started.id, message.started.model, message.started.seed)
+            return StartedEvent(message.started.id, message.started.model, message.started.seed)
         case "round":
-            tokens = (_token(token) for token in message.round.tokens)
-            return Round(tuple(tokens), tuple(token.text for token in message.round.rejected))
+            tokens = (Token(token.id, token.text, origin_from_pb(token.origin)) for token in message.round.tokens)
+            return RoundEvent(tuple(tokens), tuple(token.text for token in message.round.rejected))
         case "finished":
             return _finished(message.finished)
         case _:
             raise InternalError("the gateway sent an event of a kind this client does not know")
 
 
-def _token(token: gateway_pb2.CommittedToken) -> Token:
-    return Token(token.id, token.text, origin_from_pb(token.origin))
-
-
-def _finished(finished: gateway_pb2.Finished) -> Finished:
+def _finished(finished: gateway_pb2.Finished) -> FinishedEvent:
     summary = finished.speculation
-    return Finished(
+    return FinishedEvent(
         reason=finish_from_pb(finished.finish_reason),
         prompt_tokens=finished.usage.prompt_tokens,
         completion_tokens=finished.usage.completion_tokens,
@@ -114,7 +101,7 @@ def _finished(finished: gateway_pb2.Finished) -> Finished:
 
 
 def _failure(error: grpc.RpcError, address: str) -> SpecdecError:
-    """Our own error when the peer sent one; else what the status means to a caller."""
+    """The error that the peer sent, or, when it sent only a status, the one that the status means to a caller."""
     ours = from_rpc_error(error)
     if ours is not None:
         return ours

@@ -1,31 +1,41 @@
-"""`specdec doctor`: each service looks its own configuration over, and what only shows between them is checked here."""
+"""`specdec doctor`: each service checks its own configuration; what concerns several services is checked here.
+
+Without any configuration, the defaults are checked: what `specdec up` would use.
+"""
 
 import json
+import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from specdec.cli import health
-from specdec.cli.exit_codes import ExitCode
+from specdec.cli import health, launch, plan, ports, valkey
+from specdec.cli.exit_codes import ExitCode, StartFailed, Unreachable
+from specdec.cli.launch import Folders
 from specdec.cli.plan import MODULES, Role
+from specdec.cli.processes import Children
+from specdec.cli.runtime import runtime_folder
 from specdec.cli.serve import command_of
+from specdec.cli.settings import UpSettings
+from specdec.cli.signals import Stop
 from specdec.errors import ConfigError
 from specdec.serving.checks import Check, Status
 
 _CHECK_SECONDS = 120
 _FINGERPRINT = re.compile(r".*\b([0-9a-f]{64})\b")  # the last one: a path before it may hold others
 _ADDRESS = re.compile(r"[\w.:\[\]-]+:\d+")
+_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+_ANY_PORT = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A service and the configuration to look over."""
+    """A service and the configuration to check."""
 
     role: Role
     config: Path
@@ -35,7 +45,7 @@ class Subject:
 def subjects(
     folder: Path | None, files: Mapping[Role, Sequence[Path]], environment: Mapping[str, str]
 ) -> list[Subject]:
-    """The configurations that were named, and those of a folder, told by how their names begin, as `verifier-2.yaml`.
+    """The configurations in `files` and those in `folder`, whose names begin with the role, as in `verifier-2.yaml`.
 
     Raises:
         ConfigError: the folder holds none.
@@ -50,14 +60,28 @@ def subjects(
 
 
 def examine(subjects: Sequence[Subject]) -> list[Check]:
-    """Every service's own checks, then those between the services."""
+    """Run every service's own checks, then those between the services."""
     with ThreadPoolExecutor(max_workers=2) as pool:
-        checks = [check for found in pool.map(_ask, subjects) for check in found]
+        checks = [check for found in pool.map(_check, subjects) for check in found]
     return [*checks, *agreement(checks)]
 
 
+def examine_defaults(settings: UpSettings) -> list[Check]:
+    """Check the ports, models and session store that `specdec up` would use, then each service's own checks."""
+    checks = [*_ports(settings), _models(settings)]
+    if failed(checks[-1:]):
+        return checks
+    with runtime_folder() as folder, Children() as children:
+        folders = Folders(folder, folder)
+        store, url = _store(settings, folders, children)
+        checks.append(store)
+        if not failed([store]):
+            checks += filter(_is_about_defaults, examine(_default_subjects(settings, folders, url)))
+    return checks
+
+
 def agreement(checks: Iterable[Check]) -> list[Check]:
-    """Whether all that have a tokenizer have the same one; nothing when fewer than two say theirs."""
+    """Whether all services that have a tokenizer have the same one; empty when fewer than two report theirs."""
     prints = {
         check.source: match[1]
         for check in checks
@@ -66,15 +90,20 @@ def agreement(checks: Iterable[Check]) -> list[Check]:
     if len(prints) < 2:
         return []
     if len(set(prints.values())) == 1:
-        return [Check.ok("tokenizers agree", f"{len(prints)} services, one fingerprint", "specdec")]
+        return [_ours("tokenizers agree", None, f"{len(prints)} services, one fingerprint")]
     detail = ", ".join(f"{source} has {value[:12]}" for source, value in prints.items())
     remedy = "give every service models with the same tokenizer: drafts of another one are refused"
-    return [Check.fail("tokenizers agree", detail, remedy, "specdec")]
+    return [_ours("tokenizers agree", remedy, detail)]
 
 
 def parse(source: str, output: str) -> list[Check]:
-    """The checks a service printed, one JSON object a line; other lines are not ours to judge."""
-    return [_check(source, line) for line in output.splitlines() if line.startswith("{") and '"status"' in line]
+    """The checks that a service printed, one JSON object a line; all other lines are ignored."""
+    lines = [line for line in output.splitlines() if line.startswith("{") and '"status"' in line]
+    return [_parsed(source, json.loads(line)) for line in lines]
+
+
+def _parsed(source: str, values: Mapping[str, str]) -> Check:
+    return Check(values["name"], Status(values["status"]), values["detail"], values.get("remedy") or "", source)
 
 
 def show(console: Console, checks: Sequence[Check], as_json: bool) -> None:
@@ -82,11 +111,10 @@ def show(console: Console, checks: Sequence[Check], as_json: bool) -> None:
     if as_json:
         console.out(json.dumps([asdict(check) for check in checks], indent=2), highlight=False)
         return
-    styles = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
     for check in checks:
-        console.print(f"{check.status:<6}", style=styles[check.status], end="")
-        line = f"{check.source:<12} {check.name}: {check.detail}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{check.status:<6}", style=_STYLES[check.status], end="")
+        text = f"{check.source:<12} {check.name}: {check.detail}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
         if check.remedy and check.status is not Status.OK:
             console.print(f"      what to do: {check.remedy}", markup=False, highlight=False, soft_wrap=True)
     counts = [f"{sum(check.status is status for check in checks)} {status}" for status in Status]
@@ -94,11 +122,17 @@ def show(console: Console, checks: Sequence[Check], as_json: bool) -> None:
 
 
 def failed(checks: Iterable[Check]) -> bool:
-    """Whether anything must be mended."""
-    return any(check.status is Status.FAIL for check in checks)
+    """Whether any check failed."""
+    return any(check.status == "fail" for check in checks)
 
 
-def _ask(subject: Subject) -> list[Check]:
+def _ours(name: str, remedy: str | None, detail: str) -> Check:
+    """A check of this command: failed when there is a `remedy`."""
+    return Check.fail(name, detail, remedy, "specdec") if remedy else Check.ok(name, detail, "specdec")
+
+
+def _check(subject: Subject) -> list[Check]:
+    """Have a service check its configuration, in a process of its own."""
     source = subject.config.stem
     try:
         ran = subprocess.run(
@@ -112,7 +146,7 @@ def _ask(subject: Subject) -> list[Check]:
     except subprocess.TimeoutExpired:
         return [Check.fail("check", f"no answer in {_CHECK_SECONDS} s", "look at the machine's load", source)]
     checks = [_running_already(check) for check in parse(source, ran.stdout)]
-    if ran.returncode == 0 or any(check.status is Status.FAIL for check in checks):
+    if ran.returncode == 0 or failed(checks):
         return checks
     said = ran.stderr.strip().splitlines() or [f"status {ran.returncode}"]
     broken = f"look at it with python -m {MODULES[subject.role]} check --config {subject.config}"
@@ -121,15 +155,74 @@ def _ask(subject: Subject) -> list[Check]:
 
 
 def _running_already(check: Check) -> Check:
-    """A port that is taken by a healthy service is as it should be: most likely it is the one that was looked over."""
-    asks = {"address": health.grpc_serving, "http": health.http_ready}
-    place = _ADDRESS.search(check.detail)
-    if check.status is not Status.WARN or check.name not in asks or not place or not asks[check.name](place[0]):
+    """A taken port is fine when a healthy service has it: most likely that is the service that was checked."""
+    healthy = {"address": health.grpc_serving, "http": health.http_ready}
+    address = _ADDRESS.search(check.detail)
+    if (
+        check.status is not Status.WARN
+        or check.name not in healthy
+        or not address
+        or not healthy[check.name](address[0])
+    ):
         return check
-    return Check.ok(check.name, f"a healthy service listens on {place[0]} already", check.source)
+    return Check.ok(check.name, f"a healthy service listens on {address[0]} already", check.source)
 
 
-def _check(source: str, line: str) -> Check:
-    values: dict[str, Any] = json.loads(line)
-    status = Status(values["status"])
-    return Check(str(values["name"]), status, str(values["detail"]), str(values.get("remedy") or ""), source)
+def _ports(settings: UpSettings) -> list[Check]:
+    return [
+        _port("--http", settings.http, health.http_ready),
+        _port("--grpc", settings.grpc, health.grpc_serving),
+        _port("--drafter-address", settings.drafter_address, health.grpc_serving),
+        _port("--verifier-address", settings.verifier_address, health.grpc_serving),
+    ]
+
+
+def _port(option: str, address: str, healthy: Callable[[str], bool]) -> Check:
+    try:
+        ports.allot([ports.Wanted(option, address, 1)])
+    except ConfigError as error:
+        if healthy(address):
+            return _ours(f"port {option}", None, f"{address} has a healthy service already")
+        return _ours(f"port {option}", "stop what listens there, or move", error.message)
+    return _ours(f"port {option}", None, f"{address} is free")
+
+
+def _models(settings: UpSettings) -> Check:
+    try:
+        plan.check_models(settings)
+    except ConfigError as error:
+        return _ours("models", "give the folders with --target and --drafter", error.message)
+    return _ours("models", None, f"{settings.target} and {settings.drafter}")
+
+
+def _store(settings: UpSettings, folders: Folders, children: Children) -> tuple[Check, str]:
+    """Start the session store as `specdec up` would, for as long as the checks take; returns its URL too."""
+    given = valkey.given_url(settings.redis_url, os.environ)
+    try:
+        if given:
+            launch.check_given_store(given)
+            return _ours("session store", None, "the one of --redis-url or REDIS_URL answers"), given
+        binary = valkey.resolve()
+        embedded = valkey.embed(binary, folders.runtime)
+        launch.wait_for_store(launch.start_store(children, folders, embedded), embedded.url, Stop())
+    except (ConfigError, StartFailed, Unreachable) as error:
+        return _ours("session store", "give one that runs with REDIS_URL", error.message), ""
+    detail = f"{binary.path.name} {binary.version}, {binary.origin}, starts"
+    return _ours("session store", None, detail), embedded.url
+
+
+def _is_about_defaults(check: Check) -> bool:
+    """Whether a check is not about the free ports chosen for the checks, nor about services that are not started."""
+    name = check.name
+    return name not in {"http", "address"} and not name.startswith(("drafter ", "verifier "))
+
+
+def _default_subjects(settings: UpSettings, folders: Folders, url: str) -> list[Subject]:
+    """One configuration of each role, on free ports: the ports of the settings are checked apart."""
+    addresses = dict.fromkeys(("http", "grpc", "drafter_address", "verifier_address"), _ANY_PORT)
+    one_each = settings.model_copy(update={**addresses, "drafters": 1, "verifiers": 1, "gateways": 1})
+    found = []
+    for service in plan.services(one_each, plan.allot(one_each), url):
+        config = launch.write_config(folders, replace(service, name=service.role))
+        found.append(Subject(service.role, config, launch.environment_of(service, os.environ)))
+    return found

@@ -1,4 +1,4 @@
-"""What the gateway streams, as values: Started, then Rounds, then Finished; and what all of it amounts to."""
+"""A generation as the command line sees it: the request, the events that the gateway streams, and the result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from specdec.rules.params import FinishReason, Mode, Origin
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One generation to ask for; None leaves the choice to the server."""
+class PromptRequest:
+    """One generation to ask for; None leaves a choice to the server."""
 
     prompt: str
     max_tokens: int | None = None
@@ -30,8 +30,8 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """First."""
+class StartedEvent:
+    """The first event: the generation has begun."""
 
     id: str
     model: str
@@ -39,16 +39,18 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Committed tokens, and the drafts that were not kept."""
+class RoundEvent:
+    """One round of a generation."""
 
     tokens: tuple[Token, ...]
+    """The tokens that the round committed."""
     rejected: tuple[str, ...]
+    """Texts of the draft tokens that were rejected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """Last: why it ended and the server's own counts."""
+class FinishedEvent:
+    """The last event: why the generation ended, and the server's counts."""
 
     reason: FinishReason | None
     prompt_tokens: int
@@ -56,23 +58,24 @@ class Finished:
     drafted: int
     accepted: int
     rounds: int
-    """Target passes, those without a draft included."""
+    """Rounds, those without a draft included."""
     fallbacks: Mapping[str, int]
-    """Why rounds had no draft: reason to number of rounds."""
+    """For each reason why rounds had no draft, the number of such rounds."""
     lossy: bool = False
     """Whether lenience let the output differ in distribution from the target's."""
 
 
-Event = Started | Round | Finished
+Event = StartedEvent | RoundEvent | FinishedEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A finished generation with the times this end of the wire saw."""
+class GenerationResult:
+    """A finished generation, with the times as the client measured them."""
 
-    started: Started
+    started: StartedEvent
     tokens: tuple[Token, ...]
-    finished: Finished
+    """The whole output."""
+    finished: FinishedEvent
     first_token: float
     """Seconds from the request to the first token."""
     seconds: float
@@ -80,20 +83,20 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The whole output."""
+        """The text of the whole output."""
         return "".join(token.text for token in self.tokens)
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens over the whole time, the wait for the first one included."""
+        """Output tokens per second, the wait for the first one included."""
         return self.finished.completion_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def tokens_per_round(self) -> float:
-        """Output tokens per target pass."""
+        """Output tokens per round."""
         return self.finished.completion_tokens / self.finished.rounds if self.finished.rounds else 0.0
 
     @property
     def acceptance(self) -> float | None:
-        """Accepted over drafted; None without drafts."""
+        """Share of the draft tokens that were accepted; None without drafts."""
         return self.finished.accepted / self.finished.drafted if self.finished.drafted else None

@@ -1,4 +1,4 @@
-"""What the exit status of `specdec` means, and which failure gives which."""
+"""The exit status of `specdec`, and which error gives which."""
 
 from enum import IntEnum
 
@@ -31,7 +31,7 @@ EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing
 
 
 def exit_code(error: SpecdecError) -> ExitCode:
-    """The status a failure ends the process with."""
+    """The exit status for an error."""
     match error:
         case Unreachable() | MetricsUnreadable():
             return ExitCode.UNREACHABLE

@@ -1,9 +1,8 @@
-"""Whether a process answers and says that it serves."""
+"""Whether a service answers and reports that it is healthy."""
 
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -11,13 +10,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 _TIMEOUT = 1.0
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    # Without a pool of its own, each question would inherit the growing back-off of the ones before it.
+    # Without a pool of its own, each check would inherit the growing back-off of the checks before it.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 def grpc_serving(address: str) -> bool:
-    """Whether grpc.health.v1 at `host:port` says SERVING for the server as a whole."""
+    """Whether grpc.health.v1 at `host:port` reports SERVING for the server as a whole."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT)
@@ -36,8 +35,6 @@ def http_ready(address: str) -> bool:
         return False
 
 
-def check_of(role: str, http_address: str, grpc_address: str) -> Callable[[], bool]:
-    """The question that tells whether a process of this role is healthy."""
-    if role == "gateway":
-        return lambda: http_ready(http_address)
-    return lambda: grpc_serving(grpc_address)
+def healthy(role: str, http_address: str, grpc_address: str) -> bool:
+    """Whether a service of this role is healthy: a gateway is asked over HTTP, the others over gRPC."""
+    return http_ready(http_address) if role == "gateway" else grpc_serving(grpc_address)

@@ -1,4 +1,4 @@
-"""From a plan to running processes: the store, then the services, each with its configuration file and its log."""
+"""Starts what was planned: the session store, then the services, each with its configuration file and its log."""
 
 import os
 import shlex
@@ -14,7 +14,7 @@ import yaml
 from specdec.cli import health, valkey
 from specdec.cli.exit_codes import StartFailed, Unreachable
 from specdec.cli.plan import Role, Service
-from specdec.cli.processes import Child, Children, Command
+from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.cli.serve import command_of
 from specdec.cli.signals import Stop
 from specdec.errors import ConfigError
@@ -24,33 +24,34 @@ _POLL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where things are written; `runtime` is private and short-lived."""
+    """Where files are written."""
 
     runtime: Path
+    """Private to the owner, and removed at the end."""
     logs: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A started service and where it listens."""
+class RunningService:
+    """A service that was started, and its process."""
 
     service: Service
     child: Child
 
     def healthy(self) -> bool:
-        """Whether it answers and serves."""
-        return health.check_of(self.service.role, self.service.http, self.service.grpc)()
+        """Whether it answers and reports that it is healthy."""
+        return health.healthy(self.service.role, self.service.http, self.service.grpc)
 
 
 def start_store(children: Children, folders: Folders, embedded: valkey.Embedded) -> Child:
     """Start the session store."""
-    again = shlex.join(embedded.argv)
-    command = Command("redis-1", "redis", embedded.argv, folders.logs / "redis-1.log", again)
+    restart = shlex.join(embedded.argv)
+    command = ChildCommand("redis-1", "redis", embedded.argv, folders.logs / "redis-1.log", restart)
     return children.start(command, os.environ)
 
 
 def write_config(folders: Folders, service: Service) -> Path:
-    """Write a service's configuration, readable by its owner alone."""
+    """Write a service's configuration file, which only its owner can read."""
     config = folders.runtime / f"{service.name}.yaml"
     config.touch(0o600)
     config.write_text(yaml.safe_dump(service.config, sort_keys=False), encoding="utf-8")
@@ -58,34 +59,35 @@ def write_config(folders: Folders, service: Service) -> Path:
 
 
 def command_line(role: Role, config: Path) -> str:
-    """What a person types to start a service of ours."""
+    """The command line with which a person starts a service."""
     return shlex.join(["specdec", "serve", role, "--config", str(config)])
 
 
-def start_service(children: Children, folders: Folders, service: Service) -> Running:
-    """Write a service's configuration and start it."""
+def start_service(children: Children, folders: Folders, service: Service) -> RunningService:
+    """Write a service's configuration file and start the service."""
     config = write_config(folders, service)
-    command = Command(
+    command = ChildCommand(
         name=service.name,
         role=service.role,
         argv=command_of(service.role, config),
         log=folders.logs / f"{service.name}.log",
-        again=command_line(service.role, config),
+        restart=command_line(service.role, config),
     )
-    scratch = folders.runtime / "tmp"  # what libraries leave behind goes with the rest
+    scratch = folders.runtime / "tmp"  # so that what libraries leave behind is removed with the runtime folder
     scratch.mkdir(mode=0o700, exist_ok=True)
     environment = environment_of(service, os.environ) | {"TMPDIR": str(scratch)}
-    return Running(service, children.start(command, environment))
+    return RunningService(service, children.start(command, environment))
 
 
 def environment_of(service: Service, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables that would overrule what the configuration file settles."""
+    """The environment without the variables that would override a setting of the configuration file."""
     prefix = f"SPECDEC_{service.role.upper()}_"
-    settled = {prefix + name for name in _variables(service.config)}
-    return {name: value for name, value in inherited.items() if name.upper() not in settled}
+    overriding = {prefix + name for name in _variables(service.config)}
+    return {name: value for name, value in inherited.items() if name.upper() not in overriding}
 
 
 def _variables(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The names of all settings as environment variables, without the service's prefix."""
     for key, value in config.items():
         name = before + key.upper()
         yield name
@@ -97,8 +99,8 @@ def wait_for_store(child: Child, url: str, stop: Stop) -> None:
     """Return when the store answers.
 
     Raises:
-        StartFailed: it ended, or is silent for too long.
-        StopRequested: the wait was cut short.
+        StartFailed: the store ended, or does not answer in time.
+        StopRequested: a signal asked for the end.
     """
     for _ in _ticks(stop, 30.0):
         if valkey.answers(url):
@@ -108,12 +110,12 @@ def wait_for_store(child: Child, url: str, stop: Stop) -> None:
     raise StartFailed(f"redis-1 does not answer; the last it wrote:\n{child.log_tail()}")
 
 
-def wait_for_services(services: Sequence[Running], stop: Stop, timeout: float) -> Iterator[Running]:
-    """Each service as it becomes healthy.
+def wait_for_services(services: Sequence[RunningService], stop: Stop, timeout: float) -> Iterator[RunningService]:
+    """Yield each service when it becomes healthy.
 
     Raises:
-        StartFailed: one ended, or not all are healthy in `timeout` seconds.
-        StopRequested: the wait was cut short.
+        StartFailed: a service ended, or not all are healthy within `timeout` seconds.
+        StopRequested: a signal asked for the end.
     """
     waiting = list(services)
     for _ in _ticks(stop, timeout):
@@ -132,11 +134,11 @@ def wait_for_services(services: Sequence[Running], stop: Stop, timeout: float) -
 
 
 def check_given_store(url: str) -> None:
-    """Make sure that a store somebody else runs is there.
+    """Check that a session store which runs already answers.
 
     Raises:
-        ConfigError: the URL is none of Redis.
-        Unreachable: it does not answer; neither message repeats the password.
+        ConfigError: the URL is not a Redis URL.
+        Unreachable: the store does not answer. No message repeats the password.
     """
     try:
         answers = valkey.answers(url)
@@ -149,6 +151,7 @@ def check_given_store(url: str) -> None:
 
 
 def _ticks(stop: Stop, timeout: float) -> Iterator[None]:
+    """Yield every `_POLL` seconds until the timeout has passed."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         stop.check()

@@ -1,4 +1,4 @@
-"""The options of the commands, each said once."""
+"""The options of the commands, each defined once."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ DEFAULT_TOKENS = 128
 
 
 def _option(help_text: str, *names: str, otherwise: str = "", **extra: Any) -> Any:
-    """An option that is None unless given; `otherwise` says what holds then."""
+    """An option that is None unless given; `otherwise` is the default that the help shows."""
     return typer.Option(*names, help=help_text, show_default=otherwise or False, **extra)
 
 
@@ -75,22 +75,11 @@ MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than t
 
 
 def mode_of(mode: Mode | None, no_speculation: bool) -> Mode | None:
-    """The mode that two options ask for.
+    """The mode that --mode and --no-speculation ask for.
 
     Raises:
-        ConfigError: they contradict each other.
+        ConfigError: the two contradict each other.
     """
     if no_speculation and mode not in {None, Mode.OFF}:
         raise ConfigError(f"--no-speculation and --mode {mode} contradict each other")
     return Mode.OFF if no_speculation else mode
-
-
-def speculating(mode: Mode | None) -> Mode | None:
-    """A mode to hold against plain decoding.
-
-    Raises:
-        ConfigError: it is plain decoding.
-    """
-    if mode is Mode.OFF:
-        raise ConfigError("--mode off leaves nothing to compare")
-    return mode

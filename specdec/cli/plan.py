@@ -1,6 +1,6 @@
-"""From the settings of `specdec up` to every process with its configuration: pure, nothing is started or written."""
+"""Every process of `specdec up` with its configuration, from the settings: nothing is started or written here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,10 @@ MODULES: Mapping[Role, str] = {
     "gateway": "gateway",
 }
 
-_TELLTALE = {"model": "config.json", "ngram": "counts.safetensors"}
-"""The file without which a folder is not what this kind of drafter needs."""
+_MODEL_FILES = {"model": "config.json", "ngram": "counts.safetensors"}
+"""For each kind of drafter, a file that its folder must have."""
 _DRAIN_SECONDS = 5.0
-"""A person who pressed Ctrl-C does not wait for long streams to end."""
+"""Short, because a person who pressed Ctrl-C does not wait for long streams to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process of ours and what its configuration file says."""
+    """One process of a service, and the content of its configuration file."""
 
     role: Role
     name: str
@@ -48,103 +48,96 @@ class Service:
 
 
 def check_models(settings: UpSettings) -> None:
-    """Make sure that the model folders are there.
+    """Check that the model folders exist.
 
     Raises:
-        ConfigError: one is not, or is no model folder.
+        ConfigError: a folder does not exist, or is not a model's folder.
     """
     _check("--target", settings.target, "config.json")
     if settings.drafters and settings.drafter_kind != "prompt_lookup":
-        _check("--drafter", settings.drafter, _TELLTALE[settings.drafter_kind])
+        _check("--drafter", settings.drafter, _MODEL_FILES[settings.drafter_kind])
 
 
-def _check(option: str, path: Path, telltale: str) -> None:
+def _check(option: str, path: Path, file: str) -> None:
     if not find_model(path).is_dir():
         raise ConfigError(f"no model folder at {path}: give one with {option} PATH")
-    if not (find_model(path) / telltale).is_file():
-        raise ConfigError(f"{path} is not such a model's folder, it has no {telltale}: give one with {option} PATH")
+    if not (find_model(path) / file).is_file():
+        raise ConfigError(f"{path} is not such a model's folder, it has no {file}: give one with {option} PATH")
 
 
 def allot(settings: UpSettings) -> Addresses:
-    """Find an address for everything.
+    """Find an address for every process.
 
     Raises:
-        ConfigError: an address that was asked for is taken.
+        ConfigError: an address of the settings is taken.
     """
     metrics = "127.0.0.1:0"
-    return Addresses(
-        *ports.allot(
-            [
-                ports.Wanted("--http", settings.http, settings.gateways),
-                ports.Wanted("--grpc", settings.grpc, settings.gateways),
-                ports.Wanted("--drafter-address", settings.drafter_address, settings.drafters),
-                ports.Wanted("--verifier-address", settings.verifier_address, settings.verifiers),
-                ports.Wanted("--drafter-address", metrics, settings.drafters),
-                ports.Wanted("--verifier-address", metrics, settings.verifiers),
-            ]
-        )
-    )
+    wanted = [
+        ports.Wanted("--http", settings.http, settings.gateways),
+        ports.Wanted("--grpc", settings.grpc, settings.gateways),
+        ports.Wanted("--drafter-address", settings.drafter_address, settings.drafters),
+        ports.Wanted("--verifier-address", settings.verifier_address, settings.verifiers),
+        ports.Wanted("--drafter-address", metrics, settings.drafters),
+        ports.Wanted("--verifier-address", metrics, settings.verifiers),
+    ]
+    return Addresses(*ports.allot(wanted))
 
 
 def services(settings: UpSettings, addresses: Addresses, redis_url: str) -> list[Service]:
-    """Every process in the order it is started: whom another dials comes first."""
+    """Every process in the order in which it is started: a process starts after those that it connects to."""
+    verifier = _verifier_config(settings, addresses.drafter)
+    gateway = _gateway_config(settings, addresses.verifier, redis_url)
     return [
-        *_drafters(settings, addresses),
-        *_verifiers(settings, addresses),
-        *_gateways(settings, addresses, redis_url),
+        *_services("drafter", addresses.drafter, addresses.drafter_http, _drafter_config(settings)),
+        *_services("verifier", addresses.verifier, addresses.verifier_http, verifier),
+        *_services("gateway", addresses.gateway, addresses.gateway_http, gateway),
     ]
 
 
 def later_drafter(settings: UpSettings) -> Service:
-    """The drafter that a system without any would use, were it started by hand."""
-    return _drafter(settings, 1, "127.0.0.1:0", settings.drafter_address)
+    """The drafter that a system started without any would use, if a person starts it later."""
+    (drafter,) = _services("drafter", [settings.drafter_address], ["127.0.0.1:0"], _drafter_config(settings))
+    return drafter
 
 
-def _drafters(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
-    for number, (grpc, http) in enumerate(zip(addresses.drafter, addresses.drafter_http, strict=True), 1):
-        yield _drafter(settings, number, http, grpc)
+def _services(role: Role, grpc: Sequence[str], http: Sequence[str], config: Mapping[str, Any]) -> Iterator[Service]:
+    """The processes of one role, which differ in their addresses alone."""
+    for number, (address, metrics) in enumerate(zip(grpc, http, strict=True), 1):
+        yield Service(role, f"{role}-{number}", metrics, address, {**config, "address": address, "http": metrics})
 
 
-def _drafter(settings: UpSettings, number: int, http: str, grpc: str) -> Service:
+def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     kind = settings.drafter_kind
-    folder = settings.target if kind == "prompt_lookup" else settings.drafter  # that one needs but the tokenizer
+    folder = settings.target if kind == "prompt_lookup" else settings.drafter  # prompt lookup needs only the tokenizer
     model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
-    return _service("drafter", number, http, grpc, {"kind": kind, "model": model, "log": _log(settings)})
+    return {"kind": kind, "model": model, "log": settings.log.model_dump()}
 
 
-def _verifiers(settings: UpSettings, addresses: Addresses) -> Iterator[Service]:
-    model = {
-        "path": _absolute(settings.target),
-        "name": settings.served_name,
-        "dtype": settings.dtype,
-        "compile": settings.compile,
+def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:
+    model = {"dtype": settings.dtype, "compile": settings.compile, **_target(settings)}
+    known = drafters or [settings.drafter_address]  # without a drafter, one may be started at that address later
+    config = {"model": model, "drafters": known, "log": settings.log.model_dump(), **_mode(settings)}
+    return config if settings.gamma is None else {**config, "gamma": settings.gamma}
+
+
+def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str) -> dict[str, Any]:
+    return {
+        "model": _target(settings),
+        "verifiers": verifiers,
+        "redis_url": redis_url,
+        "log": settings.log.model_dump(),
+        "drain": {"limit": _DRAIN_SECONDS},
+        **_mode(settings),
     }
-    chosen = {"gamma": settings.gamma}
-    drafters = addresses.drafter or [settings.drafter_address]  # with none, one may join there later
-    config = {"model": model, "drafters": drafters, "log": _log(settings), **_given(chosen)}
-    for number, (grpc, http) in enumerate(zip(addresses.verifier, addresses.verifier_http, strict=True), 1):
-        yield _service("verifier", number, http, grpc, config)
 
 
-def _gateways(settings: UpSettings, addresses: Addresses, redis_url: str) -> Iterator[Service]:
-    model = {"path": _absolute(settings.target), "name": settings.served_name}
-    chosen = {"mode": settings.mode and settings.mode.value}
-    fixed = {"model": model, "verifiers": addresses.verifier, "redis_url": redis_url, "log": _log(settings)}
-    config = {**fixed, **_given(chosen), "drain": {"limit": _DRAIN_SECONDS}}
-    for number, (grpc, http) in enumerate(zip(addresses.gateway, addresses.gateway_http, strict=True), 1):
-        yield _service("gateway", number, http, grpc, config)
+def _target(settings: UpSettings) -> dict[str, Any]:
+    return {"path": _absolute(settings.target), "name": settings.served_name}
 
 
-def _service(role: Role, number: int, http: str, grpc: str, config: Mapping[str, Any]) -> Service:
-    return Service(role, f"{role}-{number}", http, grpc, {**config, "address": grpc, "http": http})
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _log(settings: UpSettings) -> dict[str, Any]:
-    return settings.log.model_dump()
+def _mode(settings: UpSettings) -> dict[str, Any]:
+    """The mode, when one was chosen; otherwise the services use their own default."""
+    return {} if settings.mode is None else {"mode": settings.mode.value}
 
 
 def _absolute(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Which addresses the processes get: the asked-for one first, then counted up, a free one where the count is taken."""
+"""Finds free addresses: the one that was asked for, then the ports that follow it, and any free one for a taken one."""
 
 import errno
 import socket
@@ -7,43 +7,44 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from specdec.errors import ConfigError
+from specdec.serving.discovery import join_address
 from specdec.serving.settings import split_address
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many addresses of one kind, and where to begin."""
+    """How many addresses of one kind are wanted, and which is the first."""
 
     option: str
-    """The option a person changes when the first is taken."""
+    """The option with which a person chooses another first address."""
     base: str
-    """`host:port`; port 0 takes free ones."""
+    """The first address, `host:port`; with port 0, any free ports are taken."""
     count: int
 
 
 def allot(wanted: Sequence[Wanted]) -> list[list[str]]:
-    """The addresses of each kind, all different, all free a moment ago.
+    """The addresses of each kind; all are different and were free when they were tried.
 
-    The first of each kind is exactly what was asked for; the first of every kind is settled before any is counted up.
+    The first address of each kind is exactly what was asked for; those are taken before the ports that follow them.
 
     Raises:
-        ConfigError: a first address is taken or cannot be listened on.
+        ConfigError: a first address is taken, or cannot be listened on.
     """
     with ExitStack() as held:
-        first = [_bind_base(each, held) if each.count else None for each in wanted]
+        first = [_bind_first(each, held) if each.count else None for each in wanted]
         return [_count_up(each, base, held) for each, base in zip(wanted, first, strict=True)]
 
 
 def free(host: str) -> int:
-    """A port nobody listens on."""
-    with _bound(host, 0) as taken:
+    """A free port."""
+    with _listen(host, 0) as taken:
         return int(taken.getsockname()[1])
 
 
-def _bind_base(wanted: Wanted, held: ExitStack) -> int | None:
+def _bind_first(wanted: Wanted, held: ExitStack) -> int | None:
     host, port = split_address(wanted.base)
     try:
-        return int(held.enter_context(_bound(host, port)).getsockname()[1])
+        return int(held.enter_context(_listen(host, port)).getsockname()[1])
     except OSError as error:
         raise ConfigError(f"{wanted.base} {_why(error)}: choose another with {wanted.option} HOST:PORT") from error
 
@@ -52,20 +53,20 @@ def _count_up(wanted: Wanted, base: int | None, held: ExitStack) -> list[str]:
     if base is None:
         return []
     host, _ = split_address(wanted.base)
-    rest = (_bind_near(host, base + step, held) for step in range(1, wanted.count))
-    return [_address(host, port) for port in (base, *rest)]
+    rest = (_bind_next(host, base + step, held) for step in range(1, wanted.count))
+    return [join_address(host, port) for port in (base, *rest)]
 
 
-def _bind_near(host: str, port: int, held: ExitStack) -> int:
-    """Hold `port`, or any free one when it is taken or out of range."""
+def _bind_next(host: str, port: int, held: ExitStack) -> int:
+    """Hold `port`, or any free port when it is taken or out of range."""
     try:
-        bound = _bound(host, port if port < 65536 else 0)
+        listener = _listen(host, port if port < 65536 else 0)
     except OSError:
-        bound = _bound(host, 0)
-    return int(held.enter_context(bound).getsockname()[1])
+        listener = _listen(host, 0)
+    return int(held.enter_context(listener).getsockname()[1])
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -86,7 +87,3 @@ def _why(error: OSError) -> str:
             return "may not be listened on by this user"
         case _:
             return "is not an address of this machine"
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

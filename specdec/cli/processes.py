@@ -1,6 +1,6 @@
-"""Child processes that cannot outlive this one: spawned apart from the terminal, stopped in order, never left behind.
+"""Child processes that cannot outlive this one: they are stopped in order, and killed when this process is.
 
-Spawn from the main thread only: the kernel ties a child to the thread that made it.
+Start them from the main thread only: the kernel ties a child to the thread that made it.
 """
 
 import os
@@ -20,24 +20,25 @@ _POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """One process to run."""
+class ChildCommand:
+    """What to run as a child process."""
 
     name: str
     """Unique among the children, as in `drafter-1`."""
     role: str
+    """As in `drafter`; the children of the role started last are stopped first."""
     argv: Sequence[str]
     log: Path
-    """Where its output goes, appended."""
-    again: str
-    """What a person types to start it again."""
+    """The file that its output is appended to."""
+    restart: str
+    """The command line with which a person starts it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that was started."""
+    """A child process that was started."""
 
-    command: Command
+    command: ChildCommand
     process: "subprocess.Popen[bytes]"
 
     @property
@@ -57,10 +58,10 @@ class Child:
 
 
 class Children:
-    """Every process this one started; leaving the context ends them all."""
+    """All processes that this one started; leaving the context ends them."""
 
     def __init__(self, grace: float = 8.0) -> None:
-        """Take the seconds a child has between being asked to end and being killed."""
+        """`grace` is the seconds that a child has to end after SIGTERM, before it is killed."""
         self._grace = grace
         self._children: list[Child] = []
 
@@ -74,14 +75,14 @@ class Children:
 
     @property
     def all(self) -> tuple[Child, ...]:
-        """In the order they were started."""
+        """The children in the order in which they were started."""
         return tuple(self._children)
 
-    def start(self, command: Command, environment: Mapping[str, str]) -> Child:
-        """Start one.
+    def start(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
+        """Start a child process.
 
         Raises:
-            OSError: the log cannot be written or the interpreter cannot be run.
+            OSError: the log cannot be written, or the interpreter cannot be run.
         """
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
         with command.log.open("ab") as log:
@@ -91,16 +92,16 @@ class Children:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
-                start_new_session=True,  # the terminal's Ctrl-C is ours to pass on, in order
+                start_new_session=True,  # Ctrl-C must reach this process alone, which stops the children in order
             )
         child = Child(command, process)
         self._children.append(child)
         return child
 
     def stop(self) -> None:
-        """End them: first the role started last, while what it needs is still there, then all the others at once.
+        """End the children: first the role started last, while the others still serve it, then the others at once.
 
-        One that does not go in time is killed.
+        A child that does not end in time is killed.
         """
         last = self._children[-1].command.role if self._children else ""
         front = [child for child in self._children if child.command.role == last]
@@ -121,6 +122,6 @@ def _end(group: Sequence[Child], grace: float) -> None:
 
 
 def _signal(child: Child, number: signal.Signals) -> None:
-    """Signal the child and whatever it started itself, which shares its process group; nothing once it was reaped."""
+    """Signal the child and the processes it started itself, which share its process group, unless it has ended."""
     if child.exit_status is None:
         os.killpg(child.pid, number)

@@ -1,7 +1,7 @@
-"""Tokens for the eye: every origin has a colour and, apart from colour, a shape of its own.
+"""How tokens are printed: each origin has a colour, and a shape of its own beside the colour.
 
-A terminal shows underline, bold, italics and strike-through (NO_COLOR takes away the colours alone); anything else, a
-pipe or a file, gets marks around the text.
+On a terminal the shapes are underline, bold, italics and strike-through (NO_COLOR takes away only the colours); in a
+pipe or a file they are marks around the text.
 """
 
 import unicodedata
@@ -12,39 +12,41 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from specdec.cli.events import Outcome, Round
+from specdec.cli.events import GenerationResult, RoundEvent
 from specdec.rules.params import Origin
 
 REJECTED = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How one kind of token is told from the others."""
+class TokenStyle:
+    """How one kind of token is printed."""
 
     style: str
+    """A style of rich, for a terminal."""
     marks: tuple[str, str]
+    """What stands before and behind the text anywhere else."""
 
 
-LOOKS: dict[str, Look] = {
-    Origin.ACCEPTED: Look("green underline", ("[", "]")),
-    Origin.RECOVERED: Look("yellow bold", ("{", "}")),
-    Origin.BONUS: Look("cyan italic", ("<", ">")),
-    Origin.PLAIN: Look("", ("", "")),
-    REJECTED: Look("red strike dim", ("~", "~")),
+STYLES: dict[str, TokenStyle] = {
+    Origin.ACCEPTED: TokenStyle("green underline", ("[", "]")),
+    Origin.RECOVERED: TokenStyle("yellow bold", ("{", "}")),
+    Origin.BONUS: TokenStyle("cyan italic", ("<", ">")),
+    Origin.PLAIN: TokenStyle("", ("", "")),
+    REJECTED: TokenStyle("red strike dim", ("~", "~")),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text of one kind."""
+    """Text of tokens of one kind that follow each other."""
 
     kind: str
     text: str
 
 
-def pieces(round_: Round, show_draft: bool) -> Iterator[Piece]:
-    """A round's text in reading order: accepted, then the rejected drafts, then what was put in their place."""
+def pieces(round_: RoundEvent, show_draft: bool) -> Iterator[Piece]:
+    """A round's text in reading order: the accepted drafts, the rejected drafts, then the token in their place."""
     kept = [Piece(token.origin, token.text) for token in round_.tokens]
     rejected = [Piece(REJECTED, text) for text in round_.rejected] if show_draft else []
     before = [index for index, piece in enumerate(kept) if piece.kind == Origin.RECOVERED]
@@ -60,16 +62,16 @@ def _joined(parts: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def paint(piece: Piece, styled: bool) -> Text:
-    """A piece with its style, or between its marks."""
-    look = LOOKS[piece.kind]
+    """A piece in its style, or between its marks."""
+    style = STYLES[piece.kind]
     shown = printable(piece.text)
     if styled:
-        return Text(shown, style=look.style)
-    return Text(shown.join(look.marks))
+        return Text(shown, style=style.style)
+    return Text(shown.join(style.marks))
 
 
 def printable(text: str) -> str:
-    """The text with every control character but line ends and tabs spelt out: output cannot drive the terminal."""
+    """The text with control characters escaped, all but line ends and tabs, so that it cannot control the terminal."""
     return "".join(_spell(character) for character in text)
 
 
@@ -80,31 +82,31 @@ def _spell(character: str) -> str:
 
 
 def has_styles(console: Console) -> bool:
-    """Whether styles will show on it."""
+    """Whether the console shows styles."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def legend(styled: bool, show_draft: bool) -> Text:
-    """What each look means."""
+    """One line that shows each kind of token in its style."""
     kinds = [*Origin, REJECTED] if show_draft else list(Origin)
     return Text("  ").join(paint(Piece(kind, str(kind)), styled) for kind in kinds)
 
 
-def show_round(console: Console, round_: Round, show_draft: bool) -> None:
-    """Print one round where the last one ended."""
+def show_round(console: Console, round_: RoundEvent, show_draft: bool) -> None:
+    """Print a round behind the one before."""
     styled = has_styles(console)
     for piece in pieces(round_, show_draft):
         console.print(paint(piece, styled), end="", soft_wrap=True)
 
 
-def statistics(outcome: Outcome) -> str:
-    """One line of what it amounts to."""
-    finished = outcome.finished
+def statistics(result: GenerationResult) -> str:
+    """One line of statistics."""
+    finished = result.finished
     parts = [
         f"{finished.completion_tokens} tok",
-        f"{outcome.tokens_per_second:.0f} tok/s",
-        f"{outcome.tokens_per_round:.1f} tok/round",
-        "no drafts" if outcome.acceptance is None else f"{outcome.acceptance:.0%} accepted".replace("%", " %"),
+        f"{result.tokens_per_second:.0f} tok/s",
+        f"{result.tokens_per_round:.1f} tok/round",
+        "no drafts" if result.acceptance is None else f"{result.acceptance:.0%} accepted".replace("%", " %"),
         *(["lossy"] if finished.lossy else []),
         *(f"{count} rounds without a draft: {reason}" for reason, count in sorted(finished.fallbacks.items())),
     ]

@@ -1,58 +1,60 @@
-"""`specdec run`: one generation, streamed."""
+"""`specdec run`: one generation, streamed to the console."""
 
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
 
 from rich.console import Console
 
 from specdec.cli import render
-from specdec.cli.client import Gateway
-from specdec.cli.events import Event, Finished, Outcome, Request, Round, Started, Token
+from specdec.cli.client import GatewayClient
+from specdec.cli.events import Event, FinishedEvent, GenerationResult, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 
 
 def collect(
     events: Iterable[Event],
-    on_round: Callable[[Round], None] = lambda round_: None,
+    on_round: Callable[[RoundEvent], None] = lambda round_: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Outcome:
-    """Follow a stream to its end.
+) -> GenerationResult:
+    """Read a stream of events to its end.
 
     Args:
+        events: read one by one.
         on_round: called with each round as it comes.
-        clock: seconds; time starts to run with the first read.
+        clock: seconds; the time is taken from the call on.
 
     Raises:
-        InternalError: the stream ended without a last event.
+        InternalError: the stream ended before its last event.
     """
     begin, first = clock(), None
-    started: Started | None = None
+    started: StartedEvent | None = None
     tokens: list[Token] = []
     for event in events:
         match event:
-            case Started():
+            case StartedEvent():
                 started = event
-            case Round():
+            case RoundEvent():
                 first = clock() if first is None else first
                 tokens += event.tokens
                 on_round(event)
-            case Finished() if started is not None:
+            case FinishedEvent() if started is not None:
                 end = clock()
-                return Outcome(started, tuple(tokens), event, (first or end) - begin, end - begin)
+                return GenerationResult(started, tuple(tokens), event, (first or end) - begin, end - begin)
     raise InternalError("the stream ended before the generation did")
 
 
-def show(console: Console, gateway: Gateway, request: Request, show_draft: bool) -> Outcome:
+def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_draft: bool) -> GenerationResult:
     """Stream a generation to the console, coloured and marked by origin, with a legend and one line of statistics.
 
     Raises:
-        SpecdecError: see Gateway.stream.
+        SpecdecError: the gateway refused the request, failed, or cannot be reached.
     """
     started = False
 
-    def on_round(round_: Round) -> None:
+    def on_round(round_: RoundEvent) -> None:
         nonlocal started
         if not started:
             console.print(render.legend(render.has_styles(console), show_draft), soft_wrap=True)
@@ -60,48 +62,48 @@ def show(console: Console, gateway: Gateway, request: Request, show_draft: bool)
         render.show_round(console, round_, show_draft)
 
     try:
-        outcome = collect(gateway.stream(request), on_round)
+        result = collect(gateway.stream(request), on_round)
     finally:
         if started:
             console.print()
-    console.print(render.statistics(outcome), style="dim", markup=False, highlight=False, soft_wrap=True)
-    return outcome
+    console.print(render.statistics(result), style="dim", markup=False, highlight=False, soft_wrap=True)
+    return result
 
 
-def run(console: Console, address: str, request: Request, show_draft: bool, as_json: bool) -> None:
-    """The command.
+def run(console: Console, address: str, request: PromptRequest, show_draft: bool, as_json: bool) -> None:
+    """Run the command: print a generation, as one JSON document when `as_json` is set.
 
     Raises:
-        SpecdecError: see Gateway.stream.
+        SpecdecError: the gateway refused the request, failed, or cannot be reached.
     """
-    with Gateway(address) as gateway:
+    with closing(GatewayClient(address)) as gateway:
         if as_json:
             console.out(json.dumps(report(collect(gateway.stream(request))), indent=2), highlight=False)
         else:
             show(console, gateway, request, show_draft)
 
 
-def report(outcome: Outcome) -> dict[str, Any]:
-    """A generation as JSON."""
-    finished = outcome.finished
+def report(result: GenerationResult) -> dict[str, Any]:
+    """A generation as it is printed in JSON."""
+    finished = result.finished
     return {
-        "id": outcome.started.id,
-        "model": outcome.started.model,
-        "seed": outcome.started.seed,
-        "text": outcome.text,
-        "tokens": [{"id": token.id, "text": token.text, "origin": token.origin} for token in outcome.tokens],
+        "id": result.started.id,
+        "model": result.started.model,
+        "seed": result.started.seed,
+        "text": result.text,
+        "tokens": [{"id": token.id, "text": token.text, "origin": token.origin} for token in result.tokens],
         "finish_reason": finished.reason,
         "usage": {"prompt_tokens": finished.prompt_tokens, "completion_tokens": finished.completion_tokens},
         "speculation": {
             "drafted": finished.drafted,
             "accepted": finished.accepted,
-            "acceptance": outcome.acceptance,
+            "acceptance": result.acceptance,
             "rounds": finished.rounds,
-            "tokens_per_round": outcome.tokens_per_round,
+            "tokens_per_round": result.tokens_per_round,
             "fallbacks": dict(finished.fallbacks),
             "lossy": finished.lossy,
         },
-        "first_token_seconds": outcome.first_token,
-        "seconds": outcome.seconds,
-        "tokens_per_second": outcome.tokens_per_second,
+        "first_token_seconds": result.first_token,
+        "seconds": result.seconds,
+        "tokens_per_second": result.tokens_per_second,
     }

@@ -1,4 +1,4 @@
-"""`specdec serve`: becomes one service; the command line never imports a service, so each image has its own alone."""
+"""`specdec serve`: becomes one service. The command line imports no service, since an image holds only its own."""
 
 import importlib.util
 import os
@@ -10,11 +10,11 @@ from specdec.cli.plan import MODULES
 from specdec.errors import ConfigError
 
 Servant = Literal["drafter", "verifier", "gateway", "ratio-controller"]
-"""What `specdec serve` can become."""
+"""The services that `specdec serve` can become."""
 
 
 def command_of(role: Servant, config: Path, *arguments: str) -> tuple[str, ...]:
-    """The command that runs a service, or with `check` as argument looks its configuration over."""
+    """The command that runs a service, or, with `check` as argument, checks its configuration."""
     return (sys.executable, "-m", _module(role), *arguments, "--config", str(config))
 
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a value to look at: nothing is interrupted half-way, so nothing is left half-done."""
+"""SIGINT and SIGTERM as a flag to check: nothing is interrupted half-way, so nothing is left half done."""
 
 import signal
 import threading
@@ -8,49 +8,49 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 
 
 class StopRequested(Exception):
-    """The person, or their supervisor, wants the process to end."""
+    """A signal asked for the end."""
 
 
 class Stop:
-    """Becomes true with the first signal.
+    """A flag that the first signal sets.
 
-    A plain flag, looked at often: locks, and with them events and conditions, must not be used in a signal handler.
+    It is polled, because a signal handler must not use locks, and so neither events nor conditions.
     """
 
     def __init__(self) -> None:
         self._requested = False
 
     def request(self) -> None:
-        """Ask for the end, as a signal does."""
+        """Set the flag, as a signal does."""
         self._requested = True
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, or return True soon after the end is asked for."""
+        """Sleep for `seconds`, or return True soon after the flag is set."""
         deadline = time.monotonic() + seconds
         while not self._requested and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK))
+            time.sleep(min(left, _POLL_SECONDS))
         return self._requested
 
     def check(self) -> None:
-        """Return while nobody asked for the end.
+        """Do nothing unless the flag is set.
 
         Raises:
-            StopRequested: somebody did.
+            StopRequested: the flag is set.
         """
         if self._requested:
             raise StopRequested
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Have `callback` called, by another thread, if the end is asked for meanwhile."""
+        """Call `callback`, on another thread, when the flag is set while the context lasts."""
         over = threading.Event()
 
         def watch() -> None:
-            while not over.wait(_LOOK):
+            while not over.wait(_POLL_SECONDS):
                 if self._requested:
                     callback()
                     return
@@ -66,7 +66,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Turn the signals into a Stop; a repeated one changes nothing, for the end is bounded in time."""
+    """Turn the signals into a Stop inside the context; a second signal changes nothing."""
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
 """Ties a command to the process that started it: `python tether.py PARENT_PID COMMAND...` becomes COMMAND.
 
-Run as a file, not imported: a hook between fork and exec is unsafe once the parent has threads, a fresh process is not.
-On Linux the kernel kills the command when the parent's main thread ends, however it ends; elsewhere it is just run.
+On Linux the kernel kills the command when the parent's main thread ends, however it ends; elsewhere the command is just
+run. This file is run and not imported, because a hook between fork and exec is not safe in a parent with threads.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Set the death signal, make sure that the parent did not die before it was set, become the command."""
+    """Set the death signal, exit if the parent died before it was set, and become the command."""
     parent, *command = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

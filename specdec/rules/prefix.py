@@ -1,8 +1,8 @@
-"""The hash of a token prefix, by which a draft is matched to the very tokens it continues."""
+"""Prefixes of token sequences: how much two have in common, and the hash that fences a draft by what it continues."""
 
 import hashlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class PrefixHash:
@@ -22,3 +22,11 @@ class PrefixHash:
     def value(self) -> int:
         """Unsigned 64-bit value, the same on every machine of one byte order."""
         return int.from_bytes(self._state.digest(), "little")
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the longest common prefix of two sequences."""
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))

@@ -7,12 +7,13 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from specdec.cli import health, launch, plan, valkey
 from specdec.cli.launch import Folders
 from specdec.cli.plan import Service
-from specdec.cli.processes import Child, Children, Command
+from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.cli.settings import UpSettings
 from tests.chaos.wire import Wire
 
@@ -39,7 +40,7 @@ class Setup:
 class Member:
     """One process and the connections to it."""
 
-    command: Command
+    command: ChildCommand
     healthy: Callable[[], bool]
     wire: Wire
     children: Children
@@ -128,7 +129,7 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
     dialled = f"redis://:{password}@{members[0].wire.address}"
     for service in plan.services(settings, addresses, dialled):
         own = wires.get(service.grpc) or await wire(service.http)
-        check = health.check_of(service.role, service.http, service.grpc)
+        check = partial(health.healthy, service.role, service.http, service.grpc)
         command = _command(_wired(service, wires, setup.lease), folder, setup.modules)
         members.append(Member(command, check, own, children))
     return Cluster(tuple(members), store.url, tuple(addresses.gateway_http))
@@ -143,8 +144,8 @@ def _store(folder: Path, durable: bool) -> valkey.Embedded:
     return store
 
 
-def _store_command(store: valkey.Embedded, folder: Path) -> Command:
-    return Command("redis-1", "redis", store.argv, folder / "redis-1.log", "")
+def _store_command(store: valkey.Embedded, folder: Path) -> ChildCommand:
+    return ChildCommand("redis-1", "redis", store.argv, folder / "redis-1.log", "")
 
 
 def _socket(store: valkey.Embedded) -> str:
@@ -162,7 +163,7 @@ def _wired(service: Service, wires: Mapping[str, Wire], lease: float) -> Service
     return replace(service, config=config)
 
 
-def _command(service: Service, folder: Path, modules: Mapping[str, str]) -> Command:
+def _command(service: Service, folder: Path, modules: Mapping[str, str]) -> ChildCommand:
     config = launch.write_config(Folders(folder, folder), service)
     argv = (sys.executable, "-m", modules[service.role], "--config", str(config))
-    return Command(service.name, service.role, argv, folder / f"{service.name}.log", "")
+    return ChildCommand(service.name, service.role, argv, folder / f"{service.name}.log", "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drafter_service.app import Running, drafter
+from drafter_service.app import RunningDrafter, drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
@@ -48,7 +48,7 @@ class Done:
 
 
 @asynccontextmanager
-async def running_drafter(folder: Path, **settings: Any) -> AsyncIterator[Running]:
+async def running_drafter(folder: Path, **settings: Any) -> AsyncIterator[RunningDrafter]:
     """A drafter of the model in `folder`, loaded."""
     given = {"model": {"path": folder, "device": "cpu"}, "kv_bytes": 2**26, **ANY_PORT, **settings}
     async with drafter(DrafterSettings.load(None, given)) as running:

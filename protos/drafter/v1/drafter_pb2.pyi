@@ -158,12 +158,9 @@ class HelloAck(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    INCARNATION_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.str
-    """New for every process start."""
     model: _builtins.str
     """Model the drafts come from."""
     tokenizer_hash: _builtins.str
@@ -173,14 +170,13 @@ class HelloAck(_message.Message):
     def __init__(
         self,
         *,
-        incarnation: _builtins.str = ...,
         model: _builtins.str = ...,
         tokenizer_hash: _builtins.str = ...,
         step_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "model", b"model", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,8 +7,9 @@ import pytest
 from torch import Tensor
 
 from drafter_service.app import _load_engine
-from drafter_service.drafters import model
-from drafter_service.drafters.model import ModelDrafter
+from drafter_service.drafters import model_drafter
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.session_table import SessionTable
 from specdec.engine import Engine, self_check
 from specdec.engine.attention import Rule
 from specdec.engine.host.packed_step import SlabSpan
@@ -39,7 +40,12 @@ def failure_kept(patch: pytest.MonkeyPatch) -> None:
 def drafter_one_short(patch: pytest.MonkeyPatch) -> None:
     """After a full acceptance the last draft has no KV in the drafter, and what follows takes its place."""
     rolled_back(lambda held, wanted: min(wanted, held), _load_engine)(patch)
-    patch.setattr(ModelDrafter, "truncate", lambda drafter, key, length: drafter._model.truncate(key, length))
+
+    def planted(table: SessionTable, session: DraftSession, valid: int) -> None:
+        if session.admitted:
+            table._sequences.truncate(session.key, min(valid, len(session) - 1))
+
+    patch.setattr(SessionTable, "_truncate", planted)
 
 
 def pause_untold(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +65,7 @@ def drafter_of_any_id(patch: pytest.MonkeyPatch) -> None:
     def planted(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
         return probabilities(logits, [SamplingParams(each.temperature) for each in params], histories)
 
-    patch.setattr(model, "probabilities", planted)
+    patch.setattr(model_drafter, "probabilities", planted)
 
 
 def attending(**changed: Any) -> Plant:

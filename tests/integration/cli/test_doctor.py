@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli import doctor, doctor_defaults
+from specdec.cli import doctor
 from specdec.cli.app import status_of
-from specdec.cli.doctor import Status
 from specdec.cli.exit_codes import ExitCode
 from specdec.cli.settings import UpSettings
 
@@ -64,7 +63,7 @@ def test_a_check_that_crashes_fails_with_its_last_line(folder: Path, capsys: Cap
 def test_a_taken_default_port_fails_unless_a_healthy_service_has_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = f"127.0.0.1:{listener.getsockname()[1]}"
-        checks = doctor_defaults.examine_defaults(UpSettings(http=taken, target=Path("no/such")))
-    by_name = {check.name: check for check in checks}
-    assert by_name["port --http"].status is Status.FAIL
-    assert by_name["models"].status is Status.FAIL
+        findings = doctor.examine_defaults(UpSettings(http=taken, target=Path("no/such")))
+    status = {finding.line.name: finding.line.status for finding in findings}
+    assert status["port --http"] == "fail"
+    assert status["models"] == "fail"

@@ -13,7 +13,7 @@ import pytest
 from specdec.cli import valkey
 from specdec.cli.exit_codes import StartFailed
 from specdec.cli.launch import Folders, start_store, wait_for_store
-from specdec.cli.processes import Children, Command
+from specdec.cli.processes import ChildCommand, Children
 from specdec.cli.runtime import runtime_folder
 from specdec.cli.signals import Stop, StopRequested
 
@@ -43,8 +43,8 @@ while True:
 """
 
 
-def command(folder: Path, name: str, code: str, role: str = "drafter") -> Command:
-    return Command(name, role, (sys.executable, "-c", code), folder / f"{name}.log", "")
+def command(folder: Path, name: str, code: str, role: str = "drafter") -> ChildCommand:
+    return ChildCommand(name, role, (sys.executable, "-c", code), folder / f"{name}.log", "")
 
 
 def alive(pid: int) -> bool:
@@ -106,9 +106,9 @@ def test_the_role_started_last_ends_before_all_others(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's death signal is Linux's")
 def test_a_parent_that_is_killed_takes_its_children_along(tmp_path: Path) -> None:
     parent = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom specdec.cli.processes import Children, Command\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom specdec.cli.processes import Children, ChildCommand\n"
         f"argv = (sys.executable, '-c', {STUBBORN!r})\n"
-        f"child = Children().start(Command('a', 'a', argv, Path({str(tmp_path)!r}, 'a.log'), ''), os.environ)\n"
+        f"child = Children().start(ChildCommand('a', 'a', argv, Path({str(tmp_path)!r}, 'a.log'), ''), os.environ)\n"
         "print(child.pid, flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)

@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from torch import Tensor
 
-from drafter_service.app import Running, drafter
+from drafter_service.app import RunningDrafter, drafter
 from drafter_service.config import DrafterSettings
 from drafter_service.service import SERVICE
 from protos.drafter.v1 import drafter_pb2 as pb
@@ -103,7 +103,7 @@ class Verifier:
 class Service:
     """A drafter that runs, and how to reach it."""
 
-    def __init__(self, running: Running, tokenizer_hash: str) -> None:
+    def __init__(self, running: RunningDrafter, tokenizer_hash: str) -> None:
         self._running = running
         self._hash = tokenizer_hash
 

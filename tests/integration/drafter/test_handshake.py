@@ -30,15 +30,6 @@ async def test_a_verifier_with_the_same_tokenizer_is_told_of_the_drafter(
         ack = await verifier.hello()
     assert (ack.model, ack.tokenizer_hash) == ("tiny", engine.tokenizer_hash)
     assert ack.step_seconds > 0
-    assert ack.incarnation
-
-
-async def test_each_start_has_an_incarnation_of_its_own(serve: Serve) -> None:
-    seen = set()
-    for _ in range(2):
-        async with serve() as service, service.stream() as verifier:
-            seen.add((await verifier.hello()).incarnation)
-    assert len(seen) == 2
 
 
 async def test_another_tokenizer_is_refused_with_both_fingerprints(service: Service, engine: NativeEngine) -> None:

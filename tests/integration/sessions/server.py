@@ -19,7 +19,7 @@ from gateway.store.redis_client import connect
 from gateway.store.sessions import SessionStore
 from gateway.store.values import Lease
 from specdec.cli import valkey
-from specdec.cli.processes import Children, Command
+from specdec.cli.processes import ChildCommand, Children
 from specdec.cli.valkey import Binary
 from specdec.errors import SessionHeld
 
@@ -45,7 +45,9 @@ class Server:
         self.start()
 
     def spawn(self) -> None:
-        self._child = self._children.start(Command("valkey", "redis", self._embedded.argv, self._log, ""), os.environ)
+        self._child = self._children.start(
+            ChildCommand("valkey", "redis", self._embedded.argv, self._log, ""), os.environ
+        )
 
     def start(self) -> None:
         self.spawn()

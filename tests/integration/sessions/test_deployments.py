@@ -18,7 +18,7 @@ import redis
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.cli import ports, valkey
-from specdec.cli.processes import Child, Children, Command
+from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.errors import SessionStoreDown
 
 pytestmark = pytest.mark.integration
@@ -54,7 +54,7 @@ class Daemons:
         config.write_text("\n".join(lines) + f"\ndir {self.folder}\n")
         argv = (str(valkey.resolve().path), str(config), *(["--sentinel"] if sentinel else []))
         log = self.folder / f"{port}.log"
-        child = self.children.start(Command(f"valkey-{port}", "redis", argv, log, ""), os.environ)
+        child = self.children.start(ChildCommand(f"valkey-{port}", "redis", argv, log, ""), os.environ)
         made = Daemon(port, child)
         self.until(lambda: valkey.answers(made.url()), child)
         return made

@@ -66,7 +66,7 @@ class ScriptedDrafter(drafter_pb2_grpc.DrafterServiceServicer):
         if self.refuses:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the tokenizers differ")
         assert hello.protocol == 1
-        ack = pb.HelloAck(incarnation="i", model="scripted", tokenizer_hash=self.tokenizer_hash, step_seconds=1e-4)
+        ack = pb.HelloAck(model="scripted", tokenizer_hash=self.tokenizer_hash, step_seconds=1e-4)
         yield pb.DraftResponse(hello_ack=ack)
         async for request in requests:
             self.largest_frame = max(self.largest_frame, len(request.opens) + len(request.commits))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from drafter_service.drafters.base import Nothing, Proposed, Work
 from drafter_service.drafters.counts import COUNTS_FILE, count, load_counts, save_counts
 from drafter_service.drafters.ngram import NgramModel
 from drafter_service.drafters.prompt_lookup import PromptLookup, continuation
-from drafter_service.sessions.session import Session
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.drafter import DraftedToken, NoGuess, ScheduledSession
 from specdec.engine import Chunk
 from specdec.errors import ModelRefused
 from specdec.rules.params import Mode
@@ -62,17 +62,17 @@ def test_the_longest_suffix_that_came_before_says_what_follows(tokens: list[int]
     assert continuation(tokens, longest=3) == expected
 
 
-def _lookup(tokens: tuple[int, ...], mode: Mode = Mode.REJECTION) -> tuple[PromptLookup, Session]:
+def _lookup(tokens: tuple[int, ...], mode: Mode = Mode.REJECTION) -> tuple[PromptLookup, DraftSession]:
     drafter = PromptLookup("lookup", IDS, longest=3)
-    session = Session("s", replace(OPEN, tokens=tokens, prompt_len=1, mode=mode), CONTEXT)
-    drafter.admit("s", session.limit)
+    session = DraftSession("s", replace(OPEN, tokens=tokens, prompt_len=1, mode=mode), CONTEXT)
+    drafter.sequences.admit("s", session.limit)
     return drafter, session
 
 
 def test_a_looked_up_draft_is_a_point_mass() -> None:
     drafter, session = _lookup((5, 6, 5))
-    (proposed,) = drafter.step([Work(session, 3)])
-    assert isinstance(proposed, Proposed)
+    (proposed,) = drafter.step([ScheduledSession(session, 3)])
+    assert isinstance(proposed, DraftedToken)
     assert proposed.token == 6
     assert proposed.probs is not None
     assert proposed.probs.ids.tolist() == [6]
@@ -80,16 +80,21 @@ def test_a_looked_up_draft_is_a_point_mass() -> None:
 
 def test_coupled_drafts_carry_no_distribution() -> None:
     drafter, session = _lookup((5, 6, 5), Mode.COUPLED)
-    (proposed,) = drafter.step([Work(session, 3)])
-    assert isinstance(proposed, Proposed)
+    (proposed,) = drafter.step([ScheduledSession(session, 3)])
+    assert isinstance(proposed, DraftedToken)
     assert proposed.probs is None
 
 
 def test_a_session_without_a_guess_ends_its_draft_until_the_next_verdict() -> None:
     drafter, session = _lookup((5, 6, 7))
-    (nothing,) = drafter.step([Work(session, 3)])
-    assert isinstance(nothing, Nothing)
+    (nothing,) = drafter.step([ScheduledSession(session, 3)])
+    assert isinstance(nothing, NoGuess)
     session.stop_drafting()
-    assert (session.urgent, session.wants(4), session.take_end(), session.take_end()) == (False, False, True, False)
+    assert (session.verifier_waits, session.wants_draft(4), session.take_end(), session.take_end()) == (
+        False,
+        False,
+        True,
+        False,
+    )
     session.commit(commit(3, 5))
-    assert (session.urgent, session.wants(4), session.take_end()) == (True, True, False)
+    assert (session.verifier_waits, session.wants_draft(4), session.take_end()) == (True, True, False)

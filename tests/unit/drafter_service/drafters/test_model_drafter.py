@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from drafter_service.drafters.base import Failed, Proposed, Work
-from drafter_service.drafters.model import ModelDrafter
-from drafter_service.sessions.session import Session
+from drafter_service.drafters.model_drafter import ModelDrafter
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.drafter import DraftedToken, DraftFailure, ScheduledSession
 from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.rules.draft import SparseProbs
@@ -32,20 +32,20 @@ def _drafter(model: PrefixModel | None = None, support: int = 64) -> ModelDrafte
     return ModelDrafter("tiny", model or PrefixModel(), support)
 
 
-def _session(drafter: ModelDrafter, opened: Open, key: str = "s") -> Session:
-    session = Session(key, opened, CONTEXT)
-    assert drafter.admit(key, session.limit, session.since(0), "")
+def _session(drafter: ModelDrafter, opened: Open, key: str = "s") -> DraftSession:
+    session = DraftSession(key, opened, CONTEXT)
+    assert drafter.sequences.admit(key, session.limit, session.tokens_from(0))
     return session
 
 
-def _whole(drafter: ModelDrafter, session: Session) -> Work:
-    return Work(session, len(session) - drafter.length(session.key))
+def _whole(drafter: ModelDrafter, session: DraftSession) -> ScheduledSession:
+    return ScheduledSession(session, len(session) - drafter.sequences.length(session.key))
 
 
-def _step(drafter: ModelDrafter, *sessions: Session) -> list[Proposed]:
+def _step(drafter: ModelDrafter, *sessions: DraftSession) -> list[DraftedToken]:
     """One step for all, every one of which must succeed; the drafts are added."""
     outcomes = drafter.step([_whole(drafter, session) for session in sessions])
-    proposed = [outcome for outcome in outcomes if isinstance(outcome, Proposed)]
+    proposed = [outcome for outcome in outcomes if isinstance(outcome, DraftedToken)]
     assert [outcome.session for outcome in proposed] == list(sessions)
     for outcome in proposed:
         outcome.session.extend(outcome.token)
@@ -56,7 +56,7 @@ def _plain(probs: SparseProbs | None) -> tuple[list[int], list[int]] | None:
     return None if probs is None else (probs.ids.tolist(), probs.weights.tolist())
 
 
-def _same(proposed: Sequence[Proposed], expected: Sequence[tuple[int, SparseProbs | None]]) -> bool:
+def _same(proposed: Sequence[DraftedToken], expected: Sequence[tuple[int, SparseProbs | None]]) -> bool:
     return [(one.token, _plain(one.probs)) for one in proposed] == [(token, _plain(q)) for token, q in expected]
 
 
@@ -94,7 +94,7 @@ def test_greedy_is_a_point_mass() -> None:
 def test_a_prompt_computed_in_parts_drafts_with_its_last_part() -> None:
     drafter = _drafter()
     session = _session(drafter, OPEN)
-    assert drafter.step([Work(session, 2)]) == []
+    assert drafter.step([ScheduledSession(session, 2)]) == []
     assert _same(_step(drafter, session), expected_drafts(OPEN, 1))
 
 
@@ -103,7 +103,7 @@ def test_parts_of_a_prompt_and_steps_share_a_pass() -> None:
     drafter = _drafter(model)
     ready, long = _session(drafter, OPEN, "ready"), _session(drafter, replace(OPEN, tokens=tuple(range(9))), "long")
     _step(drafter, ready)
-    outcomes = drafter.step([Work(ready, 1), Work(long, 4)])
+    outcomes = drafter.step([ScheduledSession(ready, 1), ScheduledSession(long, 4)])
     assert [outcome.session.key for outcome in outcomes] == ["ready"]
     assert [(chunk.session, len(chunk.tokens), chunk.logits) for chunk in model.passes[-1]] == [
         ("ready", 1, 1),
@@ -116,11 +116,11 @@ def test_a_session_with_impossible_parameters_fails_alone() -> None:
     bad = _session(drafter, replace(OPEN, params=SamplingParams(logit_bias={VOCAB: 1.0})), "bad")
     good = [_session(drafter, OPEN, "a"), _session(drafter, OPEN, "b")]
     first, failed, last = drafter.step([_whole(drafter, one) for one in (good[0], bad, good[1])])
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, DraftFailure)
     assert failed.session is bad
     assert isinstance(failed.error, TokenOutOfRange)
     for outcome in (first, last):
-        assert isinstance(outcome, Proposed)
+        assert isinstance(outcome, DraftedToken)
         assert _same([outcome], expected_drafts(OPEN, 1))
 
 
@@ -130,8 +130,8 @@ def test_a_row_of_nan_fails_alone() -> None:
     drafter = _drafter(model)
     sessions = [_session(drafter, OPEN, key) for key in ("good", "bad")]
     good, bad = drafter.step([_whole(drafter, session) for session in sessions])
-    assert isinstance(good, Proposed)
-    assert isinstance(bad, Failed)
+    assert isinstance(good, DraftedToken)
+    assert isinstance(bad, DraftFailure)
     assert isinstance(bad.error, InternalError)
 
 
@@ -141,16 +141,6 @@ def test_its_step_is_measured_without_leaving_a_trace() -> None:
     assert drafter.info.step_seconds > 0
     assert not model.kv
     assert (drafter.info.model, drafter.info.tokenizer_hash) == ("tiny", model.tokenizer_hash)
-
-
-def test_truncating_never_lengthens() -> None:
-    drafter = _drafter()
-    session = _session(drafter, OPEN)
-    _step(drafter, session)
-    drafter.truncate("s", 30)
-    assert drafter.length("s") == 3
-    drafter.truncate("s", 1)
-    assert drafter.length("s") == 1
 
 
 class ThereModel(PrefixModel):
@@ -183,6 +173,6 @@ def test_a_row_of_nan_on_another_device_fails_alone(device: torch.device) -> Non
     drafter = _drafter(model)
     sessions = [_session(drafter, opened, key) for key, opened in zip(("good", "bad", "fine"), KINDS, strict=False)]
     outcomes = drafter.step([_whole(drafter, session) for session in sessions])
-    assert [type(outcome) for outcome in outcomes] == [Proposed, Failed, Proposed]
-    assert isinstance(outcomes[1], Failed)
+    assert [type(outcome) for outcome in outcomes] == [DraftedToken, DraftFailure, DraftedToken]
+    assert isinstance(outcomes[1], DraftFailure)
     assert isinstance(outcomes[1].error, NoDistribution)

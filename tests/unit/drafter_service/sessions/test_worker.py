@@ -1,33 +1,36 @@
 """The drafter's thread: it drafts for all who want, hears a verdict between steps, and survives everyone's errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from drafter_service.drafters.base import Drafter
-from drafter_service.drafters.model import ModelDrafter
+from drafter_service.config import DrafterSettings
+from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.metrics import DrafterMetrics
-from drafter_service.sessions.messages import End, Frame, Malformed, Reason
-from drafter_service.sessions.worker import Limits, Worker
+from drafter_service.sessions.drafter import Drafter
+from drafter_service.sessions.session_table import MalformedMessage, Reply
+from drafter_service.sessions.worker import Worker
 from specdec.errors import ModelRefused
 from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
+from specdec.serving.settings import ModelSettings
 from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Close
+from specdec.wire.session import Close, DraftEnd, NackReason
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued, expected_drafts
 
-LIMITS = Limits(max_sessions=8, chunk_tokens=16, ahead=0)
+SETTINGS = DrafterSettings(model=ModelSettings(path=Path("tiny")), max_sessions=8, chunk_tokens=16, ahead=0)
 
 
 class Bench:
     """A worker over a PrefixModel, with one stream."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, settings: DrafterSettings = SETTINGS) -> None:
         self.model = PrefixModel()
         self.registry = CollectorRegistry()
-        self.worker = Worker(self._load, limits, DrafterMetrics(self.registry))
+        self.worker = Worker(self._load, settings, DrafterMetrics(self.registry))
         self.stream = ListStream()
 
     def start(self) -> None:
@@ -77,7 +80,7 @@ def test_nobody_is_drafted_for_past_gamma(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 3)
     bench.worker.post(bench.stream, [commit(3, *_drafted()[:1], gamma=2)])
-    bench.worker.settled().result(timeout=30)
+    bench.worker.caught_up().result(timeout=30)
     bench.worker.post(bench.stream, [commit(4, *_drafted()[1:2], gamma=2)])
     bench.stream.until(lambda: bench.stream.drafted == 4)
     assert bench.stream.tokens() == _drafted(gamma=4)
@@ -96,7 +99,7 @@ def test_a_full_acceptance_goes_on_from_the_bonus_token(bench: Bench) -> None:
 def test_everyone_shares_the_same_step_and_a_stream_gets_one_frame_of_it(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="t", tokens=(3, 2, 1))])
     bench.stream.until(lambda: bench.stream.drafted == 6)
-    assert [len(frame.drafts) for frame in bench.stream.frames] == [2]
+    assert [len(replies) for replies in bench.stream.frames] == [2]
     assert [len(chunks) for chunks in bench.model.passes] == [2, 2, 2]
 
 
@@ -116,7 +119,7 @@ def test_a_verdict_that_comes_during_a_step_cancels_the_rest_of_the_draft(bench:
 
 
 def test_a_verdict_that_the_chain_foresaw_gets_at_once_what_is_left_of_it() -> None:
-    bench = Bench(replace(LIMITS, ahead=4))
+    bench = Bench(SETTINGS.model_copy(update={"ahead": 4}))
     guessed = _drafted(gamma=5)
 
     def before_pass() -> None:
@@ -133,7 +136,7 @@ def test_a_verdict_that_the_chain_foresaw_gets_at_once_what_is_left_of_it() -> N
 
 
 def test_drafting_ahead_survives_the_verdict_it_guessed() -> None:
-    bench = Bench(replace(LIMITS, ahead=2))
+    bench = Bench(SETTINGS.model_copy(update={"ahead": 2}))
     bench.start()
     bench.worker.post(bench.stream, [OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 5)
@@ -156,16 +159,15 @@ def test_a_long_prompt_does_not_stop_a_session_that_drafts(bench: Bench) -> None
 
 def test_the_end_of_the_room_is_said_once(bench: Bench) -> None:
     bench.worker.post(bench.stream, [replace(OPEN, max_len=5), replace(OPEN, session_id="t", max_len=3)])
-    bench.stream.until(lambda: sum(len(frame.ends) for frame in bench.stream.frames) == 2)
-    ends = [end for frame in bench.stream.frames for end in frame.ends]
-    assert ends == [End("t", 1, 3), End("s", 1, 5)]
+    bench.stream.until(lambda: len(bench.stream.ends) == 2)
+    assert bench.stream.ends == [DraftEnd("t", 1, 3), DraftEnd("s", 1, 5)]
     assert bench.stream.tokens() == _drafted()[:2]
 
 
 def test_a_malformed_message_reaches_its_own_session_only(bench: Bench) -> None:
-    bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="bad"), Malformed("bad", 1, "what")])
+    bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="bad"), MalformedMessage("bad", 1, "what")])
     bench.stream.until(lambda: bench.stream.drafted == 3)
-    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", Reason.MALFORMED)]
+    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", NackReason.MALFORMED)]
     assert bench.stream.tokens() == _drafted()
     assert bench.count("specdec_drafter_nacks_total", reason="malformed") == 1
 
@@ -174,7 +176,7 @@ def test_a_session_that_fails_is_put_away_and_the_others_go_on(bench: Bench) -> 
     bench.model.spoiled.add("1/bad")
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="bad")])
     bench.stream.until(lambda: bench.stream.drafted == 3)
-    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", Reason.INTERNAL)]
+    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("bad", NackReason.INTERNAL)]
     assert bench.stream.tokens() == _drafted()
     assert list(bench.model.kv) == ["1/s"]
 
@@ -187,8 +189,8 @@ def test_a_pass_that_fails_refuses_its_sessions_and_the_thread_goes_on(bench: Be
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="t")])
     bench.stream.until(lambda: len(bench.stream.nacks) == 2)
     assert {(nack.session_id, nack.reason) for nack in bench.stream.nacks} == {
-        ("s", Reason.INTERNAL),
-        ("t", Reason.INTERNAL),
+        ("s", NackReason.INTERNAL),
+        ("t", NackReason.INTERNAL),
     }
     bench.model.before_pass = lambda: None
     bench.worker.post(bench.stream, [replace(OPEN, epoch=2)])
@@ -200,7 +202,7 @@ def test_a_message_that_breaks_the_drafter_is_refused_alone(bench: Bench) -> Non
     bench.model.kv["1/taken"] = []  # so that admitting it is an error of the model's own
     bench.worker.post(bench.stream, [replace(OPEN, session_id="taken"), OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 3)
-    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("taken", Reason.INTERNAL)]
+    assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("taken", NackReason.INTERNAL)]
 
 
 def test_a_stream_that_is_full_is_not_drafted_for_until_it_has_room(bench: Bench) -> None:
@@ -220,7 +222,7 @@ def test_a_stream_that_ends_frees_everything_and_hears_no_more(bench: Bench) -> 
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="t")])
     bench.worker.end_stream(bench.stream)
     bench.worker.end_stream(bench.stream)
-    bench.worker.settled().result(timeout=30)
+    bench.worker.caught_up().result(timeout=30)
     heard = len(bench.stream.frames)
     other = ListStream(2)
     bench.worker.post(other, [OPEN])
@@ -233,27 +235,27 @@ def test_a_stream_that_ended_is_not_even_refused(bench: Bench) -> None:
     other = ListStream(2)
 
     def before_pass() -> None:  # on the worker's thread, so that it takes both in one turn
-        bench.worker.post(other, [Malformed("bad", 1, "what")])
+        bench.worker.post(other, [MalformedMessage("bad", 1, "what")])
         bench.worker.end_stream(other)
 
     bench.model.before_pass = before_pass
     bench.worker.post(bench.stream, [OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 3)
-    bench.worker.settled().result(timeout=30)
+    bench.worker.caught_up().result(timeout=30)
     assert not other.frames
 
 
 def test_a_refusal_does_not_wait_for_the_next_step(bench: Bench) -> None:
     refused_before_pass: list[bool] = []
     bench.model.before_pass = lambda: refused_before_pass.append(bool(bench.stream.nacks))
-    bench.worker.post(bench.stream, [OPEN, Malformed("bad", 1, "what")])
+    bench.worker.post(bench.stream, [OPEN, MalformedMessage("bad", 1, "what")])
     bench.stream.until(lambda: bench.stream.drafted == 3)
     assert refused_before_pass == [True, True, True]
 
 
 def test_a_worker_that_dies_says_of_what() -> None:
     class Gone(ListStream):
-        def deliver(self, frame: Frame) -> None:
+        def deliver(self, replies: Sequence[Reply]) -> None:
             raise ConnectionError("gone")
 
     bench = Bench()
@@ -269,20 +271,20 @@ def test_load_and_metrics_say_what_happened(bench: Bench) -> None:
     bench.stream.until(lambda: bench.stream.drafted == 6)
     bench.worker.post(bench.stream, [Close("t", 1)])
     for _ in range(2):  # the second is taken after the numbers of the first turn are out
-        bench.worker.settled().result(timeout=30)
+        bench.worker.caught_up().result(timeout=30)
     assert bench.count("specdec_drafter_tokens_total") == 6
     assert bench.count("specdec_drafter_step_seconds_count") == 3
     assert bench.count("specdec_drafter_batch_size_sum") == 6
     assert bench.count("specdec_drafter_computed_tokens_total") == 2 * (3 + 1 + 1)
-    assert bench.worker.load().sessions == 1
-    assert bench.worker.load().step_seconds > 0
+    assert bench.worker.load.sessions == 1
+    assert bench.worker.load.step_seconds > 0
 
 
 def test_a_model_that_cannot_be_loaded_is_the_error_of_who_waits_for_it() -> None:
     def refuse() -> Drafter:
         raise ModelRefused("no such folder")
 
-    worker = Worker(refuse, LIMITS, DrafterMetrics(CollectorRegistry()))
+    worker = Worker(refuse, SETTINGS, DrafterMetrics(CollectorRegistry()))
     worker.start()
     with pytest.raises(ModelRefused, match="no such folder"):
         worker.loaded.result(timeout=30)

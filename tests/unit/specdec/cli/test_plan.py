@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> UpSettings:
     return UpSettings(target=tmp_path / "pair/target", drafter=tmp_path / "pair/drafter", drafters=2, verifiers=2)
 
 
-def test_whom_another_dials_is_started_first(settings: UpSettings) -> None:
+def test_a_process_starts_after_those_it_connects_to(settings: UpSettings) -> None:
     names = [service.name for service in plan.services(settings, ADDRESSES, "redis://x")]
     assert names == ["drafter-1", "drafter-2", "verifier-1", "verifier-2", "gateway-1"]
 

@@ -6,17 +6,17 @@ import pytest
 from rich.console import Console
 
 from specdec.cli import render
-from specdec.cli.events import Finished, Outcome, Round, Started, Token
-from specdec.cli.render import LOOKS, REJECTED, Piece
+from specdec.cli.events import FinishedEvent, GenerationResult, RoundEvent, StartedEvent, Token
+from specdec.cli.render import REJECTED, STYLES, Piece
 from specdec.rules.params import FinishReason, Origin
 
-ROUND = Round(
+ROUND = RoundEvent(
     tokens=(Token(1, "def ", Origin.ACCEPTED), Token(2, "f", Origin.ACCEPTED), Token(3, "(x)", Origin.RECOVERED)),
     rejected=("[y]", "!"),
 )
 
 
-def shown(round_: Round, show_draft: bool, **options: object) -> str:
+def shown(round_: RoundEvent, show_draft: bool, **options: object) -> str:
     console = Console(file=io.StringIO(), **options)  # type: ignore[arg-type]
     render.show_round(console, round_, show_draft)
     assert isinstance(console.file, io.StringIO)
@@ -29,7 +29,7 @@ def test_rejected_drafts_stand_before_their_correction() -> None:
 
 
 def test_rejected_drafts_without_a_correction_stand_last() -> None:
-    cut = Round((Token(1, "a", Origin.ACCEPTED),), ("b",))
+    cut = RoundEvent((Token(1, "a", Origin.ACCEPTED),), ("b",))
     assert [piece.kind for piece in render.pieces(cut, show_draft=True)] == [Origin.ACCEPTED, REJECTED]
 
 
@@ -57,18 +57,18 @@ def test_without_colour_the_shapes_remain() -> None:
 
 def test_no_two_kinds_are_told_apart_by_colour_alone() -> None:
     colours = {"green", "yellow", "cyan", "red"}
-    shapes = [tuple(word for word in look.style.split() if word not in colours) for look in LOOKS.values()]
+    shapes = [tuple(word for word in style.style.split() if word not in colours) for style in STYLES.values()]
     assert len(set(shapes)) == len(shapes)
-    assert len({look.marks for look in LOOKS.values()}) == len(LOOKS)
+    assert len({style.marks for style in STYLES.values()}) == len(STYLES)
 
 
 def test_text_keeps_its_line_ends_and_spaces() -> None:
-    plain = Round((Token(1, "a  \n\n    b ", Origin.PLAIN),), ())
+    plain = RoundEvent((Token(1, "a  \n\n    b ", Origin.PLAIN),), ())
     assert shown(plain, show_draft=False) == "a  \n\n    b "
 
 
 def test_long_lines_are_not_broken() -> None:
-    plain = Round((Token(1, "word " * 60, Origin.PLAIN),), ())
+    plain = RoundEvent((Token(1, "word " * 60, Origin.PLAIN),), ())
     assert shown(plain, show_draft=False, width=20) == "word " * 60
 
 
@@ -79,7 +79,7 @@ def test_model_output_cannot_drive_the_terminal() -> None:
 @pytest.mark.parametrize("styled", [True, False])
 def test_the_legend_names_every_kind(styled: bool) -> None:
     legend = render.legend(styled, show_draft=True).plain
-    assert all(kind in legend for kind in LOOKS)
+    assert all(kind in legend for kind in STYLES)
     assert REJECTED not in render.legend(styled, show_draft=False).plain
 
 
@@ -87,20 +87,20 @@ def test_markup_in_model_output_is_text() -> None:
     assert render.paint(Piece(Origin.PLAIN, "[bold]x[/bold]"), styled=True).plain == "[bold]x[/bold]"
 
 
-def outcome(**changes: object) -> Outcome:
+def result(**changes: object) -> GenerationResult:
     counts = {"completion_tokens": 82, "drafted": 100, "accepted": 68, "rounds": 26, "fallbacks": {}} | changes
-    finished = Finished(FinishReason.STOP, prompt_tokens=3, **counts)  # type: ignore[arg-type]
-    return Outcome(Started("g", "demo", 1), (), finished, first_token=0.1, seconds=82 / 61)
+    finished = FinishedEvent(FinishReason.STOP, prompt_tokens=3, **counts)  # type: ignore[arg-type]
+    return GenerationResult(StartedEvent("g", "demo", 1), (), finished, first_token=0.1, seconds=82 / 61)
 
 
 def test_statistics_are_one_line() -> None:
-    assert render.statistics(outcome()) == "82 tok · 61 tok/s · 3.2 tok/round · 68 % accepted"
+    assert render.statistics(result()) == "82 tok · 61 tok/s · 3.2 tok/round · 68 % accepted"
 
 
 def test_statistics_say_that_lenience_is_lossy() -> None:
-    assert render.statistics(outcome(lossy=True)).endswith("68 % accepted · lossy")
+    assert render.statistics(result(lossy=True)).endswith("68 % accepted · lossy")
 
 
 def test_statistics_without_drafts_say_why() -> None:
-    line = render.statistics(outcome(drafted=0, accepted=0, fallbacks={"drafter_unavailable": 26}))
+    line = render.statistics(result(drafted=0, accepted=0, fallbacks={"drafter_unavailable": 26}))
     assert line.endswith("no drafts · 26 rounds without a draft: drafter_unavailable")

@@ -1,19 +1,19 @@
-"""A stream of events becomes an outcome with its times."""
+"""A stream of events becomes an result with its times."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from specdec.cli.events import Event, Finished, Round, Started, Token
+from specdec.cli.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
 from specdec.cli.run import collect, report
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason, Origin
 
-STARTED = Started("g1", "demo", 7)
-FINISHED = Finished(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})
+STARTED = StartedEvent("g1", "demo", 7)
+FINISHED = FinishedEvent(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})
 ROUNDS = (
-    Round((Token(5, "a", Origin.ACCEPTED), Token(6, "b", Origin.RECOVERED)), ("x",)),
-    Round((Token(7, "c", Origin.PLAIN),), ()),
+    RoundEvent((Token(5, "a", Origin.ACCEPTED), Token(6, "b", Origin.RECOVERED)), ("x",)),
+    RoundEvent((Token(7, "c", Origin.PLAIN),), ()),
 )
 
 
@@ -23,16 +23,16 @@ def ticking() -> Iterator[float]:
 
 def test_the_first_token_and_the_end_are_timed_from_the_request() -> None:
     clock = ticking()
-    outcome = collect([STARTED, *ROUNDS, FINISHED], clock=lambda: next(clock))
-    assert (outcome.first_token, outcome.seconds) == (0.5, 2.0)
-    assert outcome.tokens_per_second == 1.5
-    assert outcome.tokens_per_round == 1.5
-    assert outcome.acceptance == 0.25
-    assert outcome.text == "abc"
+    result = collect([STARTED, *ROUNDS, FINISHED], clock=lambda: next(clock))
+    assert (result.first_token, result.seconds) == (0.5, 2.0)
+    assert result.tokens_per_second == 1.5
+    assert result.tokens_per_round == 1.5
+    assert result.acceptance == 0.25
+    assert result.text == "abc"
 
 
 def test_every_round_is_handed_on_as_it_comes() -> None:
-    seen: list[Round] = []
+    seen: list[RoundEvent] = []
     collect([STARTED, *ROUNDS, FINISHED], seen.append)
     assert tuple(seen) == ROUNDS
 

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from drafter_service.drafters.base import Work
-from drafter_service.drafters.model import ModelDrafter
-from drafter_service.sessions.messages import Malformed, Message, Reason, Refused
-from drafter_service.sessions.session import Session
-from drafter_service.sessions.sessions import Sessions
+from drafter_service.drafters.model_drafter import ModelDrafter
+from drafter_service.sessions.draft_session import DraftSession, SessionRefused
+from drafter_service.sessions.drafter import ScheduledSession
+from drafter_service.sessions.session_table import MalformedMessage, Message, SessionTable
 from specdec.rules.params import SamplingParams
-from specdec.wire.session import Close
+from specdec.wire.session import Close, NackReason
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
 
 
@@ -22,27 +21,27 @@ class Table:
         self.model = PrefixModel(tokens)
         self.drafter = ModelDrafter("tiny", self.model, support=8)
         self.now = 100.0
-        self.sessions = Sessions(self.drafter, max_sessions, lambda: self.now)
+        self.sessions = SessionTable(self.drafter, max_sessions, lambda: self.now)
         self.stream = ListStream()
 
-    def take(self, message: Message, stream: ListStream | None = None) -> Session | None:
+    def take(self, message: Message, stream: ListStream | None = None) -> DraftSession | None:
         return self.sessions.take(stream or self.stream, message)
 
-    def opened(self, message: Message) -> Session:
+    def opened(self, message: Message) -> DraftSession:
         session = self.take(message)
         assert session is not None
         return session
 
-    def draft(self, session: Session, count: int) -> None:
+    def draft(self, session: DraftSession, count: int) -> None:
         """Let the model draft, so that there is KV."""
         for _ in range(count):
-            pending = len(session) - self.drafter.length(session.key)
-            (outcome,) = self.drafter.step([Work(session, pending)])
+            pending = len(session) - self.drafter.sequences.length(session.key)
+            (outcome,) = self.drafter.step([ScheduledSession(session, pending)])
             session.extend(getattr(outcome, "token"))  # noqa: B009 - a failed one has none, and fails here
 
 
-def _reason(act: Callable[[], object]) -> Reason:
-    with pytest.raises(Refused) as refused:
+def _reason(act: Callable[[], object]) -> NackReason:
+    with pytest.raises(SessionRefused) as refused:
         act()
     return refused.value.reason
 
@@ -71,8 +70,8 @@ def test_a_stream_that_ends_gives_all_its_room_back_and_no_other() -> None:
     table.take(OPEN)
     table.take(replace(OPEN, session_id="t"))
     table.take(OPEN, other)
-    table.sessions.end(table.stream)
-    table.sessions.end(table.stream)
+    table.sessions.remove_stream(table.stream)
+    table.sessions.remove_stream(table.stream)
     assert [(stream.number, session.session_id) for stream, session in table.sessions] == [(2, "s")]
     assert list(table.model.kv) == ["2/s"]
 
@@ -86,28 +85,28 @@ def test_two_streams_may_use_the_same_name() -> None:
 
 def test_a_commit_to_a_session_that_is_not_open_is_unknown() -> None:
     table = Table()
-    assert _reason(lambda: table.take(commit(3, 4))) is Reason.UNKNOWN
+    assert _reason(lambda: table.take(commit(3, 4))) is NackReason.UNKNOWN
     table.take(OPEN)
-    assert _reason(lambda: table.take(commit(3, 4), ListStream(2))) is Reason.UNKNOWN
+    assert _reason(lambda: table.take(commit(3, 4), ListStream(2))) is NackReason.UNKNOWN
 
 
 def test_a_gap_forgets_the_session() -> None:
     table = Table()
     table.take(OPEN)
-    assert _reason(lambda: table.take(commit(9, 4))) is Reason.STALE
-    assert _reason(lambda: table.take(commit(3, 4))) is Reason.UNKNOWN
+    assert _reason(lambda: table.take(commit(9, 4))) is NackReason.STALE
+    assert _reason(lambda: table.take(commit(3, 4))) is NackReason.UNKNOWN
     assert not table.model.kv
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (replace(OPEN, epoch=4), Reason.STALE),
-        (commit(3, 4, epoch=4), Reason.STALE),
-        (Malformed("s", 4, "what"), Reason.MALFORMED),
+        (replace(OPEN, epoch=4), NackReason.STALE),
+        (commit(3, 4, epoch=4), NackReason.STALE),
+        (MalformedMessage("s", 4, "what"), NackReason.MALFORMED),
     ],
 )
-def test_a_message_of_an_older_owner_does_not_touch_the_session(message: Message, reason: Reason) -> None:
+def test_a_message_of_an_older_owner_does_not_touch_the_session(message: Message, reason: NackReason) -> None:
     table = Table()
     table.take(replace(OPEN, epoch=5))
     assert _reason(lambda: table.take(message)) is reason
@@ -118,7 +117,7 @@ def test_a_malformed_message_forgets_its_session_only() -> None:
     table = Table()
     table.take(OPEN)
     table.take(replace(OPEN, session_id="t"))
-    assert _reason(lambda: table.take(Malformed("s", 1, "what"))) is Reason.MALFORMED
+    assert _reason(lambda: table.take(MalformedMessage("s", 1, "what"))) is NackReason.MALFORMED
     assert [session.session_id for _, session in table.sessions] == ["t"]
 
 
@@ -135,14 +134,14 @@ def test_a_malformed_message_forgets_its_session_only() -> None:
 def test_an_id_outside_the_vocabulary_is_malformed(message: Message) -> None:
     table = Table()
     table.take(OPEN)
-    assert _reason(lambda: table.take(message)) is Reason.MALFORMED
+    assert _reason(lambda: table.take(message)) is NackReason.MALFORMED
     assert len(table.sessions) == 0
 
 
 def test_more_sessions_than_allowed_are_refused() -> None:
     table = Table(max_sessions=1)
     table.take(OPEN)
-    assert _reason(lambda: table.take(replace(OPEN, session_id="t"))) is Reason.OVERLOADED
+    assert _reason(lambda: table.take(replace(OPEN, session_id="t"))) is NackReason.OVERLOADED
     table.take(replace(OPEN, epoch=2))
     assert [session.epoch for _, session in table.sessions] == [2]
 
@@ -150,20 +149,22 @@ def test_more_sessions_than_allowed_are_refused() -> None:
 def test_a_session_without_room_is_refused_and_leaves_nothing() -> None:
     table = Table(tokens=5)
     table.take(replace(OPEN, max_len=5))
-    assert _reason(lambda: table.take(replace(OPEN, session_id="t", max_len=5))) is Reason.OVERLOADED
-    assert _reason(lambda: table.take(replace(OPEN, session_id="u", max_len=6))) is Reason.OVERLOADED
+    assert _reason(lambda: table.take(replace(OPEN, session_id="t", max_len=5))) is NackReason.OVERLOADED
+    assert _reason(lambda: table.take(replace(OPEN, session_id="u", max_len=6))) is NackReason.OVERLOADED
     assert len(table.sessions) == 1
     table.take(replace(OPEN, session_id="t", tokens=(1, 2), max_len=5))
     assert len(table.sessions) == 2
 
 
-def grow(table: Table, session: Session) -> list[Session]:
+def grow(table: Table, session: DraftSession) -> list[DraftSession]:
     """Let one session draft, and say which then had to go."""
     table.now += 1.0
-    for work in table.sessions.with_room([Work(session, len(session) - table.drafter.length(session.key))]):
-        (outcome,) = table.drafter.step([work])
+    for scheduled in table.sessions.reserve(
+        [ScheduledSession(session, len(session) - table.drafter.sequences.length(session.key))]
+    ):
+        (outcome,) = table.drafter.step([scheduled])
         session.extend(getattr(outcome, "token"))  # noqa: B009 - a failed one has none, and fails here
-    return [dropped for _, dropped in table.sessions.take_dropped()]
+    return [dropped for _, dropped in table.sessions.take_evicted()]
 
 
 def test_a_session_that_grows_takes_the_room_of_the_one_longest_unheard_of_that_nobody_waits_for() -> None:
@@ -182,10 +183,10 @@ def test_a_session_that_is_opened_takes_the_room_of_one_that_has_long_been_silen
     table = Table(tokens=5)
     table.take(replace(OPEN, gamma=0, max_len=5))
     opening = replace(OPEN, session_id="t", max_len=5)
-    assert _reason(lambda: table.take(opening)) is Reason.OVERLOADED
+    assert _reason(lambda: table.take(opening)) is NackReason.OVERLOADED
     table.now += 2.0
     table.take(opening)
-    assert [session.session_id for _, session in table.sessions.take_dropped()] == ["s"]
+    assert [session.session_id for _, session in table.sessions.take_evicted()] == ["s"]
     assert list(table.model.kv) == ["1/t"]
 
 
@@ -203,9 +204,18 @@ def test_a_diverging_verdict_voids_the_kv_behind_it() -> None:
     table = Table()
     session = table.opened(OPEN)
     table.draft(session, 4)
-    drafts = session.since(3)
+    drafts = session.tokens_from(3)
     assert table.model.kv["1/s"] == [1, 2, 3, *drafts[:3]]
     table.take(commit(3, drafts[0], (drafts[1] + 1) % VOCAB))
+    assert table.model.kv["1/s"] == [1, 2, 3, drafts[0]]
+
+
+def test_a_verdict_beyond_the_kv_voids_none_of_it() -> None:
+    table = Table()
+    session = table.opened(OPEN)
+    table.draft(session, 2)
+    drafts = session.tokens_from(3)
+    table.take(commit(3, *drafts, 1, 2))
     assert table.model.kv["1/s"] == [1, 2, 3, drafts[0]]
 
 
@@ -213,7 +223,7 @@ def test_a_session_opened_again_keeps_the_kv_of_what_is_the_same() -> None:
     table = Table()
     session = table.opened(OPEN)
     table.draft(session, 4)
-    drafts = session.since(3)
+    drafts = session.tokens_from(3)
     table.take(replace(continued(OPEN, drafts[0], (drafts[1] + 1) % VOCAB), epoch=2))
     assert table.model.kv["1/s"] == [1, 2, 3, drafts[0]]
 

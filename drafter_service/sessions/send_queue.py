@@ -4,34 +4,26 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
-class Sized(Protocol):
-    """A message that knows its size."""
-
-    def ByteSize(self) -> int:  # noqa: N802 - protobuf's name
-        """Bytes on the wire."""
-
-
-T = TypeVar("T", bound=Sized)
-
-
-class Outbox(Generic[T]):
-    """Never blocks who puts; `full` asks for no more until the reader has caught up."""
+class SendQueue(Generic[T]):
+    """A queue whose `put` never blocks; while it is `full`, nothing more should be made for it."""
 
     def __init__(self, limit_bytes: int, on_room: Callable[[], None]) -> None:
         """Belong to the running event loop.
 
         Args:
-            limit_bytes: what may wait before the box is full.
-            on_room: called on the loop when a full box has room again.
+            limit_bytes: the queue is full while more than this waits.
+            on_room: called on the loop when a full queue has room again.
         """
         self._loop = asyncio.get_running_loop()
         self._limit = limit_bytes
         self._on_room = on_room
         self._lock = threading.Lock()
-        self._waiting: deque[T] = deque()
+        self._waiting: deque[tuple[T, int]] = deque()
         self._bytes = 0
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
@@ -41,24 +33,24 @@ class Outbox(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether more waits than should."""
+        """Whether more waits than the limit."""
         return self._bytes > self._limit
 
-    def put(self, message: T) -> None:
-        """Add a message; from any thread."""
+    def put(self, message: T, size: int) -> None:
+        """Add a message of `size` bytes; from any thread."""
         with self._lock:
-            self._waiting.append(message)
-            self._bytes += message.ByteSize()
+            self._waiting.append((message, size))
+            self._bytes += size
         self._loop.call_soon_threadsafe(self._notice)
 
     def close(self, error: Exception | None = None) -> None:
-        """End the iteration after what waits, by raising `error` if there is one; on the loop."""
+        """End the iteration after what waits, by raising `error` when there is one; on the loop."""
         if not self._closed:
             self._closed, self._error = True, error
             self._changed.set()
 
     async def room(self) -> None:
-        """Wait until the box is not full."""
+        """Wait until the queue is not full."""
         await self._room.wait()
 
     async def __aiter__(self) -> AsyncIterator[T]:
@@ -79,9 +71,9 @@ class Outbox(Generic[T]):
 
     def _pop(self) -> T:
         with self._lock:
-            message = self._waiting.popleft()
+            message, size = self._waiting.popleft()
             was_full = self.full
-            self._bytes -= message.ByteSize()
+            self._bytes -= size
         if was_full and not self.full:
             self._room.set()
             self._on_room()

@@ -2,24 +2,24 @@
 
 from dataclasses import replace
 
-from drafter_service.sessions.batch import plan
-from drafter_service.sessions.session import Session
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.step_plan import plan_step
 from tests.drafter_fakes import OPEN
 
 
-def _session(name: str, drafts: int = 0) -> Session:
-    session = Session(name, replace(OPEN, session_id=name, gamma=2), 64)
+def _session(name: str, drafts: int = 0) -> DraftSession:
+    session = DraftSession(name, replace(OPEN, session_id=name, gamma=2), 64)
     for _ in range(drafts):
         session.extend(4)
     return session
 
 
-def _planned(*wanting: tuple[Session, int], chunk_tokens: int = 8) -> dict[str, int]:
-    return {work.session.key: work.count for work in plan(wanting, chunk_tokens)}
+def _planned(*wanting: tuple[DraftSession, int], chunk_tokens: int = 8) -> dict[str, int]:
+    return {each.session.key: each.count for each in plan_step(wanting, chunk_tokens)}
 
 
 def test_nobody_wants_nothing() -> None:
-    assert plan([], 8) == []
+    assert plan_step([], 8) == []
 
 
 def test_a_session_that_is_waited_for_goes_before_drafting_ahead() -> None:

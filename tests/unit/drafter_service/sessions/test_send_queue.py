@@ -6,17 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from drafter_service.sessions.outbox import Outbox
+from drafter_service.sessions.send_queue import SendQueue
 from specdec.errors import Draining
 
 
 @dataclass(frozen=True)
 class Parcel:
     number: int
-    size: int = 10
-
-    def ByteSize(self) -> int:
-        return self.size
 
 
 class Calls:
@@ -27,40 +23,40 @@ class Calls:
         self.count += 1
 
 
-def _outbox(limit: int = 100) -> tuple[Outbox[Parcel], Calls]:
+def _queue(limit: int = 100) -> tuple[SendQueue[Parcel], Calls]:
     calls = Calls()
-    return Outbox(limit, calls), calls
+    return SendQueue(limit, calls), calls
 
 
 async def test_messages_come_out_in_order_and_then_it_ends() -> None:
-    outbox, _ = _outbox()
+    queue, _ = _queue()
     for number in range(3):
-        outbox.put(Parcel(number))
-    outbox.close()
-    assert [parcel.number async for parcel in outbox] == [0, 1, 2]
+        queue.put(Parcel(number), 10)
+    queue.close()
+    assert [parcel.number async for parcel in queue] == [0, 1, 2]
 
 
 async def test_an_error_comes_after_what_waits() -> None:
-    outbox, _ = _outbox()
-    outbox.put(Parcel(0))
-    outbox.close(Draining("bye"))
-    taking = aiter(outbox)
+    queue, _ = _queue()
+    queue.put(Parcel(0), 10)
+    queue.close(Draining("bye"))
+    taking = aiter(queue)
     assert await anext(taking) == Parcel(0)
     with pytest.raises(Draining, match="bye"):
         await anext(taking)
 
 
 async def test_messages_put_on_another_thread_arrive() -> None:
-    outbox, _ = _outbox()
+    queue, _ = _queue()
 
     def work() -> None:
         for number in range(100):
-            outbox.put(Parcel(number, 1))
+            queue.put(Parcel(number), 1)
 
     thread = threading.Thread(target=work)
     thread.start()
     seen: list[int] = []
-    async for parcel in outbox:
+    async for parcel in queue:
         seen.append(parcel.number)
         if len(seen) == 100:
             break
@@ -69,27 +65,27 @@ async def test_messages_put_on_another_thread_arrive() -> None:
 
 
 async def test_it_is_full_until_enough_is_taken_and_says_so_once() -> None:
-    outbox, calls = _outbox(limit=25)
+    queue, calls = _queue(limit=25)
     for number in range(4):
-        outbox.put(Parcel(number))
-    assert outbox.full
-    taking = aiter(outbox)
+        queue.put(Parcel(number), 10)
+    assert queue.full
+    taking = aiter(queue)
     await anext(taking)
-    assert outbox.full
+    assert queue.full
     assert calls.count == 0
     await anext(taking)
-    assert not outbox.full
+    assert not queue.full
     await anext(taking)
     assert calls.count == 1
 
 
 async def test_who_waits_for_room_waits_while_it_is_full() -> None:
-    outbox, _ = _outbox(limit=5)
-    await outbox.room()
-    outbox.put(Parcel(0))
+    queue, _ = _queue(limit=5)
+    await queue.room()
+    queue.put(Parcel(0), 10)
     await asyncio.sleep(0)
-    waiting = asyncio.create_task(outbox.room())
+    waiting = asyncio.create_task(queue.room())
     await asyncio.sleep(0)
     assert not waiting.done()
-    await anext(aiter(outbox))
+    await anext(aiter(queue))
     await waiting

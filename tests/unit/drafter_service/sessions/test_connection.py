@@ -2,15 +2,15 @@
 
 import torch
 
-from drafter_service.service import frame_to_pb, messages_from_pb
-from drafter_service.sessions.messages import End, Frame, Malformed, Nack, Reason
+from drafter_service.sessions.connection import messages_from_pb, replies_to_pb
+from drafter_service.sessions.session_table import MalformedMessage
 from protos.common.v1 import common_pb2
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.params import mode_to_pb, sampling_to_pb
-from specdec.wire.session import Close, Commit, Open
+from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
 from specdec.wire.tokens import tokens_to_bytes
 
 PARAMS = SamplingParams(temperature=0.5, seed=9)
@@ -43,10 +43,10 @@ def test_what_cannot_be_read_is_malformed_and_the_rest_arrives() -> None:
     unknown.mode = max(unknown.mode, 99)  # type: ignore[assignment]
     messages = list(messages_from_pb(pb.DraftRequest(opens=[greedy, unknown, OPEN], commits=[half, COMMIT])))
     assert [(type(message), message.session_id, message.epoch) for message in messages] == [
-        (Malformed, "greedy", 6),
-        (Malformed, "unknown", 7),
+        (MalformedMessage, "greedy", 6),
+        (MalformedMessage, "unknown", 7),
         (Open, "s", 3),
-        (Malformed, "half", 5),
+        (MalformedMessage, "half", 5),
         (Commit, "s", 3),
     ]
 
@@ -54,10 +54,12 @@ def test_what_cannot_be_read_is_malformed_and_the_rest_arrives() -> None:
 def test_every_field_of_a_frame_is_sent() -> None:
     probs = SparseProbs(torch.tensor([2, 5]), torch.tensor([65535, 7]))
     draft = DraftTokens("s", 3, 2, 99, Draft((5,), (probs,)))
-    nacks = tuple(Nack("n", 1, reason, "why") for reason in Reason)
-    sent = frame_to_pb(Frame((draft,), (End("e", 4, 8),), nacks))
+    nacks = [Nack("n", 1, reason, "why") for reason in NackReason]
+    sent = replies_to_pb([draft, DraftEnd("e", 4, 8), *nacks])
     assert [(draft.session_id, draft.base_len, draft.prefix_hash) for draft in sent.drafts] == [("s", 2, 99)]
     assert (sent.drafts[0].tokens, list(sent.drafts[0].support_sizes)) == (tokens_to_bytes([5]), [2])
     assert list(sent.ends) == [pb.DraftEnd(session_id="e", epoch=4, base_len=8)]
-    assert [pb.Nack.Reason.Name(nack.reason) for nack in sent.nacks] == [f"REASON_{reason.name}" for reason in Reason]
+    assert [pb.Nack.Reason.Name(nack.reason) for nack in sent.nacks] == [
+        f"REASON_{reason.name}" for reason in NackReason
+    ]
     assert {(nack.session_id, nack.epoch, nack.detail) for nack in sent.nacks} == {("n", 1, "why")}

@@ -1,0 +1,92 @@
+"""Drafts from a small language model: one packed pass a step for all sessions, one token for each."""
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from torch import Tensor
+
+from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, DraftFailure, ScheduledSession
+from specdec.engine import Chunk, Engine, SequenceMemory
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import Support, propose, propose_each
+from specdec.rules.sampling import History, probabilities
+
+_TRIAL = "trial"
+_TRIAL_STEPS = 8
+
+
+class ModelDrafter:
+    """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
+
+    def __init__(self, name: str, model: Engine, support: Support) -> None:
+        """Take a loaded model and measure its step.
+
+        Args:
+            name: shown to verifiers.
+            model: an engine; this drafter is its only user from now on.
+            support: most ids that q̂ gives a probability, or the form of a q̂ with all of them.
+        """
+        self._model = model
+        self._support = support
+        self.sequences: SequenceMemory = model
+        self.info = DrafterInfo(
+            model=name,
+            tokenizer_hash=model.tokenizer_hash,
+            vocab_size=model.vocab_size,
+            context_length=model.context_length,
+            step_seconds=self._measure(),
+        )
+
+    def step(self, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
+        """Compute the scheduled tokens in one pass, and draft one token for each session that is complete with them."""
+        chunks: list[Chunk] = []
+        complete: list[ScheduledSession] = []
+        for scheduled in batch:
+            session = scheduled.session
+            pending = session.tokens_from(self._model.length(session.key))
+            last = scheduled.count == len(pending)
+            chunks.append(Chunk(session.key, pending[: scheduled.count], logits=int(last)))
+            complete += [scheduled] * last
+        logits = self._model.forward(chunks)  # [complete sessions, V]
+        return self._drafts(logits, complete)
+
+    def _drafts(self, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
+        """A draft per row; when a row's own parameters or logits are at fault, only that row fails."""
+        try:
+            return self._propose(logits, batch)
+        except Exception as error:  # noqa: BLE001 - whatever one row does must not reach the others
+            if len(batch) == 1:
+                return [DraftFailure(batch[0].session, error)]
+            return [self._drafts(logits[row : row + 1], [each])[0] for row, each in enumerate(batch)]
+
+    def _propose(self, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
+        sessions = [scheduled.session for scheduled in batch]
+        if not sessions:
+            return []
+        q = probabilities(logits, [session.params for session in sessions], [session.history for session in sessions])
+        drawn = propose_each(
+            [session.mode for session in sessions],
+            q,
+            seeds=[session.params.seed for session in sessions],
+            positions=[len(session) for session in sessions],
+            k=self._support,
+            starts=[session.chain_start for session in sessions],
+        )
+        return [DraftedToken(session, *each) for session, each in zip(sessions, drawn, strict=True)]
+
+    def _measure(self) -> float:
+        """Median seconds of a step for one session; 0 when there is no memory to try."""
+        steps = min(_TRIAL_STEPS, self._model.context_length)
+        if not self._model.admit(_TRIAL, steps, [0] * steps):
+            return 0.0
+        try:
+            return median(self._trial() for _ in range(steps))
+        finally:
+            self._model.release(_TRIAL)
+
+    def _trial(self) -> float:
+        started = time.perf_counter()
+        q = probabilities(self._model.forward([Chunk(_TRIAL, [0], logits=1)]), [SamplingParams()], [History()])
+        propose(Mode.REJECTION, q, [0], [0], self._support)
+        return time.perf_counter() - started

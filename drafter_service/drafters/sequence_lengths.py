@@ -1,0 +1,49 @@
+"""Sequences of which nothing but their length is kept, so that there is always memory for one more."""
+
+from collections.abc import Sequence
+
+from specdec.engine.kv_pool import KvMemory
+from specdec.errors import InternalError
+
+UNBOUNDED = 2**31 - 1
+"""Context length of a drafter that reads no more than the last tokens."""
+
+
+class SequenceLengths:
+    """The SequenceMemory of a drafter without KV."""
+
+    memory = KvMemory(budget=0, live=0, cached=0)
+
+    def __init__(self) -> None:
+        self._lengths: dict[str, int] = {}
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether `limit` is a length that a sequence can have."""
+        return limit <= UNBOUNDED
+
+    def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
+        """Let in a sequence of length 0; there is always memory."""
+        if session in self._lengths:
+            raise InternalError(f"sequence {session} is admitted already")
+        self._lengths[session] = 0
+        return True
+
+    def reserve(self, session: str, length: int) -> bool:
+        """There is always memory."""
+        return True
+
+    def release(self, session: str) -> None:
+        """Forget the sequence."""
+        del self._lengths[session]
+
+    def length(self, session: str) -> int:
+        """Tokens of the sequence that count as computed."""
+        return self._lengths[session]
+
+    def truncate(self, session: str, length: int) -> None:
+        """Count only the first `length` tokens."""
+        self._lengths[session] = length
+
+    def extend(self, session: str, count: int) -> None:
+        """Count `count` more tokens."""
+        self._lengths[session] += count

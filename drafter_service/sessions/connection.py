@@ -1,0 +1,141 @@
+"""One verifier's stream of frames while it lasts, between protobuf and the worker."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+from drafter_service.metrics import DrafterMetrics
+from drafter_service.sessions.send_queue import SendQueue
+from drafter_service.sessions.session_table import MalformedMessage, Message, Reply
+from drafter_service.sessions.worker import Worker
+from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.errors import FieldInvalid, RequestError, SpecdecError
+from specdec.wire.draft import DraftTokens, draft_to_pb
+from specdec.wire.session import (
+    DraftEnd,
+    close_from_pb,
+    commit_from_pb,
+    end_to_pb,
+    load_to_pb,
+    nack_to_pb,
+    open_from_pb,
+)
+
+_LOAD_SECONDS = 1.0
+"""Time between two messages that say how busy the drafter is."""
+_FULL_BYTES = 256 * 1024
+"""What may wait for a verifier that does not read before nothing more is drafted for it."""
+_UNTAKEN_FRAMES = 64
+"""Frames of one verifier that are read before the worker must have taken them."""
+
+Requests = AsyncIterator[pb.DraftRequest]
+
+
+class Connection:
+    """Hands the verifier's messages to the worker, and the worker's replies to gRPC."""
+
+    def __init__(self, number: int, worker: Worker, metrics: DrafterMetrics) -> None:
+        """Belong to the running event loop; `number` is different for every connection of this process."""
+        self.number = number
+        self.responses: SendQueue[pb.DraftResponse] = SendQueue(_FULL_BYTES, worker.wake)
+        """The frames to send, in order."""
+        self._worker = worker
+        self._metrics = metrics
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = False
+        metrics.streams.inc()
+
+    @property
+    def full(self) -> bool:
+        """Whether the verifier reads so slowly that nothing more should be drafted for it now."""
+        return self.responses.full
+
+    def send(self, response: pb.DraftResponse) -> None:
+        """Count a frame and queue it; from any thread."""
+        size = response.ByteSize()
+        self._metrics.frames_sent.inc()
+        self._metrics.bytes_sent.inc(size)
+        self.responses.put(response, size)
+
+    def deliver(self, replies: Sequence[Reply]) -> None:
+        """Encode the replies on the worker's thread, and queue them as one frame."""
+        self.send(replies_to_pb(replies))
+
+    def start(self, first: pb.DraftRequest, requests: Requests) -> None:
+        """Begin to read; `first` is the frame that held the Hello."""
+        self._take(first)
+        self._tasks = [asyncio.create_task(self._read(requests)), asyncio.create_task(self._report_load())]
+
+    def end(self) -> None:
+        """Release everything; a second time does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        for task in self._tasks:
+            task.cancel()
+        self._worker.end_stream(self)
+        self._metrics.streams.dec()
+
+    async def _read(self, requests: Requests) -> None:
+        """Take frames until the verifier sends no more or breaks the protocol, then end the responses."""
+        try:
+            count = 0
+            async for request in requests:
+                if request.HasField("hello"):
+                    raise FieldInvalid("a second hello on one stream", "hello")
+                self._take(request)
+                count += 1
+                if count % _UNTAKEN_FRAMES == 0:
+                    await asyncio.wrap_future(self._worker.caught_up())
+                await self.responses.room()
+        except SpecdecError as error:
+            self.responses.close(error)
+        else:
+            self.responses.close()
+
+    def _take(self, request: pb.DraftRequest) -> None:
+        if request.HasField("ping"):
+            self.send(pb.DraftResponse(pong=pb.Pong(nonce=request.ping.nonce)))
+        messages = list(messages_from_pb(request))
+        if messages:
+            self._worker.post(self, messages)
+
+    async def _report_load(self) -> None:
+        while True:
+            await asyncio.sleep(_LOAD_SECONDS)
+            if not self.full:
+                self.send(pb.DraftResponse(load=load_to_pb(self._worker.load)))
+
+
+def messages_from_pb(request: pb.DraftRequest) -> Iterator[Message]:
+    """The messages of a frame: opens, then commits, then closes; one that cannot be read becomes a MalformedMessage."""
+    wires: Iterable[pb.Open | pb.Commit | pb.Close] = itertools.chain(request.opens, request.commits, request.closes)
+    for wire in wires:
+        try:
+            yield _message_from_pb(wire)
+        except RequestError as error:
+            yield MalformedMessage(wire.session_id, wire.epoch, error.message)
+
+
+def replies_to_pb(replies: Iterable[Reply]) -> pb.DraftResponse:
+    """One frame with all the replies."""
+    response = pb.DraftResponse()
+    for reply in replies:
+        match reply:
+            case DraftTokens():
+                response.drafts.append(draft_to_pb(reply))
+            case DraftEnd():
+                response.ends.append(end_to_pb(reply))
+            case _:
+                response.nacks.append(nack_to_pb(reply))
+    return response
+
+
+def _message_from_pb(wire: pb.Open | pb.Commit | pb.Close) -> Message:
+    match wire:
+        case pb.Open():
+            return open_from_pb(wire)
+        case pb.Commit():
+            return commit_from_pb(wire)
+        case _:
+            return close_from_pb(wire)

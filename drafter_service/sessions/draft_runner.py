@@ -1,0 +1,132 @@
+"""Drafting for all sessions, one step at a time, on the worker's thread."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from drafter_service.config import DrafterSettings
+from drafter_service.metrics import DrafterMetrics
+from drafter_service.sessions.draft_session import DraftSession, SessionRefused
+from drafter_service.sessions.drafter import Drafter, DraftFailure, NoGuess, ScheduledSession, StepResult
+from drafter_service.sessions.session_table import Message, Reply, SessionTable, Stream
+from drafter_service.sessions.step_plan import plan_step
+from specdec.errors import RequestError
+from specdec.wire.session import DraftEnd, Load, Nack, NackReason
+
+_SMOOTHING = 0.1
+"""Weight of the newest step in the step time that is reported."""
+
+_log = structlog.get_logger()
+
+
+class DraftRunner:
+    """Takes messages, runs steps and collects the replies until they are sent."""
+
+    def __init__(self, drafter: Drafter, settings: DrafterSettings, metrics: DrafterMetrics) -> None:
+        self._drafter = drafter
+        self._settings = settings
+        self._metrics = metrics
+        self._table = SessionTable(drafter, settings.max_sessions)
+        self._replies: dict[Stream, list[Reply]] = defaultdict(list)
+        self._step_seconds = drafter.info.step_seconds
+
+    @property
+    def load(self) -> Load:
+        """How busy the drafter is."""
+        return Load(len(self._table), self._step_seconds)
+
+    def take(self, stream: Stream, messages: Iterable[Message]) -> None:
+        """Do what the messages of one frame say; a message that cannot be honoured is answered with a Nack."""
+        for message in messages:
+            try:
+                session = self._table.take(stream, message)
+            except SessionRefused as refused:
+                self._nack(stream, message, refused.reason, refused.detail)
+            except Exception as error:  # noqa: BLE001 - one session's message must not end the others
+                _log.error("draft_message_failed", session_id=message.session_id, exc_info=error)
+                self._nack(stream, message, NackReason.INTERNAL, str(error))
+            else:
+                if session is not None:
+                    self._reply(stream, session)
+        self._nack_evicted()
+
+    def end_stream(self, stream: Stream) -> None:
+        """Remove a stream's sessions, and send it nothing more."""
+        self._table.remove_stream(stream)
+        self._replies.pop(stream, None)
+
+    def step(self) -> bool:
+        """Run one pass for the sessions that want drafts; returns False when there are none."""
+        streams = {session: stream for stream, session in self._table if not stream.full}
+        wanting = [
+            (session, len(session) - self._drafter.sequences.length(session.key))
+            for session in streams
+            if session.wants_draft(self._settings.ahead)
+        ]
+        batch = self._table.reserve(plan_step(wanting, self._settings.chunk_tokens))
+        self._nack_evicted()
+        if not batch:
+            return False
+        started = time.perf_counter()
+        for result in self._draft(batch):
+            self._apply(streams[result.session], result)
+        self._measure(batch, time.perf_counter() - started)
+        return True
+
+    def send(self) -> None:
+        """Send every stream its replies in one frame, and set the gauges."""
+        self._metrics.sessions.set(len(self._table))
+        memory = self._drafter.sequences.memory
+        for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
+            self._metrics.kv_bytes.labels(state).set(size)
+        replies, self._replies = self._replies, defaultdict(list)
+        for stream, each in replies.items():
+            stream.deliver(each)
+
+    def _draft(self, batch: list[ScheduledSession]) -> Sequence[StepResult]:
+        try:
+            return self._drafter.step(batch)
+        except Exception as error:  # noqa: BLE001 - the thread must go on, whatever the pass died of
+            _log.error("draft_step_failed", sessions=len(batch), exc_info=error)
+            return [DraftFailure(scheduled.session, error) for scheduled in batch]
+
+    def _apply(self, stream: Stream, result: StepResult) -> None:
+        session = result.session
+        if isinstance(result, DraftFailure):
+            reason = NackReason.MALFORMED if isinstance(result.error, RequestError) else NackReason.INTERNAL
+            self._table.remove(stream, session)
+            self._nack(stream, session, reason, str(result.error))
+            return
+        if isinstance(result, NoGuess):
+            session.stop_drafting()
+        else:
+            session.extend(result.token, result.probs)
+            self._metrics.tokens.inc()
+        # A verifier waits for a whole draft: its parts, one by one, would only keep both sides' event loops busy.
+        if session.is_due(self._settings.ahead):
+            self._reply(stream, session)
+
+    def _reply(self, stream: Stream, session: DraftSession) -> None:
+        drafts = session.take_unsent()
+        if drafts is not None:
+            self._replies[stream].append(drafts)
+        if session.take_end():
+            self._replies[stream].append(DraftEnd(session.session_id, session.epoch, len(session)))
+
+    def _nack_evicted(self) -> None:
+        for stream, session in self._table.take_evicted():
+            self._metrics.dropped.inc()
+            self._nack(stream, session, NackReason.OVERLOADED, "another needs its memory")
+
+    def _nack(self, stream: Stream, refused: Message | DraftSession, reason: NackReason, detail: str) -> None:
+        _log.info("session_refused", stream=stream.number, session_id=refused.session_id, reason=reason, detail=detail)
+        self._metrics.nacks.labels(reason).inc()
+        self._replies[stream].append(Nack(refused.session_id, refused.epoch, reason, detail))
+
+    def _measure(self, batch: list[ScheduledSession], seconds: float) -> None:
+        self._metrics.step_seconds.observe(seconds)
+        self._metrics.batch_size.observe(len(batch))
+        self._metrics.computed_tokens.inc(sum(scheduled.count for scheduled in batch))
+        self._step_seconds = (1 - _SMOOTHING) * self._step_seconds + _SMOOTHING * seconds

@@ -1,0 +1,198 @@
+"""One session's tokens: the committed ones first, then the chain of drafts that continues them."""
+
+from collections.abc import Sequence
+
+from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.params import Mode
+from specdec.rules.prefix import PrefixHash, common_length
+from specdec.rules.sampling import History
+from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Commit, NackReason, Open
+
+
+class SessionRefused(Exception):
+    """A message cannot be honoured: its session is answered with a Nack, and no other session is affected."""
+
+    def __init__(self, reason: NackReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class DraftSession:
+    """What is known of a sequence, what has been drafted behind it, and how much more is wanted."""
+
+    def __init__(self, key: str, opened: Open, context_length: int) -> None:
+        """Begin without drafts.
+
+        Args:
+            key: the session's name in this process, unique among all streams.
+            opened: the message that begins it.
+            context_length: longest sequence of the drafter, in tokens.
+
+        Raises:
+            SessionRefused: the message makes no sense.
+        """
+        _check(opened)
+        self.key = key
+        self.session_id = opened.session_id
+        self.epoch = opened.epoch
+        self.params = opened.params
+        self.mode = opened.mode
+        self.domain = opened.cache_salt
+        """Computed prefixes are shared only among sessions of one domain."""
+        self.last_message = 0.0
+        """When the last message of its verifier came, in seconds of the session table's clock."""
+        self.limit = min(opened.max_len, context_length)
+        """Most tokens, committed and drafted together."""
+        self.chain_start = len(opened.tokens)
+        """Committed length at which the chain of drafts began."""
+        self.admitted = False
+        """Whether the drafter has let the sequence in; without that, nothing can be drafted for it."""
+        self._prompt_len = opened.prompt_len
+        self._gamma = opened.gamma
+        self._tokens = list(opened.tokens)
+        self._committed = len(opened.tokens)
+        self._committed_hash = self._hash = self._sent_hash = PrefixHash(opened.tokens)
+        self._sent = len(opened.tokens)
+        self._unsent: list[SparseProbs | None] = []
+        self._end_sent = False
+        self._stopped = False
+
+    def __len__(self) -> int:
+        """Committed and drafted tokens."""
+        return len(self._tokens)
+
+    @property
+    def drafted(self) -> int:
+        """Length of the chain of drafts."""
+        return len(self._tokens) - self._committed
+
+    @property
+    def history(self) -> History:
+        """The tokens that penalties count; empty without penalties, to spare copying a long sequence every step."""
+        if not self.params.needs_history:
+            return History()
+        return History(self._tokens[: self._prompt_len], self._tokens[self._prompt_len :])
+
+    @property
+    def verifier_waits(self) -> bool:
+        """Whether the draft that the verifier asked for is not complete and can still grow."""
+        return self.drafted < self._gamma and not self._at_end
+
+    def wants_draft(self, ahead: int) -> bool:
+        """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for.
+
+        The next round can use the bonus token and as long a draft again, so the chain never gets longer than that.
+        """
+        return self.drafted < self._gamma + min(ahead, self._gamma + 1) and self._gamma > 0 and not self._at_end
+
+    def is_due(self, ahead: int) -> bool:
+        """Whether to send the drafts now: the draft asked for is just complete, or the chain grows no more."""
+        return self.drafted == self._gamma or not self.wants_draft(ahead)
+
+    def stop_drafting(self) -> None:
+        """Draft nothing more until the next commit, because the drafter has no guess for what follows."""
+        self._stopped = True
+
+    def tokens_from(self, position: int) -> list[int]:
+        """The tokens from `position` on."""
+        return self._tokens[position:]
+
+    def common_length(self, tokens: Sequence[int]) -> int:
+        """Length of the common prefix with `tokens`."""
+        return common_length(self._tokens, tokens)
+
+    def extend(self, token: int, probs: SparseProbs | None = None) -> None:
+        """Add a draft token; `probs` is the distribution it was drawn from, None in a mode that sends none."""
+        self._tokens.append(token)
+        self._unsent.append(probs)
+        self._hash = self._hash.extended((token,))
+
+    def take_unsent(self) -> DraftTokens | None:
+        """The drafts that have not been handed out, fenced by all tokens before them; None when there are none."""
+        if not self._unsent:
+            return None
+        probs = tuple(each for each in self._unsent if each is not None)
+        draft = Draft(tuple(self._tokens[self._sent :]), probs)
+        chunk = DraftTokens(self.session_id, self.epoch, self._sent, self._sent_hash.value, draft)
+        self._mark_sent()
+        return chunk
+
+    def take_end(self) -> bool:
+        """Whether to say, once per commit, that the draft asked for cannot be completed."""
+        ended = self.drafted < self._gamma and self._at_end
+        sent, self._end_sent = self._end_sent, ended
+        return ended and not sent
+
+    def commit(self, message: Commit) -> int:
+        """Commit tokens; drafts behind them stay when the committed tokens are the ones that were drafted.
+
+        A verifier that must not use the rest of the chain opens the session again instead of committing: in block mode
+        a draft that a verdict has looked at and not committed must never be looked at again.
+
+        Returns:
+            How many of the tokens known before are still valid; what was computed of the others is void.
+
+        Raises:
+            SessionRefused: an epoch that is not the session's, or tokens that do not continue the committed ones.
+        """
+        self._check_epoch(message.epoch)
+        tokens = self._new_tokens(message)
+        if message.base_len + len(message.tokens) < self._committed:
+            return len(self._tokens)
+        self._gamma = message.gamma
+        self._end_sent = self._stopped = False
+        return self._advance(tokens)
+
+    @property
+    def _at_end(self) -> bool:
+        """Whether the chain cannot grow any more."""
+        return self._stopped or len(self._tokens) >= self.limit
+
+    def _mark_sent(self) -> None:
+        self._sent, self._sent_hash = len(self._tokens), self._hash
+        self._unsent.clear()
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise SessionRefused(NackReason.STALE, f"epoch {epoch}, the session is at {self.epoch}")
+        if epoch > self.epoch:
+            raise SessionRefused(NackReason.UNKNOWN, f"epoch {epoch} was never opened, the session is at {self.epoch}")
+
+    def _new_tokens(self, message: Commit) -> tuple[int, ...]:
+        """The tokens that are not committed yet; those that were sent before must be the same as then."""
+        known = self._committed - message.base_len
+        if known < 0:
+            raise SessionRefused(
+                NackReason.STALE, f"commit from {message.base_len}, only {self._committed} tokens are known"
+            )
+        before = tuple(self._tokens[message.base_len : self._committed])
+        if message.tokens[:known] != before[: len(message.tokens)]:
+            raise SessionRefused(NackReason.STALE, f"commit from {message.base_len} contradicts an earlier one")
+        return message.tokens[known:]
+
+    def _advance(self, tokens: tuple[int, ...]) -> int:
+        """Commit tokens that are new; returns how many of the tokens known before are still valid."""
+        same = common_length(self._tokens[self._committed :], tokens)
+        valid = self._committed + same
+        self._committed_hash = self._committed_hash.extended(tokens)
+        if same == len(tokens):
+            valid = len(self._tokens)
+        else:
+            self._tokens[self._committed :] = tokens
+            self._hash = self._committed_hash
+            self._mark_sent()
+        self._committed += len(tokens)
+        if not self.drafted:
+            self.chain_start = self._committed
+        return valid
+
+
+def _check(opened: Open) -> None:
+    if not opened.tokens:
+        raise SessionRefused(NackReason.MALFORMED, "a session needs at least one token")
+    if opened.prompt_len > len(opened.tokens):
+        raise SessionRefused(NackReason.MALFORMED, f"a prompt of {opened.prompt_len} in {len(opened.tokens)} tokens")
+    if opened.mode is Mode.OFF:
+        raise SessionRefused(NackReason.MALFORMED, "mode off drafts nothing")

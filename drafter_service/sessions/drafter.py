@@ -1,0 +1,77 @@
+"""What the sessions need of a source of drafts; the sources themselves are in `drafter_service.drafters`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from drafter_service.sessions.draft_session import DraftSession
+from specdec.engine import SequenceMemory
+from specdec.rules.draft import SparseProbs
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """What verifiers are told of a drafter, and what their messages are checked against."""
+
+    model: str
+    """Name that verifiers show."""
+    tokenizer_hash: str
+    """Fingerprint of the tokenizer, which must be the target's."""
+    vocab_size: int
+    """Valid ids are 0..vocab_size-1."""
+    context_length: int
+    """Most tokens of a sequence."""
+    step_seconds: float
+    """Seconds of one draft step for one session, measured at load."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduledSession:
+    """A session's share of one step."""
+
+    session: DraftSession
+    count: int
+    """How many of its tokens are computed in this step; the step that computes the last of them drafts one more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftedToken:
+    """One token drafted for a session."""
+
+    session: DraftSession
+    token: int
+    probs: SparseProbs | None
+    """The distribution q̂ that the token was drawn from; None in a mode that sends none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftFailure:
+    """A session for which nothing can be drafted; the other sessions of the step are not affected."""
+
+    session: DraftSession
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoGuess:
+    """A session that the drafter cannot continue until more of it is committed."""
+
+    session: DraftSession
+
+
+StepResult = DraftedToken | DraftFailure | NoGuess
+
+
+class Drafter(Protocol):
+    """A source of draft tokens; only the worker's thread uses it."""
+
+    info: DrafterInfo
+    sequences: SequenceMemory
+    """The memory of the sequences that are drafted for, by `DraftSession.key`."""
+
+    def step(self, batch: Sequence[ScheduledSession]) -> Sequence[StepResult]:
+        """Compute the scheduled tokens in one pass, and draft one token for each session that is complete with them.
+
+        Raises:
+            Exception: the pass failed as a whole; nothing was computed.
+        """

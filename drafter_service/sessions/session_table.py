@@ -1,0 +1,213 @@
+"""The table of all open sessions: it does what the verifiers' messages say, and frees memory when it runs out."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from drafter_service.sessions.draft_session import DraftSession, SessionRefused
+from drafter_service.sessions.drafter import Drafter, ScheduledSession
+from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
+
+_IDLE_SECONDS = 2.0
+"""A session without messages for so long may be evicted for one that is opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedMessage:
+    """A message that could not be read; its session is refused."""
+
+    session_id: str
+    epoch: int
+    detail: str
+    """What is wrong with the message."""
+
+
+Message = Open | Commit | Close | MalformedMessage
+Reply = DraftTokens | DraftEnd | Nack
+
+
+class Stream(Protocol):
+    """One verifier's connection, as the worker's thread sees it."""
+
+    @property
+    def number(self) -> int:
+        """Different for every stream of this process."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the verifier reads so slowly that nothing more should be drafted for it now."""
+
+    def deliver(self, replies: Sequence[Reply]) -> None:
+        """Send replies in one frame; never blocks."""
+
+
+class SessionTable:
+    """All sessions by stream and name: two verifiers may use the same name for different sessions."""
+
+    def __init__(self, drafter: Drafter, max_sessions: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._info = drafter.info
+        self._sequences = drafter.sequences
+        self._max_sessions = max_sessions
+        self._clock = clock
+        self._streams: dict[Stream, dict[str, DraftSession]] = {}
+        self._evicted: list[tuple[Stream, DraftSession]] = []
+
+    def __len__(self) -> int:
+        """Open sessions."""
+        return sum(map(len, self._streams.values()))
+
+    def __iter__(self) -> Iterator[tuple[Stream, DraftSession]]:
+        return ((stream, session) for stream, sessions in self._streams.items() for session in sessions.values())
+
+    def take(self, stream: Stream, message: Message) -> DraftSession | None:
+        """Do what a message says.
+
+        Returns:
+            The session that was opened or continued; None after a Close.
+
+        Raises:
+            SessionRefused: it cannot be done.
+            Exception: the drafter failed. On either error the session is removed, unless the message is of an older
+                epoch.
+        """
+        try:
+            session = self._take(stream, message)
+        except Exception:
+            known = self._find(stream, message.session_id)
+            if known is not None and message.epoch >= known.epoch:
+                self.remove(stream, known)
+            raise
+        if session is not None:
+            session.last_message = self._clock()
+        return session
+
+    def reserve(self, batch: Sequence[ScheduledSession]) -> list[ScheduledSession]:
+        """Have memory for a step; returns the batch without the sessions that there is no memory for.
+
+        A session that grows evicts the sessions that no verifier waits for, the least recently used first; when there
+        are none, it is evicted itself.
+        """
+        for scheduled in batch:
+            session = scheduled.session
+            while session.admitted and not self._sequences.reserve(
+                session.key, self._sequences.length(session.key) + scheduled.count
+            ):
+                self._evict(self._least_recent(sparing=session) or session)
+        return [scheduled for scheduled in batch if scheduled.session.admitted]
+
+    def take_evicted(self) -> list[tuple[Stream, DraftSession]]:
+        """The sessions that were evicted since the last call."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def remove(self, stream: Stream, session: DraftSession) -> None:
+        """Remove a session and free its memory."""
+        del self._streams[stream][session.session_id]
+        if session.admitted:
+            session.admitted = False
+            self._sequences.release(session.key)
+
+    def remove_stream(self, stream: Stream) -> None:
+        """Remove every session of a stream."""
+        for session in list(self._streams.get(stream, {}).values()):
+            self.remove(stream, session)
+        self._streams.pop(stream, None)
+
+    def _take(self, stream: Stream, message: Message) -> DraftSession | None:
+        match message:
+            case Open():
+                return self._open(stream, message)
+            case Commit():
+                return self._commit(stream, message)
+            case Close():
+                self._close(stream, message)
+            case MalformedMessage():
+                raise SessionRefused(NackReason.MALFORMED, message.detail)
+        return None
+
+    def _open(self, stream: Stream, message: Open) -> DraftSession:
+        earlier = self._find(stream, message.session_id)
+        if earlier is not None and message.epoch < earlier.epoch:
+            raise SessionRefused(NackReason.STALE, f"epoch {message.epoch}, the session is at {earlier.epoch}")
+        self._check_ids(message.tokens)
+        self._check_ids([token for ids in message.params.named_ids.values() for token in ids])
+        session = DraftSession(f"{stream.number}/{message.session_id}", message, self._info.context_length)
+        if earlier is None:
+            self._admit(session)
+        else:
+            self._replace(stream, earlier, session)
+        self._streams.setdefault(stream, {})[session.session_id] = session
+        return session
+
+    def _replace(self, stream: Stream, earlier: DraftSession, session: DraftSession) -> None:
+        """Let in a session that is opened again; what was computed of the tokens that are the same is kept."""
+        if earlier.admitted and session.limit <= earlier.limit:
+            session.admitted = True
+            self._truncate(session, earlier.common_length(session.tokens_from(0)))
+            return
+        self.remove(stream, earlier)
+        self._admit(session)
+
+    def _admit(self, session: DraftSession) -> None:
+        """Let a session in, unless it is already too long to be drafted for; idle sessions are evicted for it."""
+        if len(self) >= self._max_sessions:
+            raise SessionRefused(NackReason.OVERLOADED, f"{self._max_sessions} sessions are open")
+        if len(session) >= session.limit:
+            return
+        tokens = session.tokens_from(0)
+        fits = self._sequences.can_ever_admit(session.limit)
+        while not (fits and self._sequences.admit(session.key, session.limit, tokens, session.domain)):
+            idle = self._least_recent(idle_seconds=_IDLE_SECONDS) if fits else None
+            if idle is None:
+                raise SessionRefused(NackReason.OVERLOADED, f"no memory for a sequence of {session.limit} tokens")
+            self._evict(idle)
+        session.admitted = True
+
+    def _least_recent(self, *, idle_seconds: float = 0.0, sparing: DraftSession | None = None) -> DraftSession | None:
+        """The least recently used session that holds memory, that no verifier waits for, and that is idle so long."""
+        before = self._clock() - idle_seconds
+        candidates = [
+            session
+            for _, session in self
+            if session.admitted
+            and session is not sparing
+            and not session.verifier_waits
+            and session.last_message <= before
+        ]
+        return min(candidates, key=lambda session: session.last_message, default=None)
+
+    def _evict(self, session: DraftSession) -> None:
+        """Remove a session because another one needs its memory."""
+        stream = next(stream for stream, each in self if each is session)
+        self.remove(stream, session)
+        self._evicted.append((stream, session))
+
+    def _commit(self, stream: Stream, message: Commit) -> DraftSession:
+        session = self._find(stream, message.session_id)
+        if session is None:
+            raise SessionRefused(NackReason.UNKNOWN, "the session is not open")
+        self._check_ids(message.tokens)
+        self._truncate(session, session.commit(message))
+        return session
+
+    def _close(self, stream: Stream, message: Close) -> None:
+        session = self._find(stream, message.session_id)
+        if session is not None and message.epoch >= session.epoch:
+            self.remove(stream, session)
+
+    def _truncate(self, session: DraftSession, valid: int) -> None:
+        """Keep what was computed of the first `valid` tokens; the last token is always left to compute."""
+        if session.admitted:
+            computed = self._sequences.length(session.key)
+            self._sequences.truncate(session.key, min(valid, len(session) - 1, computed))
+
+    def _find(self, stream: Stream, session_id: str) -> DraftSession | None:
+        return self._streams.get(stream, {}).get(session_id)
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if ids and not 0 <= min(ids) <= max(ids) < self._info.vocab_size:
+            raise SessionRefused(
+                NackReason.MALFORMED, f"a token id is outside the vocabulary of {self._info.vocab_size}"
+            )
