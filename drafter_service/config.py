@@ -1,11 +1,10 @@
 """What a drafter can be told."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from specdec.rules.dense import Dense
 from specdec.serving.settings import Address, ModelSettings, Settings
 from specdec.serving.tls import TlsSettings
 
@@ -27,9 +26,8 @@ class DrafterSettings(Settings):
     health: Address | None = None
     """Where grpc.health.v1 listens besides, always in plaintext, for probes; nowhere when None."""
     tls: TlsSettings = TlsSettings()
-    support: Annotated[int, Field(ge=1, le=65535)] | Dense = 64
-    """Most ids that a draft's distribution holds, which is what travels with every token; `dense_fp16` and `dense_fp32`
-    hold the whole vocabulary, for tests."""
+    support: int = Field(default=64, ge=1, le=65535)
+    """Most ids that a draft's distribution holds, which is sent with every token."""
     ahead: int = Field(default=16, ge=0, le=64)
     """Most tokens drafted past the draft that was asked for, in time that nobody waits in; never more than the next
     round can use, which is one more than the draft."""

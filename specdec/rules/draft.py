@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec.rules.dense import Dense
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Origin
 
 MAX_WEIGHT = 65535
-"""Weights of a q̂ that is cut to its likeliest ids fit uint16."""
+"""Largest weight of an id in a q̂: weights are sent as uint16."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,14 +21,7 @@ class SparseProbs:
     ids: Tensor
     """int64 [k], ascending."""
     weights: Tensor
-    """int64 [k], each in 1..`max_weight`."""
-    form: Dense | None = None
-    """What q was rounded to when it was not cut to its likeliest ids."""
-
-    @property
-    def max_weight(self) -> int:
-        """Of the form."""
-        return MAX_WEIGHT if self.form is None else 1 << self.form.bits
+    """int64 [k], each in 1..MAX_WEIGHT."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
-from specdec.rules.draft import SparseProbs
+from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 from specdec.rules.transfer import moved
 
 
@@ -59,7 +59,7 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
 
     Raises:
         FieldInvalid: a q̂ is empty, has ids that are not ascending or outside the vocabulary, has a weight outside
-            1..`max_weight`, or lacks one of its tokens.
+            1..65535, or lacks one of its tokens.
     """
     for row in probs:
         if not 0 < len(row.ids) == len(row.weights) or row.ids.is_floating_point() or row.weights.is_floating_point():
@@ -68,9 +68,8 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
     owners = torch.arange(len(probs)).repeat_interleave(torch.tensor([len(row.ids) for row in probs]))
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")
-    most = torch.tensor([row.max_weight for row in probs])
-    if int(weights.min()) < 1 or bool((weights > most[owners]).any()):
-        raise FieldInvalid(f"a draft distribution has a weight outside 1..{int(most.min())}", "probs")
+    if not 1 <= int(weights.min()) <= int(weights.max()) <= MAX_WEIGHT:
+        raise FieldInvalid(f"a draft distribution has a weight outside 1..{MAX_WEIGHT}", "probs")
     if bool(((ids[1:] <= ids[:-1]) & (owners[1:] == owners[:-1])).any()):
         raise FieldInvalid("the ids of a draft distribution are not ascending", "probs")
     held, wanted = owners * vocab_size + ids, torch.tensor(slots) * vocab_size + torch.tensor(tokens)

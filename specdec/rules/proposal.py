@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.rules.coupling import choose
-from specdec.rules.dense import Dense
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode
@@ -19,8 +18,6 @@ from specdec.rules.rng import Lane, uniform
 from specdec.rules.transfer import fetched, moved
 
 Proposal = tuple[list[int], list[SparseProbs]]
-Support = int | Dense
-"""How many ids q̂ has at most, or what all of q is rounded to."""
 
 
 def propose(
@@ -28,7 +25,7 @@ def propose(
     q: Tensor,
     seeds: Sequence[int],
     positions: Sequence[int],
-    k: Support,
+    k: int,
     starts: Sequence[int] | None = None,
 ) -> Proposal:
     """Draw one draft token per row of q [N, V].
@@ -38,7 +35,7 @@ def propose(
         q: the drafter's distributions, after all sampling parameters.
         seeds: of the sessions.
         positions: absolute position of each token.
-        k: largest support of q̂, or the form of one that is not cut; in coupled mode, the number of candidates.
+        k: largest support of q̂, in coupled mode the number of candidates.
         starts: committed length at which each row's chain of drafts began, needed in block mode: its verdicts look at
             drafts they do not commit, so the chain that replaces those must not be drawn from the same numbers.
 
@@ -46,14 +43,14 @@ def propose(
         FieldInvalid: the mode drafts nothing, or block mode got no `starts`.
         InternalError: q is not a batch of distributions.
     """
-    if q.is_cpu and q.dim() == 2 and not isinstance(k, Dense) and bool((q.amax(-1) == 1.0).all()):
+    if q.is_cpu and q.dim() == 2 and bool((q.amax(-1) == 1.0).all()):
         _check(mode, starts)
         return _certain(mode, q.argmax(-1))
-    return _read([_drawn(mode, q, seeds, positions, k, starts)], k)[0]
+    return _read([_drawn(mode, q, seeds, positions, k, starts)])[0]
 
 
 def propose_each(
-    modes: Sequence[Mode], q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: Support, starts: Sequence[int]
+    modes: Sequence[Mode], q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int]
 ) -> list[tuple[int, SparseProbs | None]]:
     """`propose` where each row has a mode of its own; on another device than the host in one copy for all.
 
@@ -65,7 +62,7 @@ def propose_each(
     for mode, rows in groups.items():
         some, at, began = ([of[row] for row in rows] for of in (seeds, positions, starts))
         calls.append((mode, _rows(q, rows), some, at, k, began))
-    made = [propose(*call) for call in calls] if q.is_cpu else _read([_drawn(*call) for call in calls], k)
+    made = [propose(*call) for call in calls] if q.is_cpu else _read([_drawn(*call) for call in calls])
     drafts: dict[int, tuple[int, SparseProbs | None]] = {}
     for rows, (tokens, probs) in zip(groups.values(), made, strict=True):
         sent: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
@@ -87,7 +84,7 @@ def _certain(mode: Mode, only: Tensor) -> Proposal:
 
 
 def _drawn(
-    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: Support, starts: Sequence[int] | None
+    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int] | None
 ) -> tuple[Tensor, ...]:
     """The best probability of each row [N] and its token, int64 [N]; where q̂ is sent, its ids and weights [N, K].
 
@@ -97,18 +94,18 @@ def _drawn(
     best, mass, ids = _head(q, k)
     if mode is Mode.COUPLED:
         return best, choose(mass, ids, seeds, positions)
-    weights = _weights(mass, k)
+    weights = _weights(mass)
     (u,) = moved(q.device, uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None))
     return best, draw(ids, weights, u), ids, weights
 
 
-def _read(drawn: Sequence[tuple[Tensor, ...]], k: Support) -> list[Proposal]:
+def _read(drawn: Sequence[tuple[Tensor, ...]]) -> list[Proposal]:
     """What `_drawn` left on the device, by one copy."""
     numbers, proposals = iter(fetched(*chain(*drawn))), []
     for each in drawn:
         best, tokens, *law = islice(numbers, len(each))
         _check_best(best)
-        proposals.append((tokens.tolist(), _packed(law[0], law[1], k) if law else []))
+        proposals.append((tokens.tolist(), _packed(*law) if law else []))
     return proposals
 
 
@@ -144,16 +141,15 @@ def propose_siblings(
             families[row].append(int(tokens[row]))
         if siblings is Siblings.WITHOUT_REPLACEMENT:
             left = left.masked_fill(ids == tokens[:, None], 0)
-    return families, _packed(ids, weights, k)
+    return families, _packed(ids, weights)
 
 
-def compress(q: Tensor, k: Support) -> list[SparseProbs]:
+def compress(q: Tensor, k: int) -> list[SparseProbs]:
     """q̂ of each row of q [N, V]: its k most likely ids, in id order, with integer weights in 1..65535.
 
-    The most likely id has weight 65535; what rounds to 0 is left out. A one-hot row gives one id. A dense form keeps
-    every id, with its probability in units of the form.
+    The most likely id has weight 65535; what rounds to 0 is left out. A one-hot row gives one id.
     """
-    return _packed(*_quantised(q, k), k)
+    return _packed(*_quantised(q, k))
 
 
 def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
@@ -170,36 +166,32 @@ def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
     return ids.gather(-1, (cumulative > target[:, None]).byte().argmax(-1, keepdim=True))[:, 0]
 
 
-def _packed(ids: Tensor, weights: Tensor, k: Support) -> list[SparseProbs]:
+def _packed(ids: Tensor, weights: Tensor) -> list[SparseProbs]:
     """Each row without its ids of weight 0."""
-    form = k if isinstance(k, Dense) else None
     kept = weights > 0
     sizes = kept.sum(-1).tolist()
     rows = zip(torch.split(ids[kept], sizes), torch.split(weights[kept], sizes), strict=True)
-    return [SparseProbs(*row, form) for row in rows]
+    return [SparseProbs(*row) for row in rows]
 
 
-def _quantised(q: Tensor, k: Support) -> tuple[Tensor, Tensor]:
+def _quantised(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most likely ids of each row, in id order, and their integer weights, both int64 [N, k], on the host."""
     best, mass, ids = _head(q, k)
-    best, ids, weights = fetched(best, ids, _weights(mass, k))
+    best, ids, weights = fetched(best, ids, _weights(mass))
     _check_best(best)
     return ids, weights
 
 
-def _weights(mass: Tensor, k: Support) -> Tensor:
+def _weights(mass: Tensor) -> Tensor:
     """Integer weights, int64 [N, k], of probabilities [N, k]."""
-    if isinstance(k, Dense):
-        rounded = mass.to(torch.float16 if k is Dense.FP16 else torch.float32)
-        return (rounded.double() * 2.0**k.bits).round().long()
     return (mass.double() / mass.amax(-1, keepdim=True) * MAX_WEIGHT).round().long()
 
 
-def _head(q: Tensor, k: Support) -> tuple[Tensor, Tensor, Tensor]:
+def _head(q: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of each row the best probability, float64 [N], and the k most likely ids and theirs in id order, [N, k]."""
-    if q.dim() != 2 or (not isinstance(k, Dense) and k < 1):
+    if q.dim() != 2 or k < 1:
         raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
-    mass, ids = q.topk(q.shape[-1] if isinstance(k, Dense) else min(k, q.shape[-1]))
+    mass, ids = q.topk(min(k, q.shape[-1]))
     ids, order = ids.sort(-1)
     return mass.amax(-1).double(), mass.gather(-1, order), ids
 

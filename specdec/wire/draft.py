@@ -11,10 +11,8 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.errors import FieldInvalid, InternalError
-from specdec.rules.dense import Dense
+from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
-from specdec.wire.dense import pack_dense, unpack_dense
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 if sys.byteorder != "little":
@@ -38,29 +36,18 @@ class DraftTokens:
 
 
 def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
-    """Pack; a draft without distributions travels as token ids alone.
-
-    Raises:
-        InternalError: some of its distributions are cut to their likeliest ids and others are not.
-    """
-    message = pb.DraftTokens(
+    """The message of a draft; one without distributions is sent as token ids alone."""
+    probs = tokens.draft.probs
+    return pb.DraftTokens(
         session_id=tokens.session_id,
         epoch=tokens.epoch,
         base_len=tokens.base_len,
         prefix_hash=tokens.prefix_hash,
         tokens=tokens_to_bytes(tokens.draft.tokens),
+        support_sizes=[len(row.ids) for row in probs],
+        support_ids=_pack([row.ids for row in probs], np.int32),
+        support_weights=_pack([row.weights for row in probs], np.uint16),
     )
-    probs = tokens.draft.probs
-    form = probs[0].form if probs else None
-    if any(row.form is not form for row in probs):
-        raise InternalError("the distributions of one draft differ in form")
-    if form is not None:
-        setattr(message, form.value, pack_dense(probs, form))
-        return message
-    message.support_sizes.extend(len(row.ids) for row in probs)
-    message.support_ids = _pack([row.ids for row in probs], np.int32)
-    message.support_weights = _pack([row.weights for row in probs], np.uint16)
-    return message
 
 
 def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
@@ -81,11 +68,6 @@ def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
 
 def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
     sizes = list(message.support_sizes)
-    dense = [form for form in Dense if getattr(message, form.value)]
-    if len(dense) + bool(sizes) > 1:
-        raise FieldInvalid("a draft has its distributions in more than one form", "support_sizes")
-    if dense:
-        return unpack_dense(getattr(message, dense[0].value), dense[0], count)
     if sizes and len(sizes) != count:
         raise FieldInvalid(f"{count} draft tokens with {len(sizes)} distributions", "support_sizes")
     ids = _unpack(message.support_ids, np.int32, sizes, "support_ids")
