@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec.rules.draft import SparseProbs
-from specdec.rules.layout import supports
 from specdec.rules.multidraft import NONE, Choice
+from specdec.rules.padding import supports
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Choice]
 """As `specdec.rules.multidraft.with_replacement`."""

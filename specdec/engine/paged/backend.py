@@ -16,7 +16,7 @@ from specdec.engine.paged.page_list import PageList
 from specdec.engine.paged.page_store import PageStore
 from specdec.engine.paged.runner import Runner
 from specdec.errors import ModelRefused
-from specdec.rules.kernels import usable
+from specdec.rules.triton_support import triton_works
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Paged:
 
 def _kernels(device: torch.device) -> Kernels | None:
     """Triton's kernels where Triton works: it comes with PyTorch for CUDA, and needs a C compiler at run time."""
-    if usable(device):
+    if triton_works(device):
         from specdec.engine.paged.triton_kernels import TritonKernels
 
         return TritonKernels()

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
+from specdec.rules.checks import check_drafts
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, Origin
 from specdec.rules.proposal import propose
-from specdec.rules.verification import check_drafts, verify, verify_each
+from specdec.rules.verification import verify, verify_each
 
 DRAFTING = [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED]
 RATIO = [Mode.REJECTION, Mode.BLOCK]

@@ -14,7 +14,7 @@ from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
 from specdec.rules.sampling import History, probabilities
-from tests.looks import looks
+from tests.device_syncs import device_syncs
 from tests.unit.verifier_service.fakes import VOCABULARY, TableEngine, point_mass
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 from verifier_service.batching.target_pass import Result, verify_batch
@@ -90,7 +90,7 @@ CASES = {
 
 @pytest.mark.parametrize("rows", CASES.values(), ids=CASES)
 def test_a_pass_looks_once_whatever_is_in_it(rows: list[Row], device: torch.device) -> None:
-    with looks(device) as seen:
+    with device_syncs(device) as seen:
         there = judged(device, rows)
     assert len(seen) == 1, seen
     if device.type == "lazy":
@@ -105,7 +105,7 @@ def test_some_drafts_are_kept_and_some_are_not() -> None:
 
 def test_log_probabilities_are_one_look_more(device: torch.device) -> None:
     rows = [replace(row, logprobs=number % 3) for number, row in enumerate(mixed())]
-    with looks(device) as seen:
+    with device_syncs(device) as seen:
         there = judged(device, rows)
     assert len(seen) == 2, seen
     if device.type == "lazy":
@@ -131,7 +131,7 @@ def test_a_look_planted_in_a_pass_is_counted(
         return judge(mode, p, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(verification, "judged", planted)
-    with looks(device) as seen:
+    with device_syncs(device) as seen:
         judged(device, mixed([Mode.REJECTION]))
     assert len(seen) == 2
 

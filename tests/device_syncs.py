@@ -1,7 +1,7 @@
-"""How often code on another device makes the host wait: each is a look at a number, or a copy that is not left to run.
+"""Counts device syncs: operations for which the host waits until the device has computed a number or made a copy.
 
-On CUDA PyTorch itself says so. On the stand-in it is told from the operations: those whose result or shape the host has
-to know, those that take the host's own tensors across in passing, and copies.
+On CUDA PyTorch warns of each one. On the stand-in device they are recognised by the operation: its result or shape must
+be known to the host, or it copies a tensor between the devices.
 """
 
 import warnings
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from tests.devices import STAND_IN
 
 _aten = torch.ops.aten
-_ASKING = (
+_READING = (
     _aten._local_scalar_dense,
     _aten.equal,
     _aten.nonzero,
@@ -29,17 +29,17 @@ _ASKING = (
     _aten.unique_consecutive,
     _aten.bincount,
 )
-"""They cannot go on before the device has computed a number."""
+"""Operations that need a number from the device before the host can go on."""
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 _COPYING = (_aten._to_copy, _aten.copy_)
 
 
 @contextmanager
-def looks(device: torch.device) -> Iterator[list[str]]:
-    """The waits for the device within, each by its name; complete at the end."""
+def device_syncs(device: torch.device) -> Iterator[list[str]]:
+    """The names of the device syncs in the block; complete when the block has ended."""
     found: list[str] = []
     if device.type == STAND_IN.type:
-        with _Looks(found):
+        with _SyncCounter(found):
             yield found
         return
     torch.cuda.set_sync_debug_mode("warn")
@@ -52,7 +52,7 @@ def looks(device: torch.device) -> Iterator[list[str]]:
     found += [str(each.message) for each in caught if "synchroniz" in str(each.message)]
 
 
-class _Looks(TorchDispatchMode):
+class _SyncCounter(TorchDispatchMode):
     def __init__(self, found: list[str]) -> None:
         super().__init__()
         self._found = found
@@ -66,19 +66,19 @@ class _Looks(TorchDispatchMode):
 
 def _waits(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     tensors = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
-    there = [_is_there(tensor) for tensor in tensors]
+    on_device = [_is_on_device(tensor) for tensor in tensors]
     if op in _COPYING:
-        target = torch.device(kwargs["device"]).type == STAND_IN.type if kwargs.get("device") else there[0]
-        across = target != there[-1]
+        target = torch.device(kwargs["device"]).type == STAND_IN.type if kwargs.get("device") else on_device[0]
+        across = target != on_device[-1]
         return across and not (target and (kwargs.get("non_blocking") or (op is _aten.copy_ and args[2:] == (True,))))
-    if not any(there):
+    if not any(on_device):
         return False
     if op in _INDEXING:
         indices = [index for index in args[1] if index is not None]
         masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
-        return masks or not all(map(_is_there, [*indices, *args[2:3]]))
-    return op in _ASKING or (op is _aten.where and not all(there))
+        return masks or not all(map(_is_on_device, [*indices, *args[2:3]]))
+    return op in _READING or (op is _aten.where and not all(on_device))
 
 
-def _is_there(tensor: Tensor) -> bool:
+def _is_on_device(tensor: Tensor) -> bool:
     return tensor.device.type == STAND_IN.type

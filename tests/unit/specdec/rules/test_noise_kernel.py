@@ -106,7 +106,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from specdec.rules import noise_kernel
-kernel, given = noise_kernel._heats, {"LANE": 4, "BLOCK": 1024}
+kernel, given = noise_kernel._block_winners, {"LANE": 4, "BLOCK": 1024}
 types = ["*fp32", "*i64", "*i64", "*fp64", "*i64", "i32", "i32", "i32", "i32", "constexpr", "constexpr"]
 source = ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), given)
 made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
