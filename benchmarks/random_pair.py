@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec.engine import NativeEngine
 from specdec.engine.decoder import Decoder
-from specdec.engine.facts import Facts
-from specdec.engine.probe import probe
+from specdec.engine.loader import ModelFacts
+from specdec.engine.model_check import read_kv_layout
 
 _SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "8b": {
@@ -70,6 +70,6 @@ def _engine(model: Any, compiled: bool) -> NativeEngine:
     decoder = Decoder(model, config.vocab_size, model.device)
     if compiled:
         decoder.compile()
-    facts = Facts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
-    layout = probe(decoder)
+    facts = ModelFacts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
+    layout = read_kv_layout(decoder)
     return NativeEngine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)

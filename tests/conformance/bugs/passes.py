@@ -9,9 +9,9 @@ from torch import Tensor
 from drafter_service.app import _load_engine
 from drafter_service.drafters import model
 from drafter_service.drafters.model import ModelDrafter
-from specdec.engine import self_check
-from specdec.engine.attention import Rule
-from specdec.engine.host.packed_step import SlabSpan
+from specdec.engine import model_check
+from specdec.engine.attention import AttentionRule
+from specdec.engine.host.backend import SlabSpan
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
 from tests.conformance.bugs.service import Plant, rolled_back
@@ -66,12 +66,12 @@ def attending(**changed: Any) -> Plant:
     """Layers attend by another rule; the proof at load time, which refuses such an engine, is off."""
     attend = SlabSpan.attend
 
-    def planted(span: SlabSpan, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
+    def planted(span: SlabSpan, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
         return attend(span, layer, query, key, value, rule._replace(**changed))
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(SlabSpan, "attend", planted)
-        patch.setattr(self_check, "self_check", lambda *_: None)
+        patch.setattr(model_check, "check_packed_passes", lambda *_: None)
 
     return plant
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specdec.engine import Chunk, NativeEngine
 from specdec.rules.tree import Tree
 from tests.devices import NO_CUDA
-from tests.places import PLACES
+from tests.kv_backends import KV_BACKENDS
 
 pytestmark = pytest.mark.integration
 
@@ -140,8 +140,10 @@ class World:
 def engines(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iterator[tuple[NativeEngine, NativeEngine]]:
     """One over slabs that never runs out, one over a few pages."""
 
-    def load(place: str, kv_bytes: int) -> NativeEngine:
-        where: dict[str, Any] = {"device": "cuda"} if place == "cuda" else {"device": "cpu", "place": PLACES[place]()}
+    def load(kv_backend: str, kv_bytes: int) -> NativeEngine:
+        where: dict[str, Any] = (
+            {"device": "cuda"} if kv_backend == "cuda" else {"device": "cpu", "kv_backend": KV_BACKENDS[kv_backend]()}
+        )
         return NativeEngine.load(tiny("llama"), dtype="float32", kv_bytes=kv_bytes, threads=1, **where)
 
     return load("slabs", 1 << 24), load(request.param, PAGES * 16 * TOKEN_BYTES)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec.engine.facts import end_token_ids, read_facts
+from specdec.engine.loader import end_token_ids, read_facts
 from specdec.errors import ModelRefused
 from specdec.rules import vocabulary
 

@@ -1,4 +1,4 @@
-"""Places for an engine in tests: slabs, pages, and pages with kernels and graphs that any machine can run."""
+"""KV backends of an engine in tests: slabs, pages, and pages with kernels and graphs that any machine can run."""
 
 import os
 from collections.abc import Callable
@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.engine.attention import Rule
-from specdec.engine.host.backend import open_host
-from specdec.engine.kv_backend import Open
-from specdec.engine.paged.backend import Paged
+from specdec.engine.attention import AttentionRule
+from specdec.engine.host.backend import open_host_backend
+from specdec.engine.kv_backend import OpenKvBackend
+from specdec.engine.paged.backend import PagedBackend
 from specdec.engine.paged.graphs import Replay
-from specdec.engine.paged.inputs import Inputs
+from specdec.engine.paged.inputs import PassInputs
 from specdec.engine.paged.kernels import Kernels
 from specdec.engine.paged.pages import PAGE_TOKENS
-from specdec.engine.span import Span
+from specdec.engine.span import AttentionSpan
 from specdec.rules.tree import ROOT, Tree
 
 
 class PlainKernels:
-    """Kernels on plain PyTorch, told everything by the tensors that the real ones read."""
+    """Kernels on plain PyTorch, which read the same tensors as the real ones."""
 
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         for token, slot in enumerate(slots.tolist()):
@@ -28,7 +28,7 @@ class PlainKernels:
                 keys.flatten(0, 1)[slot], values.flatten(0, 1)[slot] = key[0, :, token], value[0, :, token]
 
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, inputs: Inputs[Tensor], rule: Rule, queries: int
+        self, query: Tensor, keys: Tensor, values: Tensor, inputs: PassInputs[Tensor], rule: AttentionRule, queries: int
     ) -> Tensor:
         out = query.new_zeros(1, query.shape[2], query.shape[1], values.shape[3])
         starts = inputs.starts.tolist()
@@ -41,7 +41,7 @@ class PlainKernels:
             assert inputs.owner[rows].tolist() == [sequence] * count
             tree = _tree(inputs.bits[rows].tolist())
             assert inputs.positions[rows].tolist() == [length - count + depth for depth in tree.depths]
-            span = Span(length - count, count, None if tree.is_chain else tree)
+            span = AttentionSpan(length - count, count, None if tree.is_chain else tree)
             first, table = span.first_seen(rule.window), int(inputs.tables[sequence])
             pages = inputs.pages[table : table - (-length // PAGE_TOKENS)]
             seen = [part[pages].flatten(0, 1)[first:length].transpose(0, 1)[None] for part in (keys, values)]
@@ -56,7 +56,7 @@ def _tree(bits: list[int]) -> Tree:
 
 
 class CallingCapture:
-    """Replays by calling, into one tensor that holds nothing of the last time."""
+    """A capture whose replay calls the work again; its one output tensor is cleared before every replay."""
 
     def __init__(self) -> None:
         self.captured = 0
@@ -74,12 +74,17 @@ class CallingCapture:
         return replay
 
 
-def graphs(capture: CallingCapture | None = None) -> Paged:
-    """Pages whose passes are captured where a bucket fits."""
-    return Paged(PlainKernels(), CallingCapture if capture is None else lambda: capture)
+def graphs(capture: CallingCapture | None = None) -> PagedBackend:
+    """Pages with passes that are captured if a bucket fits."""
+    return PagedBackend(PlainKernels(), CallingCapture if capture is None else lambda: capture)
 
 
-PLACES: dict[str, Callable[[], Open]] = {"slabs": lambda: open_host, "pages": Paged, "graphs": graphs}
+KV_BACKENDS: dict[str, Callable[[], OpenKvBackend]] = {
+    "slabs": lambda: open_host_backend,
+    "pages": PagedBackend,
+    "graphs": graphs,
+}
+"""The KV backends that every machine can run, by name."""
 
 
 def triton_kernels(programs: int = 24) -> Kernels:
