@@ -1,6 +1,5 @@
-"""Draft tokens and their q̂ between protobuf and values, without a copy more than needed."""
+"""Draft tokens and their q̂ between values and protobuf, with as few copies as possible."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,24 +14,24 @@ from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
-if sys.byteorder != "little":
-    raise ImportError("the wire is little-endian and this machine is not")
-
 PROTOCOL = 1
-"""Version of the conversation between verifier and drafter; both sides must speak the same."""
+"""Version of the protocol between verifier and drafter; both sides must have the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTokens:
-    """Consecutive draft tokens of one session, fenced by the very prefix they continue."""
+    """Consecutive draft tokens of one session, tied to the exact prefix that they continue."""
 
     session_id: str
+    """Id of the session."""
     epoch: int
+    """Fencing number of the session's owner."""
     base_len: int
-    """Tokens before the first one here, committed and drafted."""
+    """Number of tokens before the first one here, committed and drafted."""
     prefix_hash: int
-    """`PrefixHash` value of those tokens."""
+    """Value of the `PrefixHash` of those tokens."""
     draft: Draft
+    """The tokens, and the q̂ of each in a mode that needs them."""
 
 
 def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
@@ -51,10 +50,10 @@ def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
 
 
 def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
-    """Unpack, on the CPU.
+    """The draft in a message, with tensors on the host.
 
     Raises:
-        FieldInvalid: the arrays do not fit together.
+        FieldInvalid: the lengths of its arrays do not fit together.
     """
     tokens = tuple(tokens_from_bytes(message.tokens))
     return DraftTokens(
@@ -80,10 +79,10 @@ def _pack(rows: Sequence[Tensor], dtype: DTypeLike) -> bytes:
 
 
 def _unpack(data: bytes, dtype: DTypeLike, sizes: Sequence[int], field: str) -> list[Tensor]:
-    """One tensor a size.
+    """The values as int64, one tensor for each size.
 
-    NumPy does it, because each operation of PyTorch offers the interpreter to the thread that runs the model, and then
-    has to wait for it.
+    They are converted by NumPy, because each operation of PyTorch releases the interpreter lock and then waits for the
+    thread that runs the model.
     """
     if len(data) != sum(sizes) * np.dtype(dtype).itemsize:
         raise FieldInvalid(f"{field} must be {sum(sizes)} values, got {len(data)} bytes", field)
