@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from specdec.rules.sizing import Costs
+from specdec.rules.sizing import RoundCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class World:
         """One target pass."""
         return self.verify_base + tokens * self.verify_token
 
-    def costs(self) -> Costs:
+    def costs(self) -> RoundCosts:
         """The numbers of the closed form, at full batches."""
-        return Costs(
+        return RoundCosts(
             alpha=self.alpha,
             gamma=self.gamma,
             draft_step=self.draft_base + self.draft_batch * self.draft_row,

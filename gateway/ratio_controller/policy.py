@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from gateway.ratio_controller.config import ScalingSettings
-from specdec.rules.sizing import Costs, Policy, drafters_per_verifier, pays
+from specdec.rules.sizing import Policy, RoundCosts, drafters_per_verifier, pays
 from specdec.serving.readings import Reading
 
 
@@ -66,7 +66,7 @@ def _clamped(found: Wish, settings: ScalingSettings) -> Wish:
     return found if inside == found.drafters else Wish(inside, "limit", found.ratio, found.speedup)
 
 
-def _costs(reading: Reading, full_batch: float) -> Costs | None:
+def _costs(reading: Reading, full_batch: float) -> RoundCosts | None:
     """None before there are numbers for all of it."""
     known = (reading.alpha, reading.gamma, reading.draft_step, reading.draft_batch)
     verify = (reading.verify_pass, reading.verify_batch)
@@ -74,7 +74,7 @@ def _costs(reading: Reading, full_batch: float) -> Costs | None:
     if len(values) < len(known) + len(verify):
         return None
     alpha, gamma, draft_step, draft_batch, verify_pass, verify_batch = values
-    return Costs(
+    return RoundCosts(
         alpha=alpha,
         gamma=round(gamma),
         draft_step=draft_step,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 
 from specdec.errors import ConfigError
-from specdec.rules.sizing import Costs, Policy, Sizing, size
+from specdec.rules.sizing import Policy, RoundCosts, Sizing, size
 from specdec.serving.prometheus import Prometheus
 from specdec.serving.readings import Reading
 from specdec.serving.scraper import Scraper
@@ -26,7 +26,7 @@ class Given:
     draft_batch: float | None = None
     verify_batch: float | None = None
 
-    def completed(self, reading: Reading) -> Costs:
+    def completed(self, reading: Reading) -> RoundCosts:
         """These numbers, and where they say nothing, those that were read.
 
         Raises:
@@ -34,7 +34,7 @@ class Given:
         """
         verify = _needed("--verify-ms", _seconds(self.verify_ms), reading.verify_pass)
         try:
-            return Costs(
+            return RoundCosts(
                 alpha=_needed("--alpha", self.alpha, reading.alpha),
                 gamma=round(_needed("--gamma", self.gamma, reading.gamma)),
                 draft_step=_needed("--draft-ms", _seconds(self.draft_ms), reading.draft_step),
@@ -76,7 +76,7 @@ def policy(verify_busy: float, draft_busy: float, min_speedup: float) -> Policy:
         raise ConfigError(str(error)) from error
 
 
-def advise(console: Console, tokens_per_second: float, costs: Costs, policy: Policy, as_json: bool) -> None:
+def advise(console: Console, tokens_per_second: float, costs: RoundCosts, policy: Policy, as_json: bool) -> None:
     """The command.
 
     Raises:
@@ -101,7 +101,7 @@ def advise(console: Console, tokens_per_second: float, costs: Costs, policy: Pol
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def derivation(tokens_per_second: float, sizing: Sizing, costs: Costs) -> Iterator[str]:
+def derivation(tokens_per_second: float, sizing: Sizing, costs: RoundCosts) -> Iterator[str]:
     """The numbers, each with the formula it comes from."""
     t_d, t_v, t_p, trip = (f"{value * 1000:.3g} ms" for value in _times(costs))
     yield f"α {costs.alpha:.2f}, γ {costs.gamma}, t_d {t_d}, t_v {t_v}, t_p {t_p}, R {trip}, c = t_d/t_v {costs.c:.3f}"
@@ -114,7 +114,7 @@ def derivation(tokens_per_second: float, sizing: Sizing, costs: Costs) -> Iterat
     yield f"KV for           {sizing.sessions_per_verifier} sessions a verifier, to keep its batches full"
 
 
-def verdict(sizing: Sizing, costs: Costs, policy: Policy) -> str:
+def verdict(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:
     """Whether drafting pays, in words."""
     if not sizing.pays:
         return _in_vain(sizing, costs, policy)
@@ -128,7 +128,7 @@ def verdict(sizing: Sizing, costs: Costs, policy: Policy) -> str:
     return words + _hint(costs)
 
 
-def _in_vain(sizing: Sizing, costs: Costs, policy: Policy) -> str:
+def _in_vain(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:
     plain = f"plain decoding takes {sizing.verifiers} verifiers and no drafter."
     if costs.gamma == 0:
         return f"γ is 0: {plain}"
@@ -138,12 +138,12 @@ def _in_vain(sizing: Sizing, costs: Costs, policy: Policy) -> str:
     ) + _hint(costs)
 
 
-def _hint(costs: Costs) -> str:
+def _hint(costs: RoundCosts) -> str:
     best = costs.best_gamma
     return f" By these numbers γ = {best} would be best." if best not in {costs.gamma, 0} else ""
 
 
-def _times(costs: Costs) -> Sequence[float]:
+def _times(costs: RoundCosts) -> Sequence[float]:
     return costs.draft_step, costs.verify_pass, costs.plain_pass, costs.round_trip
 
 

@@ -15,7 +15,7 @@ from specdec.rules.gamma import best_gamma, expected_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class RoundCosts:
     """The costs of rounds, measured or estimated; times are in seconds.
 
     Raises:
@@ -120,18 +120,18 @@ class Sizing:
     """Number of verifiers that plain decoding needs for the same throughput."""
 
 
-def drafters_per_verifier(costs: Costs, policy: Policy) -> float:
+def drafters_per_verifier(costs: RoundCosts, policy: Policy) -> float:
     """N_d / N_v = γ·c·(B_v/B_d)·(ρ_v/ρ_d)."""
     batches = costs.verify_batch / costs.draft_batch
     return costs.gamma * costs.c * batches * policy.verify_busy / policy.draft_busy
 
 
-def pays(costs: Costs, policy: Policy) -> bool:
+def pays(costs: RoundCosts, policy: Policy) -> bool:
     """Whether the speed-up by drafting exceeds the least that the policy wants."""
     return costs.gamma > 0 and costs.speedup > policy.min_speedup
 
 
-def size(tokens_per_second: float, costs: Costs, policy: Policy) -> Sizing:
+def size(tokens_per_second: float, costs: RoundCosts, policy: Policy) -> Sizing:
     """The replicas of each tier that a throughput needs.
 
     Raises:
