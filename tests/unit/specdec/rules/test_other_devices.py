@@ -10,7 +10,7 @@ from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_siblings
 from specdec.rules.sampling import History, probabilities, sample
 from specdec.rules.scoring import score
-from tests.unit.specdec.rules.test_verification import DRAFTING, drafted
+from tests.unit.specdec.rules.random_drafts import DRAFTING, drafted
 
 VOCAB, ROWS = 320, 6
 PARAMS = [
