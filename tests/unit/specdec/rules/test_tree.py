@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import SparseProbs
 from specdec.rules.tree import ROOT, Tree, TreeDraft
+from tests.unit.specdec.rules.random_trees import lineage, trees
 
 FORKED = Tree((ROOT, ROOT, 0, 0, 3, 1))
-from tests.unit.specdec.rules.random_trees import lineage, trees
 
 
 @given(trees())
