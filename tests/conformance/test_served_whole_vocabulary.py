@@ -6,8 +6,8 @@ import pytest
 
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.g_test import p_value
-from tests.conformance.served import Ask, generate, pair
-from tests.conformance.small import END, PROMPT, VOCAB_SIZE, small
+from tests.conformance.served_pair import Ask, generate, pair
+from tests.conformance.small_pair import END, PROMPT, VOCAB_SIZE, small
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.rules.coupling import choose, coupled_on_host
 from specdec.rules.rng import Lane, uniform
 from specdec.rules.sampling import sample
-from tests.conformance.bugs.value import Bug, Law, everywhere
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 
 Keys = Sequence[int]
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -1,4 +1,4 @@
-"""Bugs of what a model has read: KV that a failed pass leaves or a drafter lacks, and attention to wrong keys."""
+"""Bugs of a model's KV: what a failed pass leaves, what a drafter lacks, and attention to wrong keys."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +14,8 @@ from specdec.engine.attention import AttentionRule
 from specdec.engine.host.backend import SlabSpan
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 from tests.conformance.bugs.service import Plant, rolled_back
-from tests.conformance.bugs.value import Bug, Law, everywhere
 from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import ScheduledChunk
 from verifier_service.batching.target_pass import Result, TargetEngine, verify_batch

@@ -11,7 +11,7 @@ from gateway.text.stops import held_length
 from specdec.engine import NativeEngine, loader
 from specdec.rules.draft import Verdict
 from specdec.rules.params import FinishReason
-from tests.conformance.bugs.value import Bug, Law, everywhere
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.app import load_engine
 from verifier_service.generation.rounds import Cut, cut
 from verifier_service.generation.session import Session

@@ -14,8 +14,8 @@ from specdec.rules.params import SamplingParams
 from specdec.rules.proposal import compress
 from specdec.rules.sampling import History, probabilities
 from specdec.rules.tree import ROOT, Tree, TreeDraft
-from tests.conformance.siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
-from tests.conformance.tables import Context, TableModel, contexts
+from tests.conformance.exact_siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
+from tests.conformance.table_models import Context, TableModel, contexts
 
 VOCAB = 3
 DRAWS = {

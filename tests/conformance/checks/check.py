@@ -1,4 +1,4 @@
-"""What a check is: one number measured of the code as it stands, and the bound that sound code keeps."""
+"""What a check is: one number that is measured of the product, and the bound that sound code keeps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,17 +6,17 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What the number is."""
+    """What the measured number is."""
 
     P_VALUE = "p"
-    """Of a G-test: small is bad."""
+    """The p-value of a G-test; a small one is a failure."""
     ERROR = "error"
-    """A largest difference, or a count of what is wrong: large is bad."""
+    """A largest difference, or a count of errors; a large one is a failure."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One way to look at the product."""
+    """One measurement of the product."""
 
     name: str
     kind: Kind
@@ -27,7 +27,7 @@ class Check:
     """Whether it opens sockets or loads Hugging Face models."""
 
     def passes(self, value: float) -> bool:
-        """Whether sound code could have measured this; not a number is an error too."""
+        """Whether sound code could have this value; NaN never passes."""
         return value >= self.bound if self.kind is Kind.P_VALUE else value <= self.bound
 
     def __str__(self) -> str:
@@ -35,10 +35,10 @@ class Check:
 
 
 def exact(name: str, measure: Callable[[], float]) -> Check:
-    """An enumeration: right to rounding, or wrong."""
+    """A check by enumeration, whose error is at most rounding."""
     return Check(name, Kind.ERROR, 1e-12, measure)
 
 
 def count(name: str, measure: Callable[[], float], crosses_a_border: bool = False) -> Check:
-    """A count of what is wrong."""
+    """A check that counts errors."""
     return Check(name, Kind.ERROR, 0.0, measure, crosses_a_border)

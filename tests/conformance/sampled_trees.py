@@ -1,4 +1,4 @@
-"""Many short generations by trees, through the real `propose_siblings` and `verify_tree`."""
+"""Many short generations with trees of drafts, by the real `propose_siblings` and `verify_tree`."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from specdec.rules.params import SamplingParams
 from specdec.rules.proposal import propose_siblings
 from specdec.rules.tree import ROOT, Tree, TreeDraft
 from tests.conformance.g_test import g_test
-from tests.conformance.sampled import PROMPT, Rows
-from tests.conformance.tables import Context, TableModel, joint
+from tests.conformance.sampled_chain import PROMPT, Rows
+from tests.conformance.table_models import Context, TableModel, joint
 
 SESSIONS = 3_000
 LENGTH = 4

@@ -1,4 +1,4 @@
-"""A drafter and a verifier as they are served, in one process with real gRPC between them, and what they generate."""
+"""A drafter and a verifier as services in one process, with real gRPC between them, and what they generate."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What a planted bug is, and how it gets into every module that uses what it replaces."""
+"""What a planted bug is, and how it replaces a function in every module that uses it."""
 
 import sys
 from collections.abc import Callable
@@ -43,14 +43,14 @@ class Bug:
     caught_by: tuple[str, ...] = ()
     """Names of the checks that must fail with it."""
     harmless_to: tuple[str, ...] = ()
-    """Names of those that must pass in spite of it: what a drafter alone gets wrong costs speed, and no exactness."""
+    """Names of the checks that must pass with it: a mistake of the drafter alone costs speed, but not exactness."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def everywhere(patch: pytest.MonkeyPatch, original: object, planted: Any) -> None:
-    """Replace a function of the product in every module of the product that holds it."""
+    """Replace a function of the product in every module of the product that has imported it."""
     found = False
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PRODUCT:

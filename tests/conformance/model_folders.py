@@ -1,4 +1,4 @@
-"""Where this process keeps the tiny models that several tests share."""
+"""The temporary folder of the tiny models that several tests share."""
 
 import atexit
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def root() -> Path:
-    """A folder of this run's own, gone when the process ends."""
+    """A temporary folder for this run, which is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="specdec-conformance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

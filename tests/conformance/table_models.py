@@ -1,4 +1,4 @@
-"""Tiny models whose every distribution is known, and a plain restatement of the sampling rules to judge by."""
+"""Tiny models given by tables of distributions, and a plain restatement of the sampling rules to compare with."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Greedy generation through the engine beside that of plain `transformers`.
+"""Greedy generation by the engine beside that of plain `transformers`.
 
 Every session is prefilled in chunks beside sessions that already decode, verifies drafts that are wrong at chosen
 places, and rolls back what was rejected.

@@ -1,4 +1,4 @@
-"""The exact law of coupled mode's choice, by reading the slopes of its race off the real decision."""
+"""The exact law of coupled mode's choice, from the slopes of its race, which are read from the real decision."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -22,7 +22,7 @@ from specdec.rules import proposal, sampling, verification
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode
 from specdec.rules.rng import Lane
-from tests.conformance.tables import Context, Tables
+from tests.conformance.table_models import Context, Tables
 
 BISECTIONS = 54
 BELOW_ONE = 1 - 2.0**-53

@@ -1,4 +1,4 @@
-"""Many short generations through the real `propose` and `verify`, and the G-test that judges their joint law."""
+"""Many short generations by the real `propose` and `verify`, and the G-test of their joint law."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from specdec.rules import proposal, sampling, verification
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.sampling import History
-from tests.conformance.tables import Context, TableModel
+from tests.conformance.table_models import Context, TableModel
 
 PROMPT = (0, 1)
 
