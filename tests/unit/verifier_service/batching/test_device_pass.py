@@ -103,7 +103,7 @@ def test_some_drafts_are_kept_and_some_are_not() -> None:
         assert min(kept) == 0 < 2 <= max(kept)
 
 
-def test_log_probabilities_are_one_look_more(device: torch.device) -> None:
+def test_log_probabilities_are_one_sync_more(device: torch.device) -> None:
     rows = [replace(row, logprobs=number % 3) for number, row in enumerate(mixed())]
     with device_syncs(device) as seen:
         there = judged(device, rows)
@@ -121,16 +121,16 @@ PLANTS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
-def test_a_look_planted_in_a_pass_is_counted(
+def test_a_sync_planted_in_a_pass_is_counted(
     plant: Callable[[Tensor], object], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = verification.judged
+    judge = verification.judge
 
     def planted(mode: Mode, p: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
         plant(p)
         return judge(mode, p, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(verification, "judged", planted)
+    monkeypatch.setattr(verification, "judge", planted)
     with device_syncs(device) as seen:
         judged(device, mixed([Mode.REJECTION]))
     assert len(seen) == 2
