@@ -47,7 +47,7 @@ class Sent:
     rounds: int
 
     def row(self) -> list[str]:
-        """For the table."""
+        """The cells of the row."""
         per_token, per_round = self.sent / self.drafted, self.sent / self.rounds
         return [self.kind, f"{per_token:,.0f}", f"{per_round:,.0f}", f"{self.drafted / self.rounds:.1f}"]
 
@@ -105,7 +105,7 @@ async def report(gamma: int, tokens: int) -> Report:
 
 
 def main() -> None:
-    """Measure, show and keep."""
+    """Measure, print and store the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64, help="of each of eight generations")
