@@ -24,7 +24,7 @@ class Candidate:
     """ĉ: operations of a draft step over those of a target step, taken from the weights' sizes."""
 
     def load(self, *, compiled: bool = False) -> Drafter:
-        """As the service would."""
+        """Load the drafter as the service would."""
         return load_drafter(self.kind, self.path, compiled=compiled)
 
 
@@ -34,7 +34,7 @@ def load_drafter(kind: str, path: Path, *, compiled: bool = False) -> Drafter:
 
 
 def candidates(pair: Pair) -> list[Candidate]:
-    """All of them; counts are made where there are none of this tokenizer yet."""
+    """All drafters that are measured; counts are made for a tokenizer that has none yet."""
     return [
         Candidate("model", "model", pair.drafter, _weights(pair.drafter) / _weights(pair.target)),
         Candidate("bigram", "ngram", _counts(pair.target, 2)),

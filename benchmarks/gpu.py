@@ -31,7 +31,7 @@ _NAME = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of each turn."""
+    """Seconds of each part in each turn."""
 
     plain: list[float] = field(default_factory=list)
     speculative: list[float] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Times:
 
 
 def measure(bench: Bench, context: int, tokens: int, gamma: int, repeats: int) -> Report:
-    """All figures, each from runs in turn; the first turn warms up."""
+    """The report of all figures; the parts run in turns, and the first turn is a warm-up."""
     _turn(bench, context, tokens, gamma, Times())
     times = Times()
     for _ in range(repeats):

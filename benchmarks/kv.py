@@ -43,21 +43,21 @@ and logits of both are compared to the bit, and so are the greedy tokens that fo
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One length; seconds to the logits behind the prompt, of each run."""
+    """One length of prompt; times are the seconds to the logits behind the prompt in each run."""
 
     tokens: int
     mib: float
-    """Of the blocks."""
+    """MiB of the blocks."""
     prefill: Sequence[float]
     restore: Sequence[float]
     equal: bool
-    """Whether keys, values and logits are, to the bit, in every run."""
+    """Whether keys, values and logits are equal to the bit in every run."""
     same: bool
-    """Whether the tokens behind the prompt are, in every run."""
+    """Whether the tokens behind the prompt are the same in every run."""
 
     @property
     def faster(self) -> Ratio:
-        """Computing over restoring."""
+        """Time of computing divided by time of restoring."""
         return paired(self.prefill, self.restore)
 
 

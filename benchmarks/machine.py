@@ -29,7 +29,7 @@ def load() -> str:
 
 
 def commit() -> str:
-    """Of the checkout."""
+    """Commit of the working tree."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -37,7 +37,7 @@ def commit() -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process, from the kernel's own account."""
+    """Resident bytes of a process, as the kernel counts them."""
     page = os.sysconf("SC_PAGE_SIZE")
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
 

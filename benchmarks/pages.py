@@ -50,7 +50,7 @@ class Places:
 
     @classmethod
     def below(cls, folder: Path) -> "Places":
-        """All in one folder."""
+        """All places below one folder."""
         return cls(folder / "results", folder / "RESULTS.md", folder / "performance.md", folder / "performance")
 
 

@@ -17,11 +17,11 @@ from benchmarks.worker import Spec
 from specdec.errors import InternalError
 
 Runs = Mapping[str, Sequence[Run]]
-"""Of each peer; entry i of all belongs together."""
+"""The runs of each peer; entries of one index belong to one turn."""
 
 
 class Process:
-    """A worker; a context manager that ends it."""
+    """A worker process; as a context manager it ends the process."""
 
     def __init__(self, spec: Spec) -> None:
         self._process = subprocess.Popen(
@@ -89,7 +89,7 @@ def interleave(peers: Mapping[str, Peer], asks: Sequence[Ask], repeats: int) -> 
 
 
 def agreement(runs: Runs) -> Figure:
-    """For how many asks all peers gave the same greedy tokens: only then is the same work compared."""
+    """Number of requests for which all peers gave the same greedy tokens; only then is equal work compared."""
     turns = list(zip(*runs.values(), strict=True))
     return same_tokens(sum(len({run.tokens for run in turn}) == 1 for turn in turns), len(turns))
 

@@ -1,4 +1,4 @@
-"""Target and drafter of any size with random weights, made on the spot, and how to time what a device does."""
+"""Target and drafter of any size with random weights, and how to time work on a device."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec.engine import NativeEngine
 from specdec.engine.decoder import Decoder
-from specdec.engine.facts import Facts
-from specdec.engine.probe import probe
+from specdec.engine.loader import ModelFacts
+from specdec.engine.model_check import read_kv_layout
 
 _SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "8b": {
@@ -29,7 +29,7 @@ _SHAPES: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Both engines, the target as transformers has it, and how to wait for the device."""
+    """Both engines, the target as a transformers model, and the device."""
 
     model: Any
     target: NativeEngine
@@ -37,7 +37,7 @@ class Bench:
     device: torch.device
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Of `work`, its kernels included."""
+        """Seconds of `work`, with the kernels that it launches."""
         self._wait()
         started = time.perf_counter()
         work()
@@ -50,7 +50,7 @@ class Bench:
 
 
 def build(shape: str, device: torch.device, *, compiled: bool) -> Bench:
-    """Both models with random bfloat16 weights on the device; `compiled` as in `Engine.load`."""
+    """Both models with random bfloat16 weights on the device; `compiled` as in `NativeEngine.load`."""
     sizes = _SHAPES[shape]
     model = _model({**sizes["both"], **sizes["target"]}, device)
     other = _model({**sizes["both"], **sizes["drafter"]}, device)
@@ -70,6 +70,6 @@ def _engine(model: Any, compiled: bool) -> NativeEngine:
     decoder = Decoder(model, config.vocab_size, model.device)
     if compiled:
         decoder.compile()
-    facts = Facts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
-    layout = probe(decoder)
+    facts = ModelFacts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
+    layout = read_kv_layout(decoder)
     return NativeEngine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)

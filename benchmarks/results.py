@@ -38,19 +38,19 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured thing."""
+    """One measured value."""
 
     name: str
     value: str
     goal: str = ""
-    """What is to be reached, when something is."""
+    """The goal; empty when there is none."""
     reached: str = ""
-    """Whether it is."""
+    """Whether the goal is reached; empty when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures that belong side by side."""
+    """Values that are shown side by side."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -61,7 +61,7 @@ class Chart:
     """Curves over one axis."""
 
     name: str
-    """Of the picture's file."""
+    """Name of the picture's file."""
     x: str
     y: str
     curves: Mapping[str, Sequence[tuple[float, float]]]
@@ -69,7 +69,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of one section, and what must be known to read it."""
+    """All results of one section, with the text that explains them."""
 
     section: str
     text: str
@@ -79,12 +79,12 @@ class Report:
 
 
 def figure(name: str, ratio: Ratio, goal: Goal | None = None) -> Figure:
-    """A median with its spread, judged."""
+    """A median with its spread, and whether it reaches its goal."""
     return Figure(name, str(ratio), str(goal), goal.verdict(ratio.value)) if goal else Figure(name, str(ratio))
 
 
 def same_tokens(identical: int, total: int) -> Figure:
-    """How many comparisons were of one and the same text."""
+    """How many comparisons had the same tokens."""
     return Figure("greedy tokens identical", f"{identical} of {total}", "all", "yes" if identical == total else "no")
 
 

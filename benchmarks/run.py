@@ -20,18 +20,18 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of it; seconds as the caller saw them."""
+    """One generation as the caller saw it; times are in seconds."""
 
     tokens: tuple[int, ...]
     seconds: float
     first: float = 0.0
     """Seconds to the first token."""
     opening: int = 1
-    """Tokens that came with it."""
+    """Number of tokens that came first, together."""
     rounds: int = 0
     accepted: int = 0
     rejected: int = 0
-    """Rounds that kept less than the draft that was wanted."""
+    """Number of rounds that kept less than the whole draft."""
     gaps: tuple[float, ...] = ()
     """Seconds between one round, as the caller saw it, and the next."""
 
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def round_seconds(self) -> float:
-        """Of a round behind the first."""
+        """Mean seconds of a round, without the first."""
         return sum(self.gaps) / (self.rounds - 1)
 
 
@@ -55,7 +55,7 @@ class Peer(Protocol):
     """Something that generates."""
 
     def generate(self, ask: Ask) -> Run:
-        """Generate, alone."""
+        """Generate an answer while nothing else runs."""
 
 
 def gaps_of(times: Sequence[float]) -> tuple[float, ...]:

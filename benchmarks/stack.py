@@ -41,11 +41,11 @@ class Stack:
     http: dict[str, str]
 
     def generate(self, ask: Ask) -> Run:
-        """One generation, alone."""
+        """Run one generation alone."""
         return self.together([ask])[0]
 
     def together(self, asks: Sequence[Ask]) -> list[Run]:
-        """All at once."""
+        """Run all generations at once."""
         return asyncio.run(self._together(asks))
 
     async def _together(self, asks: Sequence[Ask]) -> list[Run]:
@@ -55,7 +55,7 @@ class Stack:
             return await asyncio.gather(*(_stream(stub, ask) for ask in asks))
 
     def resident_bytes(self) -> dict[str, int]:
-        """Memory of each process."""
+        """Resident bytes of each process."""
         return {role: resident_bytes(pid) for role, pid in self.pids.items()}
 
     def metrics(self, role: str) -> dict[str, float]:

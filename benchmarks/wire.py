@@ -1,4 +1,4 @@
-"""Bytes of drafts on the wire, by the form of q̂: `python -m benchmarks.wire`, a drafter and a verifier in one process.
+"""Bytes of drafts on the wire, by the support of q̂, with both services in one process: `python -m benchmarks.wire`.
 
 Counted by the drafter as it sends, frames and fences included, and divided by the rounds that had a draft. Drafts made
 ahead of need are sent too, so a drafted token costs less than a round over its mean draft length suggests.
@@ -21,7 +21,6 @@ from drafter_service.app import drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.rules.dense import Dense
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.channel import open_channel
 from specdec.wire.params import mode_to_pb, sampling_to_pb
@@ -31,29 +30,29 @@ from verifier_service.config import VerifierSettings
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
 _TEXT = """\
-The bytes that a drafter sends, frames and fences included, by what it says of the distribution a draft was drawn from;
-64 ids is the default, and the dense forms are for tests. A drafter drafts ahead of need, so a round sends more tokens
-than it verifies. The demo pair: 2,048 ids."""
+The bytes that a drafter sends, frames and fences included, by the number of ids in the distribution that a draft was
+drawn from: 64 is the default, and 2,048 is the demo pair's whole vocabulary. A drafter drafts ahead of need, so a round
+sends more tokens than it verifies."""
 PROMPT = (300, 301, 302, 303, 304, 305)
 ANY_PORT = {"address": "127.0.0.1:0", "http": "127.0.0.1:0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one form cost."""
+    """What one kind of draft cost."""
 
-    form: str
+    kind: str
     sent: float
     drafted: float
     rounds: int
 
     def row(self) -> list[str]:
-        """For the table."""
+        """The cells of the row."""
         per_token, per_round = self.sent / self.drafted, self.sent / self.rounds
-        return [self.form, f"{per_token:,.0f}", f"{per_round:,.0f}", f"{self.drafted / self.rounds:.1f}"]
+        return [self.kind, f"{per_token:,.0f}", f"{per_round:,.0f}", f"{self.drafted / self.rounds:.1f}"]
 
 
-async def measure(form: str, mode: Mode, support: int | Dense, gamma: int, tokens: int) -> Sent:
+async def measure(kind: str, mode: Mode, support: int, gamma: int, tokens: int) -> Sent:
     """Generate with eight seeds at once and count."""
     model = {"path": DEMO / "drafter", "device": "cpu"}
     settings = DrafterSettings.load(None, {"model": model, "support": support, **ANY_PORT})
@@ -67,7 +66,7 @@ async def measure(form: str, mode: Mode, support: int | Dense, gamma: int, token
             rounds = await asyncio.gather(*(_rounds(stub, mode, seed, gamma, tokens) for seed in range(8)))
         counted = await asyncio.to_thread(_counters, running.http)
     sent, drafted = counted["specdec_drafter_bytes_sent_total"], counted["specdec_drafter_tokens_total"]
-    return Sent(form, sent, drafted, sum(rounds))
+    return Sent(kind, sent, drafted, sum(rounds))
 
 
 async def _met(stub: Any) -> None:
@@ -97,20 +96,16 @@ def _counters(http: str) -> dict[str, float]:
 
 
 async def report(gamma: int, tokens: int) -> Report:
-    """Every form."""
-    forms: list[int | Dense] = [8, 64, *Dense]
-    sent = [
-        await measure(each.value if isinstance(each, Dense) else f"{each} ids", Mode.REJECTION, each, gamma, tokens)
-        for each in forms
-    ]
+    """Every support."""
+    sent = [await measure(f"{ids:,} ids", Mode.REJECTION, ids, gamma, tokens) for ids in (8, 64, 2048)]
     sent.append(await measure("coupled: no q̂", Mode.COUPLED, 64, gamma, tokens))
-    head = ("form of q̂", "bytes a drafted token", "bytes a round", "tokens sent a round")
-    figures = [Figure(f"bytes a round, {each.form}", each.row()[2]) for each in sent]
+    head = ("draft", "bytes a drafted token", "bytes a round", "tokens sent a round")
+    figures = [Figure(f"bytes a round, {each.kind}", each.row()[2]) for each in sent]
     return Report("wire", f"{_TEXT} γ = {gamma}.", figures, [Table(head, [each.row() for each in sent])])
 
 
 def main() -> None:
-    """Measure, show and keep."""
+    """Measure, print and store the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64, help="of each of eight generations")

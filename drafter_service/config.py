@@ -1,11 +1,10 @@
 """The settings of a drafter."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from specdec.rules.dense import Dense
 from specdec.serving.settings import Address, ModelSettings, Settings
 from specdec.serving.tls import TlsSettings
 
@@ -27,9 +26,8 @@ class DrafterSettings(Settings):
     health: Address | None = None
     """A second address for grpc.health.v1, always in plaintext, for probes; none when None."""
     tls: TlsSettings = TlsSettings()
-    support: Annotated[int, Field(ge=1, le=65535)] | Dense = 64
-    """Most ids that a draft's distribution holds, which is what travels with every token; `dense_fp16` and `dense_fp32`
-    hold the whole vocabulary, for tests."""
+    support: int = Field(default=64, ge=1, le=65535)
+    """Most ids that a draft's distribution holds, which is sent with every token."""
     ahead: int = Field(default=16, ge=0, le=64)
     """Most tokens drafted past the draft that was asked for, while no verifier waits for any draft; never more than the
     next round can use, which is one more than the length of the draft."""

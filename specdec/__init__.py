@@ -1,6 +1,6 @@
-"""What the services share.
+"""What the three services share, and the command line.
 
-The ground floor is pure mathematics on tensors and values: errors, params, prefix, vocabulary, draft, rng, gamma,
-sampling, acceptance, coupling, verification, proposal. Above it are three rooms with no doors between them: `wire`
-(bytes and values), `engine` (Hugging Face models) and `serving` (processes). `cli` is the command line.
+`rules` is the mathematics of speculative decoding. `engine` runs Hugging Face models, `wire` turns values into protobuf
+messages and back, and `serving` is what every process needs: settings, servers, metrics, discovery. These three build
+on `rules` and do not import each other. `cli` is the command line. `errors` has every error that is raised on purpose.
 """

@@ -1,14 +1,14 @@
-"""Every error this system raises on purpose; transports translate them by `reason` and nothing else.
+"""Every error that is raised on purpose. HTTP and gRPC translate an error by its `reason` and by nothing else.
 
 SpecdecError
-├── ConfigError            a setting is wrong: the process does not start
+├── ConfigError            a setting is wrong, so the process does not start
 │   └── ModelRefused       the model folder cannot be served
-├── RequestError           the caller's mistake, named by field
+├── RequestError           a mistake of the caller, with the name of the field
 │   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
 │   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
 │   ├── RouteNotFound      ├── SessionNotFound   ├── SessionExpired    ├── GenerationNotFound
 │   └── IdempotencyKeyReused
-└── ServiceError           not the caller's mistake
+└── ServiceError           not a mistake of the caller
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
     │                                                                   └── SessionStoreFull
     ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── DrafterMismatch
@@ -22,7 +22,7 @@ from typing import ClassVar
 
 
 class SpecdecError(Exception):
-    """Base of all; `reason` is the stable, machine-readable name of the error."""
+    """Base of all errors; `reason` is the stable, machine-readable name of the error."""
 
     reason: ClassVar[str] = "INTERNAL"
 
@@ -38,13 +38,13 @@ class ConfigError(SpecdecError):
 
 
 class ModelRefused(ConfigError):
-    """The model folder is missing, broken or not a decoder this engine can serve."""
+    """The model folder is missing or broken, or holds a model that this engine cannot serve."""
 
     reason = "MODEL_REFUSED"
 
 
 class RequestError(SpecdecError):
-    """The caller's mistake; `param` names the field as the caller wrote it, empty when there is none."""
+    """A mistake of the caller; `param` is the name of the field as the caller wrote it, empty when there is none."""
 
     reason = "FIELD_INVALID"
 
@@ -54,13 +54,13 @@ class RequestError(SpecdecError):
 
 
 class FieldRequired(RequestError):
-    """A field that must be there is not, or is empty."""
+    """A required field is missing or empty."""
 
     reason = "FIELD_REQUIRED"
 
 
 class FieldInvalid(RequestError):
-    """A field has a value outside its range or of the wrong form."""
+    """A field has a value that is out of range or malformed."""
 
     reason = "FIELD_INVALID"
 
@@ -72,13 +72,13 @@ class TokenOutOfRange(RequestError):
 
 
 class GammaTooLarge(RequestError):
-    """The draft length is over the server's limit."""
+    """The draft length is above the server's limit."""
 
     reason = "GAMMA_TOO_LARGE"
 
 
 class UnsupportedParameter(RequestError):
-    """The parameter is unknown or not built; it is never ignored in silence."""
+    """The parameter is unknown or not implemented; such a parameter is always refused and never ignored."""
 
     reason = "UNSUPPORTED_PARAMETER"
 
@@ -96,43 +96,43 @@ class ModelNotFound(RequestError):
 
 
 class MessageTooLarge(RequestError):
-    """The body or message is over the size limit."""
+    """The body or message is larger than the limit."""
 
     reason = "MESSAGE_TOO_LARGE"
 
 
 class RouteNotFound(RequestError):
-    """No such path or method."""
+    """There is no such path or method."""
 
     reason = "ROUTE_NOT_FOUND"
 
 
 class SessionNotFound(RequestError):
-    """No such session: it never was, it expired, or it is another tenant's."""
+    """There is no such session: it never existed, has expired, or belongs to another tenant."""
 
     reason = "SESSION_NOT_FOUND"
 
 
 class GenerationNotFound(RequestError):
-    """No such generation: it never was, it expired, or it is another user's."""
+    """There is no such generation: it never existed, has expired, or belongs to another user."""
 
     reason = "GENERATION_NOT_FOUND"
 
 
 class SessionExpired(RequestError):
-    """It was there, and what is asked of it is not kept any more."""
+    """The session exists, but the requested part of it is not stored any more."""
 
     reason = "EVENTS_EXPIRED"
 
 
 class IdempotencyKeyReused(RequestError):
-    """The key came before, with a request that asked for something else."""
+    """The idempotency key was used before with a different request."""
 
     reason = "IDEMPOTENCY_KEY_REUSED"
 
 
 class ServiceError(SpecdecError):
-    """Not the caller's mistake."""
+    """An error that is not a mistake of the caller."""
 
 
 class NoVerifier(ServiceError):
@@ -160,19 +160,19 @@ class SessionStoreDown(ServiceError):
 
 
 class SessionStoreFull(SessionStoreDown):
-    """Redis has no room for new turns; those that run go on."""
+    """Redis has no memory for new turns; running turns continue."""
 
     reason = "SESSION_STORE_FULL"
 
 
 class SessionBusy(ServiceError):
-    """The session is generating already, or another writer was first."""
+    """The session is generating already, or another writer came first."""
 
     reason = "SESSION_BUSY"
 
 
 class SessionHeld(SessionBusy):
-    """Another owner has the session for `seconds` more."""
+    """Another owner holds the session for `seconds` more."""
 
     reason = "SESSION_HELD"
 
@@ -182,60 +182,60 @@ class SessionHeld(SessionBusy):
 
 
 class TurnOver(SessionBusy):
-    """The turn is done: there is nothing left to own."""
+    """The turn is finished, so it cannot be owned any more."""
 
     reason = "TURN_OVER"
 
 
 class CursorAhead(ServiceError):
-    """The caller has seen more than the store holds: the store lost it, and nothing is invented in its place."""
+    """The caller has seen more than the store holds: the store lost it, and it cannot be repeated."""
 
     reason = "LOG_ROLLED_BACK"
 
 
 class Fenced(ServiceError):
-    """A newer owner has the session: this one must stop."""
+    """A newer owner has the session, so this one must stop."""
 
     reason = "FENCED"
 
 
 class SessionDiverged(ServiceError):
-    """What is to be committed does not continue the log the store holds, so nothing of it may be shown."""
+    """A commit does not continue the log that the store holds, so no part of it may be shown."""
 
     reason = "SESSION_DIVERGED"
 
 
 class DrafterMismatch(ServiceError):
-    """Drafter and target do not fit together."""
+    """Drafter and target cannot work together."""
 
     reason = "DRAFTER_MISMATCH"
 
 
 class TokenizerMismatch(DrafterMismatch):
-    """They do not share a tokenizer."""
+    """Drafter and target have different tokenizers."""
 
     reason = "TOKENIZER_MISMATCH"
 
 
 class ProtocolMismatch(DrafterMismatch):
-    """Their services speak different versions of the protocol."""
+    """Drafter and verifier have different versions of the protocol."""
 
     reason = "PROTOCOL_MISMATCH"
 
 
 class DeadlineExceeded(ServiceError):
-    """The caller's deadline passed."""
+    """The caller's deadline has passed."""
 
     reason = "DEADLINE"
 
 
 class InternalError(ServiceError):
-    """A bug: the caller sees a request id, the log has the rest."""
+    """A bug: the caller gets a request id, and the details are in the log."""
 
     reason = "INTERNAL"
 
 
 class NoDistribution(InternalError):
-    """The model's logits for one sequence are NaN, infinite, or masked throughout: no token can be drawn for it."""
+    """The logits for one sequence are NaN, infinite or all masked, so that no token can be drawn for it."""
 
     reason = "NO_DISTRIBUTION"

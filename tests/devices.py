@@ -1,7 +1,7 @@
-"""Devices that are not the host: CUDA where there is one, and everywhere a stand-in that keeps its numbers here.
+"""Devices that are not the host: CUDA where there is one, and on every machine a stand-in that computes on the host.
 
-On the stand-in an operation on tensors of two devices is an error, as on a real one, unless the stranger is a number of
-no dimensions. It shows what code does with devices; what a real one rounds otherwise, only that one shows.
+On the stand-in an operation on tensors of two devices is an error, as on a real device, unless the tensor of the host
+has no dimensions. It shows how code treats devices; how a real device rounds is shown only by that device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,19 +16,19 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 STAND_IN = torch.device("lazy", 0)
-"""A device that PyTorch knows by name and does not use."""
+"""The stand-in has the name of a device that PyTorch knows and nothing uses."""
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten._index_put_impl_.default)
 """Their second argument, the indices, may lie on the host."""
 
 
 @contextmanager
-def usable(name: str) -> Iterator[torch.device]:
-    """The device of that name, "stand-in" or PyTorch's own."""
+def use_device(name: str) -> Iterator[torch.device]:
+    """Make a device usable in the block: "stand-in", or a name that PyTorch knows."""
     if name != "stand-in":
         yield torch.device(name)
         return
     with _StandIn():
-        torch._C._set_only_lift_cpu_tensors(True)  # so that torch.tensor(..., device=...) is seen to move
+        torch._C._set_only_lift_cpu_tensors(True)  # so that the copy by torch.tensor(..., device=...) is seen
         try:
             yield STAND_IN
         finally:
@@ -36,20 +36,20 @@ def usable(name: str) -> Iterator[torch.device]:
 
 
 class _Remote(Tensor):
-    """A tensor on the stand-in."""
+    """A tensor on the stand-in, whose numbers lie on the host."""
 
-    here: Tensor
+    numbers: Tensor
 
     @staticmethod
-    def __new__(cls, here: Tensor) -> "_Remote":
+    def __new__(cls, numbers: Tensor) -> "_Remote":
         remote: _Remote = Tensor._make_wrapper_subclass(
-            cls, here.shape, strides=here.stride(), dtype=here.dtype, device=STAND_IN
+            cls, numbers.shape, strides=numbers.stride(), dtype=numbers.dtype, device=STAND_IN
         )
-        remote.here = here
+        remote.numbers = numbers
         return remote
 
     def tolist(self) -> Any:
-        """PyTorch does not offer this for wrappers."""
+        """The numbers as lists, which PyTorch does not implement for wrapper tensors."""
         return self.cpu().tolist()
 
     @classmethod
@@ -63,7 +63,7 @@ class _StandIn(TorchDispatchMode):
 
 
 def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run an operation here, and say that its result is where its operands are, or where it was asked for."""
+    """Run an operation on the host; its result is on the device of its operands, or on the one it was asked for."""
     bound = [args[0], *args[2:]] if func in _INDEXING else args
     tensors = [leaf for leaf in tree_leaves((bound, dict(kwargs))) if isinstance(leaf, Tensor)]
     remote = any(isinstance(tensor, _Remote) for tensor in tensors)
@@ -74,7 +74,7 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for tensor in tensors:
             if tensor.dim() and not isinstance(tensor, _Remote):
                 raise RuntimeError(f"{func}: tensors of two devices, one of shape {tuple(tensor.shape)} on the host")
-    args, kwargs = tree_map(lambda leaf: leaf.here if isinstance(leaf, _Remote) else leaf, (args, dict(kwargs)))
+    args, kwargs = tree_map(lambda leaf: leaf.numbers if isinstance(leaf, _Remote) else leaf, (args, dict(kwargs)))
     return tree_map(lambda leaf: _Remote(leaf) if remote and _is_plain(leaf) else leaf, func(*args, **kwargs))
 
 

@@ -24,7 +24,7 @@ class Pair:
 
     @classmethod
     def load(cls) -> "Pair":
-        """In float32, one thread."""
+        """Load the demo pair in float32 with one thread."""
         return cls(*(_engine(folder) for folder in (TARGET, DRAFTER)))
 
 

@@ -64,7 +64,7 @@ def _turns(system: Stack, asks: Sequence[Ask], repeats: int) -> Mapping[str, Sid
 
 
 def _against(lab: Lab, system: Stack, asks: Sequence[Ask]) -> list[Figure]:
-    """All at once through the stack, against each peer that takes them in sequence."""
+    """Compare the stack, which answers all requests at once, with each peer, which answers one after the other."""
     serial = [*lab.hugging_face().items(), *lab.hugging_face(threads=2).items()]
     peers = {name: peer for name, peer in serial if name.startswith(HF_DEFAULT)}
     ours, theirs = list[float](), {name: list[float]() for name in peers}

@@ -50,7 +50,7 @@ class Lab:
 
     @property
     def arguments(self) -> Sequence[str]:
-        """Of every `specdec up`."""
+        """Arguments of each `specdec up`."""
         return ["--compile"] if self.scale.compiled else []
 
     def system(self) -> Stack:

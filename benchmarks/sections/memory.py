@@ -43,16 +43,16 @@ def measure(lab: Lab) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """The most bytes of KV that were ever seen."""
+    """The largest numbers of bytes of KV that were seen."""
 
     live: float = 0.0
-    """Of running sessions."""
+    """Bytes of running sessions."""
     together: float = 0.0
-    """Of running and of ended ones."""
+    """Bytes of running and ended sessions together."""
 
 
 def _watched(system: Stack, asks: Sequence[Ask]) -> tuple[list[Run], Fullest]:
-    """Answer all at once, and look at the verifier's account meanwhile."""
+    """Answer all requests at once, and read the verifier's KV metrics during that time."""
     fullest = Fullest()
     with ThreadPoolExecutor(1) as thread:
         work = thread.submit(system.together, asks)

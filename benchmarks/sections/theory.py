@@ -37,7 +37,7 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One row."""
+    """One row of the table: a drafter at one γ."""
 
     drafter: str
     where: str
@@ -45,24 +45,24 @@ class Prediction:
     gamma: int
     alpha: float
     costs: tuple[float, float, float]
-    """c, r, β."""
+    """The costs c, r and β, in decode steps of the target."""
     tokens: float
-    """Of a round, measured."""
+    """Measured number of tokens in a round."""
     measured: Ratio
     operations: float
 
     @property
     def predicted(self) -> float:
-        """By Theorem 3.8."""
+        """The predicted speed-up, by Theorem 3.8."""
         return speedup(self.alpha, self.gamma, *self.costs)
 
     @property
     def drafting_ahead(self) -> float:
-        """The same, of a drafter that does."""
+        """The predicted speed-up of a drafter that drafts ahead."""
         return ahead(self.alpha, self.gamma, *self.costs)
 
     def row(self) -> list[str]:
-        """For the table."""
+        """The cells of the row."""
         numbers = (self.alpha, *self.costs, expected_tokens(self.alpha, self.gamma), self.tokens, self.predicted)
         last = "" if self.where == "process" else f"{self.drafting_ahead:.2f}"
         shown = [f"{number:.2f}" for number in numbers]

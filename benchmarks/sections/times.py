@@ -1,4 +1,4 @@
-"""Tables of plain seconds, to be read beside the ratios."""
+"""Tables of measured times, as an addition to the ratios."""
 
 from benchmarks.peers import Runs
 from benchmarks.results import Table
@@ -6,7 +6,7 @@ from benchmarks.statistics import percentile, spread
 
 
 def latencies(runs: Runs) -> Table:
-    """Of each peer: speed, first token, and how the rounds follow each other."""
+    """The table of each peer's speed, time to the first token, and times between rounds."""
     head = ("peer", "tokens/s", "first token, ms", "tokens a round", "between rounds, ms: p50", "p99")
     rows = []
     for name, made in runs.items():

@@ -24,7 +24,7 @@ class Point:
     drafters: int
     tokens_per_second: float
     predicted: float
-    """By the closed form."""
+    """The value by the closed form."""
     starvation: float
 
     @property
@@ -58,7 +58,7 @@ def measure(world: World, sessions: int, verifiers: int, drafters: int, seconds:
 
 
 def verifiers_for(world: World, sessions: int, spare: float) -> int:
-    """As many as so many sessions keep full, `spare` times over."""
+    """The number of verifiers that `sessions` sessions keep busy `spare` times over."""
     full = size(1.0, world.costs(), FULL).sessions_per_verifier
     return max(round(sessions / (spare * full)), 1)
 

@@ -3,12 +3,12 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from specdec.rules.sizing import Costs
+from specdec.rules.sizing import RoundCosts
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What things cost. Seconds."""
+    """The costs of the simulated system; times are in seconds."""
 
     alpha: float = 0.7
     gamma: int = 4
@@ -24,23 +24,23 @@ class World:
     timeout: float = 0.2
     """Longest wait for a draft."""
     commit: float = 0.0001
-    """A gateway's work for one round."""
+    """Time of a gateway for one round."""
     reopen_drafter: float = 0.05
-    """Until a session that moved drafts again."""
+    """Time until a session drafts again after it moved to another drafter."""
     reopen_verifier: float = 0.5
-    """Until a session whose verifier was lost is prefilled at another."""
+    """Time until a session whose verifier was lost is prefilled at another verifier."""
 
     def draft_seconds(self, rows: int) -> float:
-        """γ steps over a batch."""
+        """Time of γ steps over a batch."""
         return self.gamma * (self.draft_base + rows * self.draft_row)
 
     def verify_seconds(self, tokens: int) -> float:
         """One target pass."""
         return self.verify_base + tokens * self.verify_token
 
-    def costs(self) -> Costs:
+    def costs(self) -> RoundCosts:
         """The numbers of the closed form, at full batches."""
-        return Costs(
+        return RoundCosts(
             alpha=self.alpha,
             gamma=self.gamma,
             draft_step=self.draft_base + self.draft_batch * self.draft_row,
@@ -61,12 +61,12 @@ class Session:
     gateway: int
     drafted: int = 0
     ready_at: float = 0.0
-    """Until then it is being moved."""
+    """Time at which its move ends."""
     drafts_at: float = 0.0
-    """Until then its drafter reads its tokens."""
+    """Time at which its drafter has read its tokens."""
     committed_at: float = 0.0
     round: int = 0
-    """Tells its rounds apart, so that a draft that comes too late finds nobody."""
+    """Number of the present round, so that a draft that arrives too late is ignored."""
     active: bool = True
 
 

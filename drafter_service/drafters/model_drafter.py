@@ -9,7 +9,7 @@ from torch import Tensor
 from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, DraftFailure, ScheduledSession
 from specdec.engine import Chunk, Engine, SequenceMemory
 from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.proposal import Support, propose, propose_each
+from specdec.rules.proposal import propose, propose_each
 from specdec.rules.sampling import History, probabilities
 
 _TRIAL = "trial"
@@ -19,13 +19,13 @@ _TRIAL_STEPS = 8
 class ModelDrafter:
     """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
 
-    def __init__(self, name: str, model: Engine, support: Support) -> None:
+    def __init__(self, name: str, model: Engine, support: int) -> None:
         """Take a loaded model and measure its step.
 
         Args:
             name: shown to verifiers.
             model: an engine; this drafter is its only user from now on.
-            support: most ids that q̂ gives a probability, or the form of a q̂ with all of them.
+            support: most ids that q̂ gives a probability.
         """
         self._model = model
         self._support = support

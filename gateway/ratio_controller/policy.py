@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from gateway.ratio_controller.config import ScalingSettings
-from specdec.rules.sizing import Costs, Policy, drafters_per_verifier, pays
+from specdec.rules.sizing import Policy, RoundCosts, drafters_per_verifier, pays
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 
@@ -76,7 +76,7 @@ def _clamped(found: Recommendation, settings: ScalingSettings) -> Recommendation
     return found if inside == found.drafters else Recommendation(inside, "limit", found.ratio, found.speedup)
 
 
-def _costs(snapshot: MetricsSnapshot, full_batch: float) -> Costs | None:
+def _costs(snapshot: MetricsSnapshot, full_batch: float) -> RoundCosts | None:
     """The inputs of the formula; None while any of them is unknown."""
     known = (snapshot.alpha, snapshot.gamma, snapshot.draft_step, snapshot.draft_batch)
     verify = (snapshot.verify_pass, snapshot.verify_batch)
@@ -84,7 +84,7 @@ def _costs(snapshot: MetricsSnapshot, full_batch: float) -> Costs | None:
     if len(values) < len(known) + len(verify):
         return None
     alpha, gamma, draft_step, draft_batch, verify_pass, verify_batch = values
-    return Costs(
+    return RoundCosts(
         alpha=alpha,
         gamma=round(gamma),
         draft_step=draft_step,

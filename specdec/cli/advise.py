@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 
 from specdec.errors import ConfigError
-from specdec.rules.sizing import Costs, Policy, Sizing, size
+from specdec.rules.sizing import Policy, RoundCosts, Sizing, size
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 from specdec.serving.prometheus import Prometheus
 from specdec.serving.scraper import Scraper
@@ -26,7 +26,7 @@ class Given:
     draft_batch: float | None = None
     verify_batch: float | None = None
 
-    def completed(self, snapshot: MetricsSnapshot) -> Costs:
+    def completed(self, snapshot: MetricsSnapshot) -> RoundCosts:
         """The costs from these numbers and, where one was not given, from those that were read.
 
         Raises:
@@ -34,7 +34,7 @@ class Given:
             ValueError: a number is out of range.
         """
         verify = _needed("--verify-ms", _seconds(self.verify_ms), snapshot.verify_pass)
-        return Costs(
+        return RoundCosts(
             alpha=_needed("--alpha", self.alpha, snapshot.alpha),
             gamma=round(_needed("--gamma", self.gamma, snapshot.gamma)),
             draft_step=_needed("--draft-ms", _seconds(self.draft_ms), snapshot.draft_step),
@@ -104,7 +104,7 @@ def advise(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def derivation(tokens_per_second: float, sizing: Sizing, costs: Costs) -> Iterator[str]:
+def derivation(tokens_per_second: float, sizing: Sizing, costs: RoundCosts) -> Iterator[str]:
     """The lines that show the numbers, each with the formula it comes from."""
     times = (costs.draft_step, costs.verify_pass, costs.plain_pass, costs.round_trip)
     t_d, t_v, t_p, trip = (f"{value * 1000:.3g} ms" for value in times)
@@ -118,7 +118,7 @@ def derivation(tokens_per_second: float, sizing: Sizing, costs: Costs) -> Iterat
     yield f"KV for           {sizing.sessions_per_verifier} sessions a verifier, to keep its batches full"
 
 
-def verdict(sizing: Sizing, costs: Costs, policy: Policy) -> str:
+def verdict(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:
     """A sentence on whether drafting pays."""
     if not sizing.pays:
         return _does_not_pay(sizing, costs, policy)
@@ -132,7 +132,7 @@ def verdict(sizing: Sizing, costs: Costs, policy: Policy) -> str:
     return words + _hint(costs)
 
 
-def _does_not_pay(sizing: Sizing, costs: Costs, policy: Policy) -> str:
+def _does_not_pay(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:
     plain = f"plain decoding takes {sizing.verifiers} verifiers and no drafter."
     if costs.gamma == 0:
         return f"γ is 0: {plain}"
@@ -142,7 +142,7 @@ def _does_not_pay(sizing: Sizing, costs: Costs, policy: Policy) -> str:
     ) + _hint(costs)
 
 
-def _hint(costs: Costs) -> str:
+def _hint(costs: RoundCosts) -> str:
     best = costs.best_gamma
     return f" By these numbers γ = {best} would be best." if best not in {costs.gamma, 0} else ""
 

@@ -1,4 +1,10 @@
-"""Room of the models: a local model folder in, logits for many sessions in one packed pass out."""
+"""The native engine: Hugging Face models, and one packed ragged forward pass over any number of sessions.
+
+A local model folder enters `NativeEngine.load`. Then chunks of tokens enter `NativeEngine.forward`, and logits leave
+it; the keys and values of every session stay inside. `protocol` says what any engine can do. `loader` reads a model and
+`model_check` tests it, `kv_pool` shares memory between sessions, and `host` and `paged` are the two ways to store keys
+and values and to attend to them.
+"""
 
 from specdec.engine.batch import Chunk
 from specdec.engine.loader import load_vocabulary

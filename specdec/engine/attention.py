@@ -1,4 +1,4 @@
-"""The door in transformers' attention: every layer's call goes to the step that the model's thread runs now."""
+"""The hook in transformers' attention: each layer calls the step that is set for the present pass and thread."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,46 +11,47 @@ from transformers import AttentionInterface
 
 from specdec.errors import ModelRefused
 
-NAME = "specdec"
+ATTENTION_NAME = "specdec"
+"""The name of this implementation in transformers' registry."""
 
 
-class Rule(NamedTuple):
-    """How one layer attends, as its own module asks for it."""
+class AttentionRule(NamedTuple):
+    """How one layer attends, as its module in transformers passes it on."""
 
     scale: float | None
-    """Factor on the scores; None is 1/√width."""
+    """Factor on the scores; None is 1/√(key width)."""
     window: int | None
-    """Keys a query sees, itself included; None sees all."""
+    """Number of keys that a query sees, its own included; None sees all before it."""
     softcap: float | None
-    """c in c·tanh(score/c), before the mask."""
+    """c of c·tanh(score/c), which is applied before the mask; None applies nothing."""
     sinks: Tensor | None
-    """[query heads], a score that takes part in the softmax and has no value."""
+    """A score for each query head that takes part in the softmax but has no value [query heads]; None is no sink."""
 
 
-class Step(Protocol):
-    """One forward pass, as its attention layers see it."""
+class AttentionStep(Protocol):
+    """The attention of one forward pass."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
-        """Attention of the T packed tokens.
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
+        """Attend with the T packed tokens in one layer, after their keys and values are written to memory.
 
         Args:
             layer: index of the layer.
             query: [1, query heads, T, key width].
             key: [1, heads, T, key width].
             value: [1, heads, T, value width].
-            rule: how this layer attends.
+            rule: how the layer attends.
 
         Returns:
             [1, T, query heads, value width].
         """
 
 
-_STEP: ContextVar[Step] = ContextVar("attention step")
+_STEP: ContextVar[AttentionStep] = ContextVar("attention step")
 
 
 @contextmanager
-def attending(step: Step) -> Iterator[None]:
-    """Send this thread's attention calls to `step` until the block ends, however it ends."""
+def attending(step: AttentionStep) -> Iterator[None]:
+    """Send this thread's attention calls to `step` until the block ends or raises."""
     token = _STEP.set(step)
     try:
         yield
@@ -63,14 +64,16 @@ def _attend(
 ) -> tuple[Tensor, None]:
     if attention_mask is not None or options.get("position_bias") is not None:
         raise ModelRefused("the model brings an attention mask or bias of its own")
-    rule = Rule(options.get("scaling"), options.get("sliding_window"), options.get("softcap"), options.get("s_aux"))
+    rule = AttentionRule(
+        options.get("scaling"), options.get("sliding_window"), options.get("softcap"), options.get("s_aux")
+    )
     if torch.compiler.is_compiling():
         return torch.ops.specdec.attend(query, key, value, module.layer_idx, *rule), None
     return _STEP.get().attend(module.layer_idx, query, key, value, rule), None  # type: ignore[arg-type]
 
 
 @torch.library.custom_op("specdec::attend", mutates_args=())
-def _opaque(  # noqa: PLR0913 - an operator takes its values one by one
+def _opaque(  # noqa: PLR0913 - an operator takes each value as an argument
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -80,8 +83,8 @@ def _opaque(  # noqa: PLR0913 - an operator takes its values one by one
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """The door in a compiled model, which knows no more of what is behind it than the shape that comes back."""
-    return _STEP.get().attend(layer, query, key, value, Rule(scale, window, softcap, sinks)).contiguous()
+    """The hook in a compiled model; the compiler knows nothing of it but the shape that it returns."""
+    return _STEP.get().attend(layer, query, key, value, AttentionRule(scale, window, softcap, sinks)).contiguous()
 
 
 @_opaque.register_fake
@@ -89,5 +92,5 @@ def _shape(query: Tensor, _key: Tensor, value: Tensor, *_rule: object) -> Tensor
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 
-# The name has no mask function, so transformers builds no mask either: sessions are kept apart by the step alone.
-AttentionInterface.register(NAME, _attend)
+# No mask function is registered, so transformers builds no mask: only the step keeps sessions apart.
+AttentionInterface.register(ATTENTION_NAME, _attend)

@@ -1,4 +1,4 @@
-"""Chunks of many sessions, joined into the one packed row of tokens that a forward pass reads."""
+"""Chunks of many sessions, joined into one packed row of tokens, which is what a forward pass reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,39 +9,40 @@ from specdec.rules.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens that extend one session by `len(tokens)` positions of KV."""
+    """Tokens of one session for a pass, which extend it by `len(tokens)` positions of KV."""
 
     session: str
     tokens: Sequence[int]
-    """At least one; the first one's position is the session's length."""
+    """Token ids, at least one; the position of the first is the session's length."""
     logits: int
-    """How many of the LAST tokens need logits, 0..len(tokens)."""
+    """How many of the LAST tokens need logits, in 0..len(tokens)."""
     parents: Sequence[int] | None = None
-    """Index of each token's parent among the tokens, -1 for the session's last token; None when each follows the one
-    before it. A session that took a tree must keep a path of it before its next chunk."""
+    """Index of each token's parent among the tokens, -1 for the session's last token; None when each token follows the
+    one before it. After a tree the session must keep a path of it before its next chunk."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One packed row; T tokens of all chunks, chunk after chunk."""
+class PackedBatch:
+    """One packed row of the T tokens of all chunks, chunk after chunk."""
 
     tokens: list[int]
-    """[T]"""
+    """Token ids [T]."""
     positions: list[int]
-    """[T], absolute in each token's own session."""
+    """Position of each token in its own session [T]."""
     counts: list[int]
-    """Tokens of each chunk; they add up to T."""
+    """Number of tokens of each chunk; the sum is T."""
     trees: list[Tree | None]
-    """Of each chunk, None for a chain."""
+    """Tree of each chunk; None for a chain."""
     keep: list[int]
-    """Indices into the T tokens of those that need logits, ascending."""
+    """Indices of the tokens that need logits, ascending, in 0..T-1."""
 
 
-def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> Batch:
-    """Join `chunks`; `lengths` has each chunk's session's tokens with KV.
+def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> PackedBatch:
+    """Join `chunks`; `lengths` has the number of tokens with KV of each chunk's session.
 
     Raises:
-        InternalError: a session twice, no token, an id outside the vocabulary, more logits than tokens, no tree.
+        InternalError: two chunks of one session, a chunk without tokens, an id outside the vocabulary, more logits than
+            tokens, or parents that are no tree.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -59,7 +60,7 @@ def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> Ba
         counts.append(count)
         trees.append(tree)
         keep += range(len(tokens) - chunk.logits, len(tokens))
-    return Batch(tokens, positions, counts, trees, keep)
+    return PackedBatch(tokens, positions, counts, trees, keep)
 
 
 def _check(chunk: Chunk, vocab_size: int) -> None:
@@ -72,7 +73,7 @@ def _check(chunk: Chunk, vocab_size: int) -> None:
 
 
 def _tree(chunk: Chunk) -> Tree | None:
-    """The chunk's tree, None when it is a chain."""
+    """The chunk's tree; None when it is a chain."""
     if chunk.parents is None:
         return None
     if len(chunk.parents) != len(chunk.tokens):

@@ -1,4 +1,4 @@
-"""A model folder on disk: what must be there, and the hash of what is; no transformers, no network."""
+"""A model folder on disk: which files it must have, and the hash of what they contain."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 from specdec.errors import ModelRefused
 
 KV_VERSION = 1
-"""Raised when the engine computes or lays out keys and values in another way."""
+"""Increased when the engine computes or lays out keys and values in another way."""
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -18,14 +18,17 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A folder with configuration, weights and tokenizer, all present."""
+    """A folder that has a configuration, weights and a tokenizer."""
 
     path: Path
+    """Path of the folder."""
     config: dict[str, Any]
+    """Content of config.json."""
     weights: tuple[Path, ...]
+    """Paths of all weight files."""
 
     def fingerprint(self, dtype: str) -> str:
-        """SHA-256, in hex, of all that decides a key or value: weights, configuration, dtype, this engine's version."""
+        """SHA-256 in hex of all that decides keys and values: weights, configuration, dtype and `KV_VERSION`."""
         digest = hashlib.sha256(f"{KV_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode())
         for file in self.weights:
             with file.open("rb") as stream:
@@ -34,10 +37,10 @@ class ModelFolder:
 
 
 def open_folder(path: Path) -> ModelFolder:
-    """Check that `path` holds a decoder-only model with all its files.
+    """Open a folder, which must hold a decoder-only model with all its files.
 
     Raises:
-        ModelRefused: it does not; the message says what is wrong and with which file.
+        ModelRefused: it does not; the message names the file and says what is wrong.
     """
     if not path.is_dir():
         raise ModelRefused(

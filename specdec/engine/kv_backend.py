@@ -1,32 +1,69 @@
-"""Where keys and values lie and how a pass over them runs: what differs between devices, behind two names."""
+"""Where keys and values are stored and how a pass over them runs: all that differs between devices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
+import torch
 from torch import Tensor
 
-from specdec.engine.batch import Batch
+from specdec.engine.batch import Chunk, PackedBatch, pack
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.kv_store import H, KvStore
+from specdec.engine.kv_pool import KvPool
+from specdec.engine.kv_store import KvStore, S
+from specdec.errors import InternalError
 
-Run = Callable[[Sequence[H], Batch], Tensor]
-"""Run a packed pass: logits of the tokens `batch.keep`, float32 [len(keep), vocab_size], a copy the caller owns.
+RunPass = Callable[[Sequence[S], PackedBatch], Tensor]
+"""Runs a packed pass: logits of the tokens `batch.keep`, float32 [len(keep), vocab_size], a copy the caller owns.
 
-The new tokens' keys and values are written behind each session's; that they are there now is for the caller to note.
+It writes the keys and values of the new tokens behind those of each sequence. The caller then appends the tokens to the
+sequences.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class KvBackend(Generic[H]):
+class KvBackend(Generic[S]):
     """The memory of an engine, and how passes run over it."""
 
-    store: KvStore[H]
-    run: Run[H]
+    store: KvStore[S]
+    run: RunPass[S]
     warm: Callable[[], None]
-    """What is worth doing before the first session comes."""
+    """Does the work, such as capturing common passes, that is best done before the first session is admitted."""
 
 
-Open = Callable[[Decoder, KvLayout, int], KvBackend[H]]
-"""Make a place for a model's keys and values within so many bytes."""
+OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
+"""Opens a backend for a model's keys and values with a budget in bytes."""
+
+
+def kv_backend_for(device: torch.device) -> OpenKvBackend[Any]:
+    """The backend for a model on that device: slabs on the host, pages on every other device."""
+    if device.type == "cpu":
+        from specdec.engine.host.backend import open_host_backend
+
+        return open_host_backend
+    from specdec.engine.paged.backend import PagedBackend
+
+    return PagedBackend.on(device)
+
+
+def forward(run: RunPass[S], pool: KvPool[S], chunks: Sequence[Chunk], vocab_size: int) -> Tensor:
+    """Run all chunks, at least one, in one pass and append their keys and values; on any error no length changes.
+
+    The drafts among a sequence's tokens have been judged before its next pass, so its whole blocks are shared here.
+
+    Raises:
+        InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory or with a tree.
+    """
+    sequences = [pool[chunk.session] for chunk in chunks]
+    batch = pack(chunks, [sequence.length for sequence in sequences], vocab_size)
+    for chunk, sequence in zip(chunks, sequences, strict=True):
+        if sequence.tree is not None:
+            raise InternalError(f"session {chunk.session} has kept no path of its tree")
+        pool.seal(chunk.session)
+        if not pool.reserve(chunk.session, sequence.length + len(chunk.tokens)):
+            raise InternalError(f"no memory for {len(chunk.tokens)} more tokens of session {chunk.session}")
+    logits = run(sequences, batch)
+    for sequence, chunk, tree in zip(sequences, chunks, batch.trees, strict=True):
+        sequence.grow(chunk.tokens, tree)
+    return logits

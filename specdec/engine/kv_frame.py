@@ -1,9 +1,10 @@
-"""A block's keys and values as one value that says what it is: header, payload, checksum.
+"""A block's keys and values as one byte string that identifies itself: header, payload, checksum.
 
     "SDKV" | version u32 | dtype 8s | layers, heads, tokens, width u32 | chain hash 32s | bytes u64 | payload | checksum
 
-Little-endian. The chain hash is that of `specdec.rules.blocks`, so it stands for the model, the domain and every token
-up to the block's end. The checksum is BLAKE2b of 16 bytes over all before it: it finds damage, not malice.
+Numbers are little-endian. The chain hash is that of `specdec.rules.blocks`, so it identifies the model, the domain and
+every token up to the end of the block. The checksum is BLAKE2b of 16 bytes over all bytes before it; it detects damage,
+but not a forged value.
 """
 
 import hashlib
@@ -22,29 +23,29 @@ _SUM_BYTES = 16
 
 
 class Flaw(StrEnum):
-    """Why a value is not the block that was asked for."""
+    """Why a value is not the expected block."""
 
     SHORT = "short"
-    """Cut off."""
+    """It is cut off."""
     CORRUPT = "corrupt"
-    """Not such a value, or damaged."""
+    """It is damaged, or not a framed block at all."""
     FOREIGN = "foreign"
-    """Whole, and of another model, domain, version or sequence."""
+    """It is whole, but belongs to another model, domain, version or sequence."""
 
 
 def frame(layout: KvLayout, block: bytes, kv: Tensor) -> bytes:
-    """Frame what `Engine.export` gave for the block of that chain hash."""
+    """Frame what `NativeEngine.export` returned for the block with chain hash `block`."""
     body = _header(layout, block, kv.shape[2]) + kv.view(torch.uint8).numpy().tobytes()
     return body + _checksum(body)
 
 
 def frame_bytes(layout: KvLayout, tokens: int) -> int:
-    """Bytes of a framed block of so many tokens."""
+    """Number of bytes of a framed block of `tokens` tokens."""
     return _HEADER.size + tokens * layout.token_bytes + _SUM_BYTES
 
 
 def unframe(layout: KvLayout, block: bytes, tokens: int, value: bytearray) -> Tensor | Flaw:
-    """The keys and values in `value`, which share its memory, or why it does not hold those of that block."""
+    """The keys and values in `value`, sharing its memory, or why it is not the block with chain hash `block`."""
     if len(value) < _HEADER.size:
         return Flaw.SHORT
     header = bytes(value[: _HEADER.size])

@@ -1,4 +1,4 @@
-"""What one token's keys and values are, wherever they lie."""
+"""Shape and dtype of the keys and values of one token, wherever they are stored."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,29 @@ from specdec.errors import InternalError
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """One token's keys and values, alike in every layer."""
+    """The keys and values of one token, which have the same shape in every layer."""
 
     layers: int
+    """Number of layers."""
     heads: int
-    """Key/value heads, not query heads."""
+    """Number of key/value heads, not of query heads."""
     key_width: int
+    """Elements of a key in one head."""
     value_width: int
+    """Elements of a value in one head."""
     dtype: torch.dtype
     device: torch.device
 
     @property
     def token_bytes(self) -> int:
-        """Bytes one token takes over all layers."""
+        """Bytes that one token takes in all layers together."""
         return self.layers * self.heads * (self.key_width + self.value_width) * self.dtype.itemsize
 
     def check(self, kv: Tensor, tokens: int) -> None:
-        """Refuse what cannot be the keys and values of so many tokens.
+        """Check that `kv` can be the keys and values of `tokens` tokens.
 
         Raises:
-            InternalError: another shape or type than [layers, heads, tokens, key_width + value_width].
+            InternalError: it has another dtype, or another shape than [layers, heads, tokens, key_width + value_width].
         """
         shape = (self.layers, self.heads, tokens, self.key_width + self.value_width)
         if kv.shape != shape or kv.dtype != self.dtype:

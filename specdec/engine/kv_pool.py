@@ -1,10 +1,10 @@
-"""The keys and values of every session, in pages under one byte budget that is never passed."""
+"""The keys and values of every session, in pages within one budget of bytes that is never exceeded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from specdec.engine.kv_store import H, KvStore
+from specdec.engine.kv_store import KvStore, S
 from specdec.engine.prefix_cache import PrefixCache
 from specdec.errors import InternalError
 from specdec.rules import blocks
@@ -12,131 +12,135 @@ from specdec.rules import blocks
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:
-    """Where the budget is; bytes."""
+    """How the memory for keys and values is used, in bytes."""
 
     budget: int
+    """Bytes in all."""
     live: int
-    """Of running sessions."""
+    """Bytes of running sessions."""
     cached: int
-    """Of ended sessions, for those that begin as they did; given up when memory is needed."""
+    """Bytes of ended sessions, kept for sessions with a common beginning and evicted when memory is needed."""
 
 
-class KvPool(Generic[H]):
-    """Sessions and what they hold. A session is charged for the pages it needs, and takes more of them as it grows."""
+class KvPool(Generic[S]):
+    """The admitted sessions and their keys and values. A session takes more pages as it grows."""
 
-    def __init__(self, store: KvStore[H], fingerprint: str = "") -> None:
-        """`fingerprint` of the model whose keys and values these are."""
+    def __init__(self, store: KvStore[S], fingerprint: str = "") -> None:
+        """`fingerprint` is that of the model which computes the keys and values."""
         self._store = store
         self._fingerprint = fingerprint
-        self._sessions: dict[str, H] = {}
-        self._cache = PrefixCache[H]()
+        self._sessions: dict[str, S] = {}
+        self._cache = PrefixCache[S]()
 
     @property
     def capacity(self) -> int:
-        """Tokens that the whole budget holds for one session."""
+        """Number of tokens that one session can have in the whole budget."""
         return self._store.total * self._store.page_tokens
 
     @property
     def memory(self) -> KvMemory:
-        """Where the budget is now."""
+        """How the budget is used now."""
         page, free, cached = self._store.page_bytes, self._store.free, self._store.cached
         return KvMemory(self._store.total * page, (self._store.total - free - cached) * page, cached * page)
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        """Let a session in that begins with `tokens`; it has the keys and values of a known beginning of them at once.
+        """Admit a session that begins with `tokens`; it reuses the keys and values of a beginning known in its domain.
 
-        There must be room for all of `tokens`, and for one more page of each session that is in already, so that a
-        session does not come in only to take what the others need next. The last of `tokens` is always left to compute.
-
-        Returns:
-            False when there is no room now.
-        """
-        self._refuse_known(session)
-        if self._wanted(len(tokens), len(tokens)) > self._store.free + self._store.cached:
-            return False
-        root = blocks.root(self._fingerprint, domain)
-        source, count = self._cache.find(blocks.chain(root, tokens[:-1]))
-        begin = count * blocks.BLOCK_TOKENS
-        if source is not None and not self._make_room(self._wanted(len(tokens), begin), source):
-            source, begin = None, 0
-        if source is None and not self._make_room(self._wanted(len(tokens), 0)):
-            return False
-        self._seat(session, self._store.open(limit, root), source, begin)
-        self._store.extend(self[session], len(tokens))
-        return True
-
-    def fork(self, session: str, new: str, limit: int) -> bool:
-        """Let a session in that has all the tokens of another and grows apart from it.
+        There must be room for all of `tokens`, and for one more page of each session that is already admitted, so that
+        a new session does not take what the others need next. The last of `tokens` is always left to compute.
 
         Returns:
             False when there is no room now.
 
         Raises:
-            InternalError: the other one has kept no path of its tree, or `limit` is below its length.
+            InternalError: a session of that name is admitted already.
+        """
+        self._refuse_known(session)
+        if self._pages_wanted(len(tokens), len(tokens)) > self._store.free + self._store.cached:
+            return False
+        root = blocks.root(self._fingerprint, domain)
+        source, count = self._cache.find(blocks.chain(root, tokens[:-1]))
+        begin = count * blocks.BLOCK_TOKENS
+        if source is not None and not self._make_room(self._pages_wanted(len(tokens), begin), source):
+            source, begin = None, 0
+        if source is None and not self._make_room(self._pages_wanted(len(tokens), 0)):
+            return False
+        self._add(session, self._store.open(limit, root), source, begin)
+        self._store.extend(self[session], len(tokens))
+        return True
+
+    def fork(self, session: str, new: str, limit: int) -> bool:
+        """Admit a session that has all the tokens of another and then grows on its own.
+
+        Returns:
+            False when there is no room now.
+
+        Raises:
+            InternalError: a session is unknown or known already, has kept no path of its tree, or is over `limit`.
         """
         self._refuse_known(new)
         source = self[session]
         if source.tree is not None or limit < source.length:
             raise InternalError(f"session {session} of {source.length} tokens cannot be forked to one of {limit}")
-        if not self._make_room(self._wanted(source.length, source.length)):
+        if not self._make_room(self._pages_wanted(source.length, source.length)):
             return False
-        self._seat(new, self._store.open(limit, source.root), source, source.length)
+        self._add(new, self._store.open(limit, source.root), source, source.length)
         self._store.extend(self[new], source.length)
         return True
 
-    def holder(self, tokens: Sequence[int], domain: str = "") -> tuple[H | None, int]:
-        """Who has the longest beginning of `tokens` in whole blocks, and its length.
+    def find_prefix(self, tokens: Sequence[int], domain: str = "") -> tuple[S | None, int]:
+        """The sequence with the longest beginning of `tokens` in whole blocks, and the length of that beginning.
 
-        To be asked between passes, when what a session has has stood the verdict of the last one.
+        Call it between passes, when the drafts among each session's tokens have been judged.
         """
-        for holding in self._sessions.values():
-            self._cache.seal(holding)
+        for sequence in self._sessions.values():
+            self._cache.seal(sequence)
         source, count = self._cache.find(blocks.chain(blocks.root(self._fingerprint, domain), tokens))
         return source, count * blocks.BLOCK_TOKENS
 
     def reserve(self, session: str, length: int) -> bool:
-        """Have pages for the first `length` tokens of a session; False when there is no room now.
+        """Take pages for the first `length` tokens of a session; False when there is no room now.
 
         Raises:
-            InternalError: it is more than the session's limit.
+            InternalError: `length` is over the session's limit.
         """
-        holding = self[session]
-        if length > holding.limit:
-            raise InternalError(f"session {session} is over its limit of {holding.limit} tokens")
+        sequence = self[session]
+        if length > sequence.limit:
+            raise InternalError(f"session {session} is over its limit of {sequence.limit} tokens")
         store = self._store
-        if store.missing(holding, length) > 0:
-            if store.needed(holding, length) > store.free + store.cached:
+        if store.missing(sequence, length) > 0:
+            if store.needed(sequence, length) > store.free + store.cached:
                 return False
-            self._give_up(lambda: store.missing(holding, length) <= store.free)
-            store.extend(holding, length)
+            self._evict(lambda: store.missing(sequence, length) <= store.free)
+            store.extend(sequence, length)
         return True
 
     def release(self, session: str) -> None:
-        """End a session; its whole blocks stay for others while no one needs the memory."""
-        holding = self[session]
+        """End a session; its whole blocks stay cached until their memory is needed."""
+        sequence = self[session]
         del self._sessions[session]
-        needless = self._cache.retire(holding)
-        self._store.retire(holding)
+        needless = self._cache.retire(sequence)
+        self._store.retire(sequence)
         for each in needless:
             self._store.drop(each)
 
     def seal(self, session: str) -> None:
-        """Let other sessions begin with the whole blocks that this one has."""
+        """Let other sessions share the whole blocks that this one has."""
         self._cache.seal(self[session])
 
     def truncate(self, session: str, length: int) -> None:
-        """See `Holding.truncate`."""
-        holding = self[session]
-        holding.truncate(length)
-        self._cache.unseal(holding)
+        """Keep only the first `length` tokens of a session, and stop sharing the blocks that it loses."""
+        sequence = self[session]
+        sequence.truncate(length)
+        self._cache.unseal(sequence)
 
     def keep(self, session: str, base: int, path: Sequence[int]) -> None:
-        """See `Holding.keep`."""
-        holding = self[session]
-        holding.keep(base, path)
-        self._cache.unseal(holding)
+        """Keep the first `base` tokens of a session and a path of the tree behind them."""
+        sequence = self[session]
+        sequence.keep(base, path)
+        self._cache.unseal(sequence)
 
-    def __getitem__(self, session: str) -> H:
+    def __getitem__(self, session: str) -> S:
         try:
             return self._sessions[session]
         except KeyError:
@@ -146,32 +150,32 @@ class KvPool(Generic[H]):
         if session in self._sessions:
             raise InternalError(f"session {session} is admitted already")
 
-    def _wanted(self, tokens: int, shared: int) -> int:
-        """Pages that must be free for a session of so many tokens to come in, the first `shared` from another."""
+    def _pages_wanted(self, tokens: int, shared: int) -> int:
+        """Pages that must be free to admit a session of `tokens` tokens, the first `shared` of them from another."""
         return self._store.pages(tokens) - self._store.shared(shared) + len(self._sessions)
 
-    def _seat(self, session: str, holding: H, source: H | None, begin: int) -> None:
-        """Let a session in with the first `begin` tokens of another."""
-        self._sessions[session] = holding
+    def _add(self, session: str, sequence: S, source: S | None, begin: int) -> None:
+        """Add a session with the first `begin` tokens of another."""
+        self._sessions[session] = sequence
         if source is not None:
-            self._store.share(holding, source, begin)
-            holding.grow(source.tokens[:begin])
-            self._cache.inherit(holding, source)
+            self._store.share(sequence, source, begin)
+            sequence.grow(source.tokens[:begin])
+            self._cache.inherit(sequence, source)
 
-    def _make_room(self, pages: int, sparing: H | None = None) -> bool:
-        """Have so many pages free, without giving up what `sparing` has; False when there are not as many."""
+    def _make_room(self, pages: int, spared: S | None = None) -> bool:
+        """Have that many pages free, without evicting `spared`; False, and nothing evicted, when it is impossible."""
         store = self._store
-        spared = store.pinned(sparing) if sparing is not None and sparing in self._cache else 0
-        if pages > store.free + store.cached - spared:
+        pinned = store.pinned(spared) if spared is not None and spared in self._cache else 0
+        if pages > store.free + store.cached - pinned:
             return False
-        self._give_up(lambda: pages <= store.free, sparing)
+        self._evict(lambda: pages <= store.free, spared)
         return True
 
-    def _give_up(self, enough: Callable[[], bool], sparing: H | None = None) -> None:
-        """Give up what ended sessions have, the one unused for longest first, until there is enough."""
-        for holding in self._cache:
+    def _evict(self, enough: Callable[[], bool], spared: S | None = None) -> None:
+        """Drop ended sequences, the least recently used first, until there is enough room."""
+        for sequence in self._cache:
             if enough():
                 break
-            if holding is not sparing:
-                self._cache.drop(holding)
-                self._store.drop(holding)
+            if sequence is not spared:
+                self._cache.drop(sequence)
+                self._store.drop(sequence)

@@ -1,4 +1,4 @@
-"""The memory for keys and values, in pages: what `KvPool` needs of it, whatever the device."""
+"""The memory for keys and values in pages: what `KvPool` needs of it on any device."""
 
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
@@ -6,66 +6,66 @@ from typing import Generic, TypeVar
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.sequence_kv import SequenceKv
 
-H = TypeVar("H", bound=SequenceKv)
+S = TypeVar("S", bound=SequenceKv)
 
 
-class KvStore(ABC, Generic[H]):
-    """Pages of running sessions, of ended ones that are kept for others, and free ones."""
+class KvStore(ABC, Generic[S]):
+    """Pages of running sequences, of ended ones that are cached for others, and free ones."""
 
     def __init__(self, layout: KvLayout, page_tokens: int, budget: int) -> None:
-        """`page_tokens` are whole blocks; `budget` in bytes."""
+        """`page_tokens` is a multiple of the block size; `budget` is in bytes."""
         self.layout = layout
         self.page_tokens = page_tokens
         self.page_bytes = page_tokens * layout.token_bytes
         self.total = budget // self.page_bytes
-        """Pages there are."""
+        """Number of pages in the budget."""
 
     def pages(self, tokens: int) -> int:
-        """Pages that hold `tokens` tokens."""
+        """Number of pages that `tokens` tokens take."""
         return -(-tokens // self.page_tokens)
 
     @property
     @abstractmethod
     def free(self) -> int:
-        """Pages that nobody has."""
+        """Number of pages that no sequence has."""
 
     @property
     @abstractmethod
     def cached(self) -> int:
-        """Pages that only ended sessions have."""
+        """Number of pages that only ended sequences have."""
 
     @abstractmethod
-    def open(self, limit: int, root: bytes) -> H:
-        """A running session without tokens, which may reach `limit` of them."""
+    def open(self, limit: int, root: bytes) -> S:
+        """A running sequence without tokens, which may reach `limit` of them."""
 
     @abstractmethod
     def shared(self, tokens: int) -> int:
-        """Pages a session does not take because it begins with `tokens` tokens of another."""
+        """Number of pages that a sequence does not take because it begins with `tokens` tokens of another."""
 
     @abstractmethod
-    def share(self, holding: H, source: H, tokens: int) -> None:
-        """Let a session without tokens begin with the keys and values of the first `tokens` of another."""
+    def share(self, sequence: S, source: S, tokens: int) -> None:
+        """Give a sequence without tokens the keys and values of the first `tokens` tokens of another."""
 
     @abstractmethod
-    def missing(self, holding: H, length: int) -> int:
-        """Pages that the session must still take to write up to `length`."""
+    def missing(self, sequence: S, length: int) -> int:
+        """Number of pages that the sequence must still take to write up to `length`."""
 
-    def needed(self, holding: H, length: int) -> int:
-        """Of those that are missing, how many still were if no ended session had any pages."""
-        return self.missing(holding, length)
-
-    @abstractmethod
-    def extend(self, holding: H, length: int) -> None:
-        """Take the pages that are missing; they are free."""
+    def needed(self, sequence: S, length: int) -> int:
+        """Number of missing pages that would still be missing if no ended sequence had any pages."""
+        return self.missing(sequence, length)
 
     @abstractmethod
-    def retire(self, holding: H) -> None:
-        """A session has ended: its sealed blocks are kept for others, and nothing writes to it any more."""
+    def extend(self, sequence: S, length: int) -> None:
+        """Take the missing pages, which must be free."""
 
     @abstractmethod
-    def pinned(self, holding: H) -> int:
-        """Cached pages that stay as long as this ended session is kept."""
+    def retire(self, sequence: S) -> None:
+        """Mark a sequence as ended: its sealed blocks are cached, and nothing writes to it any more."""
 
     @abstractmethod
-    def drop(self, holding: H) -> None:
-        """Forget an ended session."""
+    def pinned(self, sequence: S) -> int:
+        """Number of cached pages that stay as long as this ended sequence is kept."""
+
+    @abstractmethod
+    def drop(self, sequence: S) -> None:
+        """Give up an ended sequence and its pages."""

@@ -1,6 +1,7 @@
-"""A local folder -> a decoder in memory, or one clear refusal; the network is never asked."""
+"""Loads a local model folder: the decoder, and the facts about the model that the rest of the system needs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,39 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specdec.engine.decoder import Decoder
-from specdec.engine.facts import Facts, read_facts
 from specdec.engine.folder import open_folder
 from specdec.errors import ModelRefused
+from specdec.rules import vocabulary
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# What transformers raises for a folder it cannot read; anything else is a bug and keeps its traceback.
+# What transformers raises for a folder that it cannot read; any other exception is a bug and keeps its traceback.
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError,
     StrictDataclassError, SafetensorError,
 )  # fmt: skip
 
 
-def load_decoder(path: Path, dtype: str, device: str) -> tuple[Decoder, Facts]:
-    """Load the folder's model in `dtype` onto `device`, with the facts about it.
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the rest of the system must know about a model."""
+
+    name: str
+    """Name of the model folder."""
+    vocab_size: int
+    """Valid ids are 0..vocab_size-1, as the tokenizer defines them."""
+    context_length: int
+    """Largest number of positions in a session."""
+    end_token_ids: frozenset[int]
+    """Ids that end a generation."""
+    tokenizer_hash: str
+    """Fingerprint of the tokenizer's vocabulary, by `specdec.rules.vocabulary`."""
+    fingerprint: str
+    """SHA-256 in hex of all that decides keys and values, by `ModelFolder.fingerprint`."""
+
+
+def load_decoder(path: Path, dtype: str, device: str) -> tuple[Decoder, ModelFacts]:
+    """Load the folder's model in `dtype` onto `device`, with the facts about it; the network is never used.
 
     Raises:
         ModelRefused: the folder, the dtype or the device cannot be used; the message says which and why.
@@ -33,16 +52,16 @@ def load_decoder(path: Path, dtype: str, device: str) -> tuple[Decoder, Facts]:
     if dtype not in DTYPES:
         raise ModelRefused(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     folder = open_folder(path)
-    place = find_device(device)
+    found = find_device(device)
     _refuse_rope(path, folder.config)
-    model = _load_model(path, DTYPES[dtype]).to(place).eval()
+    model = _load_model(path, DTYPES[dtype]).to(found).eval()
     tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
     facts = read_facts(path, model, tokenizer, folder.fingerprint(dtype))
-    return Decoder(model, facts.vocab_size, place), facts
+    return Decoder(model, facts.vocab_size, found), facts
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:
-    """Token to id, of a folder's tokenizer alone.
+    """The id of each token, from the folder's tokenizer alone.
 
     Raises:
         ModelRefused: there is no tokenizer that can be read.
@@ -52,14 +71,58 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
+def read_facts(path: Path, model: Any, tokenizer: Any, fingerprint: str) -> ModelFacts:
+    """Read the facts from a loaded transformers model and tokenizer.
+
+    Raises:
+        ModelRefused: the tokenizer does not fit the model, or the context length is unknown.
+    """
+    config = model.config.get_text_config(decoder=True)
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return ModelFacts(
+        name=path.resolve().name,
+        vocab_size=_vocab_size(path, ids, model.get_input_embeddings().weight.shape[0]),
+        context_length=_context_length(path, config),
+        end_token_ids=end_token_ids(model.generation_config.eos_token_id, config.eos_token_id, tokenizer.eos_token_id),
+        tokenizer_hash=vocabulary.fingerprint(ids),
+        fingerprint=fingerprint,
+    )
+
+
+def end_token_ids(*sources: int | list[int] | None) -> frozenset[int]:
+    """The ids of the first source that has any: generation settings, then configuration, then tokenizer."""
+    for source in sources:
+        if source is not None:
+            return frozenset([source] if isinstance(source, int) else source)
+    return frozenset()
+
+
 def find_device(device: str) -> torch.device:
-    """The device of that name; "auto" is the accelerator when there is one."""
+    """The device of that name; "auto" is the accelerator if there is one, else the host.
+
+    Raises:
+        ModelRefused: there is no such device.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise ModelRefused(f"device {device!r} cannot be used: {error}") from error
+
+
+def _vocab_size(path: Path, ids: dict[str, int], rows: int) -> int:
+    size = max(ids.values(), default=-1) + 1
+    if not 0 < size <= rows:
+        raise ModelRefused(f"{path}: the tokenizer has ids up to {size - 1}, the model has {rows} rows for them")
+    return size
+
+
+def _context_length(path: Path, config: Any) -> int:
+    length = getattr(config, "max_position_embeddings", None)
+    if not isinstance(length, int) or length < 1:
+        raise ModelRefused(f"{path}: config.json gives no max_position_embeddings, so the context length is unknown")
+    return length
 
 
 def _load_model(path: Path, dtype: torch.dtype) -> Any:
@@ -71,7 +134,7 @@ def _load_model(path: Path, dtype: torch.dtype) -> Any:
             path, dtype=dtype, attn_implementation="eager", local_files_only=True, output_loading_info=True
         ),
     )
-    # transformers fills these with random numbers and goes on.
+    # transformers would fill missing tensors with random numbers.
     if missing := sorted(report["missing_keys"]):
         raise ModelRefused(f"{path}: the weights lack {len(missing)} tensors, the first is {missing[0]}")
     return model
@@ -86,7 +149,7 @@ def _try(path: Path, what: str, load: Callable[[], Any]) -> Any:
 
 
 def _refuse_rope(path: Path, config: dict[str, Any]) -> None:
-    """Refuse rotary frequencies that follow the longest sequence of the pass: they would couple sessions."""
+    """Refuse rotary frequencies that depend on the longest sequence of a pass: sessions would change each other."""
     for scaling in _rope_settings(config):
         kind = scaling.get("rope_type", scaling.get("type"))
         if kind in {"dynamic", "longrope"}:
@@ -94,7 +157,7 @@ def _refuse_rope(path: Path, config: dict[str, Any]) -> None:
 
 
 def _rope_settings(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rotary settings, which are one object or one for each kind of layer."""
+    """The rotary settings: one object, or one for each kind of layer."""
     found = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
     objects = [entry for entry in found if isinstance(entry, dict)]
     return objects + [inner for entry in objects for inner in entry.values() if isinstance(inner, dict)]

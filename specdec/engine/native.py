@@ -1,6 +1,6 @@
-"""The engine: sessions with KV of their own, and one packed ragged forward pass over any of them.
+"""The native engine: sessions with their own KV, and one packed ragged forward pass over any of them.
 
-One thread owns an engine. The last committed token of a session is pending: it has no KV until the next pass.
+Only one thread calls an engine. The last committed token of a session is pending: it has no KV until the next pass.
 """
 
 from collections.abc import Sequence
@@ -12,45 +12,51 @@ from torch import Tensor
 
 from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
-from specdec.engine.facts import Facts
-from specdec.engine.forward import forward
-from specdec.engine.kv_backend import Open
-from specdec.engine.kv_backends import place_for
+from specdec.engine.kv_backend import OpenKvBackend, forward, kv_backend_for
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
-from specdec.engine.loader import load_decoder
-from specdec.engine.self_check import prove
+from specdec.engine.loader import ModelFacts, load_decoder
+from specdec.engine.model_check import check_model
 from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import InternalError, ModelRefused
 
 
 class NativeEngine:
-    """A loaded model and the KV of its sessions."""
+    """A loaded model and the keys and values of its sessions."""
 
     def __init__(
-        self, decoder: Decoder, facts: Facts, layout: KvLayout, kv_bytes: int, place: Open[Any] | None = None
+        self,
+        decoder: Decoder,
+        facts: ModelFacts,
+        layout: KvLayout,
+        kv_bytes: int,
+        kv_backend: OpenKvBackend[Any] | None = None,
     ) -> None:
-        """`place` None is the one for the model's device."""
-        opened = (place or place_for(decoder.device))(decoder, layout, kv_bytes)
-        if not opened.store.total:
-            page_bytes = opened.store.page_bytes
+        """`kv_backend` None chooses the one for the model's device.
+
+        Raises:
+            ModelRefused: `kv_bytes` hold no page, or the device has less memory.
+        """
+        backend = (kv_backend or kv_backend_for(decoder.device))(decoder, layout, kv_bytes)
+        if not backend.store.total:
+            page_bytes = backend.store.page_bytes
             raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {page_bytes}")
-        opened.warm()
-        self._run = opened.run
-        self._pool: KvPool[SequenceKv] = KvPool(opened.store, facts.fingerprint)
+        backend.warm()
+        self._run = backend.run
+        self._pool: KvPool[SequenceKv] = KvPool(backend.store, facts.fingerprint)
         self.kv_layout = layout
         self.name = facts.name
         self.vocab_size = facts.vocab_size
-        """Valid ids are 0..vocab_size-1: the tokenizer's, without the padding rows of the model's matrix."""
+        """Valid ids are 0..vocab_size-1, without the padding rows of the model's matrix."""
         self.context_length = facts.context_length
         self.end_token_ids = facts.end_token_ids
         self.tokenizer_hash = facts.tokenizer_hash
         self.fingerprint = facts.fingerprint
-        """Hex; two engines with the same one compute the same KV."""
+        """SHA-256 in hex; engines with equal fingerprints compute equal KV."""
         self.device = decoder.device
 
     @classmethod
-    def load(  # noqa: PLR0913 - one for each setting, and one for tests
+    def load(  # noqa: PLR0913 - one argument for each setting
         cls,
         path: Path,
         *,
@@ -59,18 +65,18 @@ class NativeEngine:
         kv_bytes: int,
         threads: int | None,
         compiled: bool = False,
-        place: Open[Any] | None = None,
+        kv_backend: OpenKvBackend[Any] | None = None,
     ) -> Self:
-        """Load a local model folder and prove that packed passes over it equal plain ones.
+        """Load a local model folder and check that packed passes over it equal plain ones.
 
         Args:
             path: a Hugging Face model folder with configuration, weights and tokenizer.
             dtype: "float32", "bfloat16" or "float16".
             device: a PyTorch device, or "auto" for the accelerator when there is one.
-            kv_bytes: budget of all sessions' keys and values together.
-            threads: PyTorch's threads in this process; None leaves them.
-            compiled: whether to compile the model, which takes from seconds to minutes and makes its passes faster.
-            place: where keys and values lie; None is the one for the device.
+            kv_bytes: budget for the keys and values of all sessions together.
+            threads: number of PyTorch's threads in this process; None does not change it.
+            compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
+            kv_backend: opens the memory for keys and values; None chooses the one for the device.
 
         Raises:
             ModelRefused: the folder cannot be served; the message says which and why.
@@ -80,12 +86,12 @@ class NativeEngine:
         decoder, facts = load_decoder(path, dtype, device)
         if compiled:
             decoder.compile()
-        place = place or place_for(decoder.device)
-        return cls(decoder, facts, prove(path, decoder, place), kv_bytes, place)
+        kv_backend = kv_backend or kv_backend_for(decoder.device)
+        return cls(decoder, facts, check_model(path, decoder, kv_backend), kv_bytes, kv_backend)
 
     @property
     def memory(self) -> KvMemory:
-        """What the sessions' keys and values take."""
+        """The memory that the keys and values of all sessions take."""
         return self._pool.memory
 
     def can_ever_admit(self, limit: int) -> bool:
@@ -93,53 +99,53 @@ class NativeEngine:
         return 0 < limit <= min(self._pool.capacity, self.context_length)
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        """Let in a session that begins with `tokens` and may reach `limit`; False when there is no room now.
+        """Admit a session that begins with `tokens` and may reach `limit`; False when there is no room now.
 
-        What other sessions of the same domain, running or ended, have computed of `tokens` it has at once: see
-        `length`. The last of `tokens` is always left to compute.
+        The part of `tokens` that other sessions of the same domain, running or ended, have computed is reused and
+        counts in `length` at once. The last of `tokens` is always left to compute.
         """
         return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)
 
     def fork(self, session: str, new: str, limit: int) -> bool:
-        """Let in a session that has all the tokens of another, may reach `limit`, and grows apart from it.
+        """Admit a session that has all the tokens of another, may reach `limit`, and then grows on its own.
 
-        In pages no keys and values are copied: both share every page, and where the last one is not full, whichever
-        writes to it first copies it to a page of its own. In slabs everything is copied at once.
+        With pages no keys and values are copied: both sessions share every page, and the first to write to a last page
+        that is not full copies that page. With slabs everything is copied at once.
 
         Returns:
             False when there is no room now.
 
         Raises:
-            InternalError: an unknown session, one with a tree to keep a path of, or longer than `limit`.
+            InternalError: the session is unknown, has kept no path of its tree, or is over `limit`.
         """
         return self.can_ever_admit(limit) and self._pool.fork(session, new, limit)
 
     def reserve(self, session: str, length: int) -> bool:
-        """Have memory for the first `length` tokens of the session; False when there is none now."""
+        """Take memory for the first `length` tokens of the session; False when there is none now."""
         return self._pool.reserve(session, length)
 
     def release(self, session: str) -> None:
-        """Forget the session; its whole blocks serve sessions that begin alike until their memory is needed."""
+        """End the session; its whole blocks stay cached for sessions that begin alike until their memory is needed."""
         self._pool.release(session)
 
     def length(self, session: str) -> int:
-        """Tokens of the session that have KV."""
+        """Number of tokens of the session that have KV."""
         return self._pool[session].length
 
     def truncate(self, session: str, length: int) -> None:
-        """Keep the first `length` tokens' KV; what was behind is never read again."""
+        """Keep the KV of the first `length` tokens and forget the rest."""
         self._pool.truncate(session, length)
 
     def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
-        """Of the tokens behind `base_len`, keep the KV of an accepted path; it comes to lie as if it had been a chain.
+        """Keep the KV of an accepted path of the tokens behind `base_len`, moved together as if it had been a chain.
 
         Args:
-            session: whose last chunk may have been a tree.
-            base_len: length before that chunk.
-            path: indices of kept tokens in that chunk, from a child of the context down.
+            session: a session; its last chunk may have been a tree.
+            base_len: length of the session before that chunk.
+            path: indices of the kept tokens in that chunk, from a child of the context down.
 
         Raises:
-            InternalError: an unknown session, or `path` is no path of its last chunk.
+            InternalError: the session is unknown, or `path` is no path of its last chunk.
         """
         self._pool.keep(session, base_len, path)
 
@@ -149,25 +155,25 @@ class NativeEngine:
         Raises:
             InternalError: the session has no KV for all of them.
         """
-        holding = self._pool[session]
-        if holding.tree is not None or not 0 <= start < stop <= holding.length:
+        sequence = self._pool[session]
+        if sequence.tree is not None or not 0 <= start < stop <= sequence.length:
             raise InternalError(f"session {session} has no keys and values for tokens {start}..{stop - 1}")
-        return holding.read(start, stop).cpu()
+        return sequence.read(start, stop).cpu()
 
     def held(self, tokens: Sequence[int], domain: str = "") -> int:
-        """How many of `tokens`, from the first, a session let in with them would have at once; whole blocks."""
-        return self._pool.holder(tokens, domain)[1]
+        """Number of leading `tokens`, in whole blocks, whose KV a session admitted with them would reuse."""
+        return self._pool.find_prefix(tokens, domain)[1]
 
     def export_known(self, start: int, tokens: Sequence[int], domain: str = "") -> Tensor | None:
-        """What `export` gives for tokens[start:], from any session of the domain; None when none has all of `tokens`.
+        """The KV of tokens[start:] from any session of the domain, as by `export`; None when none has all of `tokens`.
 
-        `tokens` are whole blocks. Only what has stood its verdict is given: no draft that may yet be rejected.
+        `tokens` are whole blocks. Only committed tokens are exported, and no draft that may yet be rejected.
         """
-        holder, held = self._pool.holder(tokens, domain)
-        return holder.read(start, held).cpu() if holder is not None and start < held == len(tokens) else None
+        sequence, length = self._pool.find_prefix(tokens, domain)
+        return sequence.read(start, length).cpu() if sequence is not None and start < length == len(tokens) else None
 
     def restore(self, session: str, start: int, tokens: Sequence[int], kv: Tensor) -> bool:
-        """Append tokens and what `export` gave for them, by an engine of the same fingerprint, behind the same prefix.
+        """Append tokens with the KV that `export` of an engine of equal fingerprint returned behind the same prefix.
 
         Returns:
             False when there is no memory for them now.
@@ -175,13 +181,13 @@ class NativeEngine:
         Raises:
             InternalError: the session's length is not `start`, or `kv` is not of this model's shape and type.
         """
-        holding = self._pool[session]
+        sequence = self._pool[session]
         self.kv_layout.check(kv, len(tokens))
-        if holding.tree is not None or holding.length != start:
-            raise InternalError(f"session {session} has keys and values for {holding.length} tokens, not {start}")
+        if sequence.tree is not None or sequence.length != start:
+            raise InternalError(f"session {session} has keys and values for {sequence.length} tokens, not {start}")
         if not self._pool.reserve(session, start + len(tokens)):
             return False
-        holding.append(tokens, kv)
+        sequence.append(tokens, kv)
         return True
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -189,11 +195,11 @@ class NativeEngine:
 
         Returns:
             Logits, float32 [Σ chunk.logits, vocab_size], in the order of the chunks: row i of a chunk's rows is the
-            distribution after its i-th kept token. The model's padding columns are cut off.
+            distribution after its i-th token with logits. The model's padding columns are cut off.
 
         Raises:
-            InternalError: an unknown session, one over its limit, without memory (see `reserve`) or with a tree to keep
-                a path of, or a malformed chunk.
+            InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory (`reserve`
+                takes it) or has kept no path of its tree.
         """
         if not chunks:
             return torch.empty(0, self.vocab_size, device=self.device)

@@ -1,83 +1,85 @@
-"""Who holds which blocks: running sessions, and ended ones until their memory is needed."""
+"""Which sequences have which blocks: running sequences, and ended ones until their memory is needed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Generic
 
-from specdec.engine.kv_store import H
+from specdec.engine.kv_store import S
 from specdec.rules.blocks import BLOCK_TOKENS, chain
 
 
-class PrefixCache(Generic[H]):
-    """Finds who shares the longest prefix with a new session."""
+class PrefixCache(Generic[S]):
+    """Finds the sequence that has the longest prefix in common with a new one."""
 
     def __init__(self) -> None:
-        self._holders: dict[bytes, list[H]] = {}
-        self._ended: dict[H, None] = {}
-        """In the order of last use, the longest ago first."""
+        self._by_hash: dict[bytes, list[S]] = {}
+        """The sequences that share each sealed block."""
+        self._ended: dict[S, None] = {}
+        """Ended sequences in the order of their last use, the least recent first."""
 
-    def __contains__(self, holding: object) -> bool:
-        return holding in self._ended
+    def __contains__(self, sequence: object) -> bool:
+        return sequence in self._ended
 
-    def __iter__(self) -> Iterator[H]:
-        """What ended sessions hold, the one to give up first first."""
+    def __iter__(self) -> Iterator[S]:
+        """The ended sequences, the least recently used first."""
         return iter(tuple(self._ended))
 
-    def find(self, hashes: Sequence[bytes]) -> tuple[H | None, int]:
-        """A holding with the longest beginning of a chain of blocks, and how many blocks that is."""
+    def find(self, hashes: Sequence[bytes]) -> tuple[S | None, int]:
+        """A sequence with the longest beginning of a chain of blocks, and the number of those blocks."""
         for count in range(len(hashes), 0, -1):
-            if holders := self._holders.get(hashes[count - 1]):
-                self._use(holders[-1])
-                return holders[-1], count
+            if found := self._by_hash.get(hashes[count - 1]):
+                self._use(found[-1])
+                return found[-1], count
         return None, 0
 
-    def seal(self, holding: H) -> None:
-        """Let others take the whole blocks that a holding has by now; of a tree nothing can be taken."""
-        done = len(holding.sealed) * BLOCK_TOKENS
-        if holding.tree is not None or holding.length - done < BLOCK_TOKENS:
+    def seal(self, sequence: S) -> None:
+        """Let others share the whole blocks that a sequence has; a sequence with a tree shares no new ones."""
+        done = len(sequence.sealed) * BLOCK_TOKENS
+        if sequence.tree is not None or sequence.length - done < BLOCK_TOKENS:
             return
-        for block in chain(holding.end_hash, holding.tokens[done:]):
-            self._holders.setdefault(block, []).append(holding)
-            holding.sealed.append(block)
+        for block in chain(sequence.end_hash, sequence.tokens[done:]):
+            self._by_hash.setdefault(block, []).append(sequence)
+            sequence.sealed.append(block)
 
-    def unseal(self, holding: H) -> None:
-        """Take back the blocks that a holding has no longer."""
-        whole = holding.length // BLOCK_TOKENS
-        for block in holding.sealed[whole:]:
-            holders = self._holders[block]
-            holders.remove(holding)
-            if not holders:
-                del self._holders[block]
-        del holding.sealed[whole:]
+    def unseal(self, sequence: S) -> None:
+        """Stop sharing the blocks that a sequence does not have any more."""
+        whole = sequence.length // BLOCK_TOKENS
+        for block in sequence.sealed[whole:]:
+            sharing = self._by_hash[block]
+            sharing.remove(sequence)
+            if not sharing:
+                del self._by_hash[block]
+        del sequence.sealed[whole:]
 
-    def inherit(self, holding: H, source: H) -> None:
-        """Let others take the sealed blocks that a new holding has from another."""
-        for block in source.sealed[: holding.length // BLOCK_TOKENS]:
-            self._holders[block].append(holding)
-            holding.sealed.append(block)
+    def inherit(self, sequence: S, source: S) -> None:
+        """Let others share the sealed blocks that a new sequence has from another."""
+        for block in source.sealed[: sequence.length // BLOCK_TOKENS]:
+            self._by_hash[block].append(sequence)
+            sequence.sealed.append(block)
 
-    def retire(self, holding: H) -> list[H]:
-        """Keep the blocks of a session that has ended.
+    def retire(self, sequence: S) -> list[S]:
+        """Keep the blocks of a sequence that has ended.
 
         Returns:
-            Those that nobody needs any more: this one if another has its blocks, else those that it makes needless.
+            Sequences that are not needed any more: this one if another has its blocks, else ended ones whose blocks it
+            has. They are dropped from the cache.
         """
-        self.seal(holding)
-        if not holding.sealed or len(self._holders[holding.sealed[-1]]) > 1:
-            self.drop(holding)
-            return [holding]
-        blocks = set(holding.sealed)
+        self.seal(sequence)
+        if not sequence.sealed or len(self._by_hash[sequence.sealed[-1]]) > 1:
+            self.drop(sequence)
+            return [sequence]
+        blocks = set(sequence.sealed)
         needless = [other for other in self._ended if other.sealed[-1] in blocks]
         for other in needless:
             self.drop(other)
-        self._ended[holding] = None
+        self._ended[sequence] = None
         return needless
 
-    def drop(self, holding: H) -> None:
-        """Forget a holding."""
-        holding.tokens.clear()
-        self.unseal(holding)
-        self._ended.pop(holding, None)
+    def drop(self, sequence: S) -> None:
+        """Remove a sequence from the cache and clear its tokens."""
+        sequence.tokens.clear()
+        self.unseal(sequence)
+        self._ended.pop(sequence, None)
 
-    def _use(self, holding: H) -> None:
-        if holding in self._ended:
-            self._ended[holding] = self._ended.pop(holding)
+    def _use(self, sequence: S) -> None:
+        if sequence in self._ended:
+            self._ended[sequence] = self._ended.pop(sequence)

@@ -1,4 +1,4 @@
-"""Which tokens of one session have keys and values; how those lie in memory is the store's affair."""
+"""The keys and values of one sequence; how they lie in memory is up to the subclass."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,39 +10,46 @@ from specdec.rules.tree import Tree
 
 
 class SequenceKv(ABC):
-    """Positions from `length` on are never read before they are written again."""
+    """The tokens of a sequence that have keys and values.
+
+    Positions from `length` on are never read before they are written again.
+    """
 
     __slots__ = ("limit", "root", "sealed", "tokens", "tree")
 
     def __init__(self, limit: int, root: bytes = b"") -> None:
         self.limit = limit
-        """Tokens the session may reach."""
+        """Largest number of tokens that the sequence may have."""
         self.root = root
-        """What its first block is chained to, see `specdec.rules.blocks`."""
+        """The hash that its first block is chained to, by `specdec.rules.blocks.root`."""
         self.tokens: list[int] = []
-        """Those with keys and values."""
+        """The tokens that have keys and values."""
         self.tree: Tree | None = None
-        """What the last tokens are while no path of them has been kept; None when each follows the one before."""
+        """Tree that the last tokens form until a path of it is kept; None when each token follows the one before."""
         self.sealed: list[bytes] = []
-        """Hashes of the blocks that other sessions may take."""
+        """Hashes of the blocks that other sequences may share."""
 
     @property
     def length(self) -> int:
-        """Tokens with keys and values."""
+        """Number of tokens that have keys and values."""
         return len(self.tokens)
 
     @property
     def end_hash(self) -> bytes:
-        """What the next block to be sealed is chained to."""
+        """The hash that the next sealed block is chained to."""
         return self.sealed[-1] if self.sealed else self.root
 
     def grow(self, tokens: Sequence[int], tree: Tree | None = None) -> None:
-        """Take note of the tokens that a pass has written; `tree` None for a chain."""
+        """Append tokens whose keys and values a pass has written; `tree` is None for a chain."""
         self.tokens += tokens
         self.tree = tree
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens; of a tree, no more than its trunk can stay."""
+        """Keep only the first `length` tokens; of a tree at most the trunk can be kept.
+
+        Raises:
+            InternalError: `length` is above the number of tokens that form a chain.
+        """
         chain = self.length if self.tree is None else self.length - len(self.tree) + self.tree.trunk
         if not 0 <= length <= chain:
             raise InternalError(f"cannot truncate {self.length} tokens, {chain} of them a chain, to {length}")
@@ -50,33 +57,33 @@ class SequenceKv(ABC):
         self.tree = None
 
     def keep(self, base: int, path: Sequence[int]) -> None:
-        """Keep the first `base` tokens and, of those behind, the ones at the indices `path`, moved up to follow them.
+        """Keep the first `base` tokens and, of those behind them, the path at the indices `path`, moved up to follow.
 
         Raises:
-            InternalError: `path` does not lead down from the base.
+            InternalError: `path` is not a path that begins at the base.
         """
         count = self.length - base
         tree = Tree.chain(max(0, count)) if self.tree is None else self.tree
         if len(tree) != count or not tree.is_path(tuple(path)):
             raise InternalError(f"{list(path)} is no path of the {len(tree)} tokens behind {base}")
-        settled = next((slot for slot, node in enumerate(path) if slot != node), len(path))
-        if moved := path[settled:]:
-            self._move([base + node for node in moved], base + settled)
+        in_place = next((slot for slot, node in enumerate(path) if slot != node), len(path))
+        if moved := path[in_place:]:
+            self._move([base + node for node in moved], base + in_place)
         self.tokens[base:] = [self.tokens[base + node] for node in path]
         self.tree = None
 
     def append(self, tokens: Sequence[int], kv: Tensor) -> None:
-        """Append tokens with what `read` gave for them."""
+        """Append tokens with the keys and values that `read` returned for them."""
         self._write(self.length, kv)
         self.grow(tokens)
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Tensor:
-        """The keys and values of tokens start..stop-1: [layers, heads, stop - start, key_width + value_width]."""
+        """A copy of the KV of tokens start..stop-1: [layers, heads, stop - start, key_width + value_width]."""
 
     @abstractmethod
     def _write(self, start: int, kv: Tensor) -> None:
-        """Put keys and values, shaped as `read` gives them, at the positions from `start` on."""
+        """Write keys and values, shaped as `read` returns them, to the positions from `start` on."""
 
     @abstractmethod
     def _move(self, sources: Sequence[int], start: int) -> None:

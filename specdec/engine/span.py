@@ -1,18 +1,19 @@
-"""What the new tokens of one session attend to, on plain PyTorch: the products and the masks, whatever the memory."""
+"""Attention of the new tokens of one session on plain PyTorch: the products and masks, for keys of any memory."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from specdec.engine.attention import Rule
+from specdec.engine.attention import AttentionRule
 from specdec.rules.tree import Tree
 
 FOLD_LIMIT = 32
-"""Queries up to which a group's heads are folded into rows: one product per key head, at the price of a larger mask."""
+"""Largest number of queries for which the heads of a group are folded into rows: one product for each key head, but a
+larger mask."""
 
 
-class Span:
-    """One session's share of a pass: `count` new tokens behind `start` others, a chain unless there is a `tree`."""
+class AttentionSpan:
+    """The `count` new tokens of one session behind `start` earlier ones; they form `tree`, or a chain if it is None."""
 
     def __init__(self, start: int, count: int, tree: Tree | None = None) -> None:
         self.start = start
@@ -20,8 +21,8 @@ class Span:
         self._tree = tree
         self._masks: dict[tuple[int | None, int], Tensor] = {}
 
-    def over(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        """Attend to the keys from `first_seen` on, the new ones included.
+    def over(self, query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) -> Tensor:
+        """Attend to the keys from `first_seen` on, including the new ones.
 
         Args:
             query: [1, query heads, count, key width].
@@ -33,22 +34,22 @@ class Span:
             [1, count, query heads, value width].
         """
         if rule.softcap is not None or rule.sinks is not None:
-            return self._spelled_out(query, keys, values, rule)
+            return self._by_products(query, keys, values, rule)
         if self.count > FOLD_LIMIT:
-            return self._long(query, keys, values, rule)
+            return self._unfolded(query, keys, values, rule)
         return self._folded(query, keys, values, rule)
 
     def first_seen(self, window: int | None) -> int:
-        """First key that any of the queries sees."""
+        """Index of the first key that any of the queries sees."""
         return 0 if window is None else max(0, self.start - window + 1)
 
-    def _folded(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def _folded(self, query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) -> Tensor:
         folded = fold(query, keys.shape[1])
         mask = self._mask(rule.window, query, query.shape[1] // keys.shape[1])
         out = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=rule.scale)
         return unfold(out, query.shape[1])
 
-    def _long(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def _unfolded(self, query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) -> Tensor:
         chain = self._tree is None and (rule.window is None or self.count <= rule.window)
         causal = chain and self.start == 0
         out = scaled_dot_product_attention(
@@ -62,7 +63,7 @@ class Span:
         )
         return out.transpose(1, 2)
 
-    def _spelled_out(self, query: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def _by_products(self, query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) -> Tensor:
         scale = query.shape[-1] ** -0.5 if rule.scale is None else rule.scale
         scores = torch.matmul(fold(query, keys.shape[1]), keys.transpose(2, 3)) * scale
         if rule.softcap is not None:
@@ -74,7 +75,7 @@ class Span:
         return unfold(torch.matmul(weights, values), query.shape[1])
 
     def _mask(self, window: int | None, query: Tensor, groups: int) -> Tensor | None:
-        """Additive mask [groups·count, keys seen] of query's dtype; None when every query sees every key."""
+        """Additive mask [groups·count, keys seen] in the dtype of `query`; None when every query sees every key."""
         if self.count == 1:
             return None
         if (window, groups) not in self._masks:
@@ -88,13 +89,13 @@ class Span:
 
 
 def fold(query: Tensor, heads: int) -> Tensor:
-    """[1, heads·G, n, width] -> [1, heads, G·n, width]: the query heads that share a key head become its rows."""
+    """[1, heads·G, n, width] -> [1, heads, G·n, width]: the G query heads that share a key head become rows."""
     _, _, count, width = query.shape
     return query.reshape(1, heads, -1, width) if count else query
 
 
 def unfold(out: Tensor, heads: int) -> Tensor:
-    """[1, key heads, G·n, width] -> [1, n, query heads, width]."""
+    """[1, key heads, G·n, width] -> [1, n, query heads, width], the inverse of `fold` with tokens first."""
     return out.reshape(1, heads, -1, out.shape[-1]).transpose(1, 2)
 
 
@@ -108,19 +109,19 @@ def tail_mask(count: int, before: int, window: int | None, like: Tensor) -> Tens
 def tree_mask(tree: Tree, before: int, window: int | None, like: Tensor) -> Tensor:
     """[n, before + n]: 0 where node i sees key j, else -inf.
 
-    A node sees itself, its ancestors and the `before` tokens of the context, as far back as the window reaches from
-    its own position, which is its depth behind the context.
+    A node sees itself, its ancestors and the `before` tokens of the context, within the window that ends at its own
+    position, which is the length of the context plus its depth.
     """
     depths = torch.tensor(tree.depths, device=like.device)
-    open_ = torch.cat([depths.new_ones(len(tree), before, dtype=torch.bool), tree.ancestors.to(like.device)], dim=1)
+    visible = torch.cat([depths.new_ones(len(tree), before, dtype=torch.bool), tree.ancestors.to(like.device)], dim=1)
     if window is not None:
-        places = torch.cat([torch.arange(-before, 0, device=like.device), depths])
-        open_ &= places > depths[:, None] - window
-    return torch.where(open_, 0.0, float("-inf")).to(like.dtype)
+        positions = torch.cat([torch.arange(-before, 0, device=like.device), depths])
+        visible &= positions > depths[:, None] - window
+    return torch.where(visible, 0.0, float("-inf")).to(like.dtype)
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Softmax in float32 over [1, heads, rows, keys]; a sink takes its share and is dropped."""
+    """Softmax in float32 over [1, heads, rows, keys]; sinks take part in it and are then dropped."""
     if sinks is None:
         return torch.softmax(scores, -1, dtype=torch.float32)
     _, heads, rows, _ = scores.shape

@@ -10,42 +10,58 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specdec.rules.kernels import usable
-from specdec.rules.rng import coordinates, exponential, exponential_there
-from specdec.rules.transfer import moved
-from specdec.rules.window import Races
+from specdec.rules.padding import PaddedRaces
+from specdec.rules.rng import coordinates, exponential_on_device, exponential_on_host
+from specdec.rules.transfer import to_device
+from specdec.rules.triton_support import triton_works
 
 
 def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """The winner of each row's exponential race, int64 [N]: argmin over v of eᵥ/pᵥ, the first of several.
+    """The winner of each row's exponential race, int64 [N]: argmin over v of eᵥ/pᵥ, the first one of a tie.
 
     Args:
-        p: probabilities of the ids, normalised or not [N, K]; an id of probability 0 does not run.
+        p: probabilities of the ids, normalised or not [N, K]; an id of probability 0 never wins.
         ids: int64 [N, K].
         seeds: [N].
         positions: absolute position of the token to draw [N].
     """
     if not p.is_cpu:
-        (words,) = moved(p.device, torch.from_numpy(coordinates(seeds, positions)))
-        return race(p, ids, words)
+        (words,) = to_device(p.device, torch.from_numpy(coordinates(seeds, positions)))
+        return race_on_device(p, ids, words)
     rows, columns = (p > 0).nonzero(as_tuple=True)
     if torch.equal(rows, torch.arange(len(p))):
-        return ids[rows, columns]  # everyone runs alone, as at temperature 0
-    noise = exponential(seeds, positions, rows, ids[rows, columns])
+        return ids[rows, columns]  # every row has one possible id, as at temperature 0
+    noise = exponential_on_host(seeds, positions, rows, ids[rows, columns])
     arrival = torch.full(p.shape, math.inf, dtype=torch.float64)
     arrival[rows, columns] = noise / p[rows, columns]
     return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
 
 
-def agreed(p: Tensor, races: Races) -> tuple[Tensor, Tensor]:
-    """`coupled` without a look at any number: drafts kept and the last token of each draft, both int64 [B].
+def race_on_device(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
+    """What `choose` returns, without a device sync: noise is made for every id, also for those of probability 0.
 
     Args:
-        p: target distributions [R, V], those of other modes among them.
-        races: on the same device.
+        p: probabilities of the ids [N, K].
+        ids: int64 [N, K].
+        words: `specdec.rules.rng.coordinates` of the rows, int64 [4, N].
+    """
+    if triton_works(p.device):
+        from specdec.rules.noise_kernel import race
+
+        return race(p, ids, words)
+    arrival = exponential_on_device(words, ids) / p
+    return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
+
+
+def coupled_on_device(p: Tensor, races: PaddedRaces) -> tuple[Tensor, Tensor]:
+    """How many tokens of each draft are kept and the last token of each verdict, both int64 [B], without a device sync.
+
+    Args:
+        p: target distributions [R, V]; drafts of other modes may own rows of it too.
+        races: the drafts, on the same device.
     """
     p = p if len(races.rows) == len(p) else p[races.rows]
-    drawn = race(p, torch.arange(p.shape[1], device=p.device).expand_as(p), races.words)
+    drawn = race_on_device(p, torch.arange(p.shape[1], device=p.device).expand_as(p), races.words)
     steps = torch.arange(races.tokens.shape[1] + 1, device=p.device)
     drawn = drawn[(races.first[:, None] + steps).clamp_max_(len(p) - 1)]
     same = (drawn[:, :-1] == races.tokens) & (steps[:-1] < races.lengths[:, None])
@@ -53,34 +69,18 @@ def agreed(p: Tensor, races: Races) -> tuple[Tensor, Tensor]:
     return tau, drawn.gather(1, tau[:, None])[:, 0]
 
 
-def race(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
-    """`choose` for what lies on another device: everyone is given noise, and nobody asks who needs it.
-
-    Args:
-        p: [N, K]
-        ids: int64 [N, K]
-        words: `specdec.rules.rng.coordinates` of the rows, int64 [4, N].
-    """
-    if usable(p.device):
-        from specdec.rules.noise_kernel import race as in_one_kernel
-
-        return in_one_kernel(p, ids, words)
-    arrival = exponential_there(words, ids) / p
-    return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
-
-
-def coupled(
+def coupled_on_host(
     p: Tensor, drafts: Sequence[Sequence[int]], seeds: Sequence[int], positions: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """The target's own draws for each draft, up to and with the first that differs from it, or one past its end.
+    """The target's own draws for each draft, up to and including the first that differs, or one past the draft's end.
 
-    For the host: it looks at the draws of one step before it makes those of the next.
+    The draws of one step are read before those of the next step are made, so that no noise is made in vain.
 
     Args:
         p: target distributions [R, V], len(draft) + 1 rows per draft, one draft after the other.
         drafts: proposed tokens.
         seeds: of the sessions [B].
-        positions: absolute position of each first token [B].
+        positions: absolute position of each draft's first token [B].
     """
     ids = torch.arange(p.shape[1], device=p.device)
     emitted: list[tuple[int, ...]] = [()] * len(drafts)

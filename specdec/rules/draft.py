@@ -1,46 +1,39 @@
-"""The two nouns of a round: a Draft goes in, a Verdict comes out."""
+"""What a round is made of: a Draft goes in, a Verdict comes out."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec.rules.dense import Dense
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Origin
 
 MAX_WEIGHT = 65535
-"""Weights of a q̂ that is cut to its likeliest ids fit uint16."""
+"""Largest weight of an id in a q̂: weights are sent as uint16."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseProbs:
-    """One position's q̂: q̂(ids[i]) = weights[i] / weights.sum(), zero elsewhere.
+    """The q̂ of one position: q̂(ids[i]) = weights[i] / weights.sum(), and 0 for every other id.
 
-    It is the distribution the token was drawn from, to the bit. One id is a point mass: a draft that was not sampled.
+    It is exactly the distribution the token was drawn from. A q̂ of one id is a point mass, as of a draft that was not
+    sampled.
     """
 
     ids: Tensor
-    """int64 [k], ascending."""
+    """Token ids, int64 [k], ascending."""
     weights: Tensor
-    """int64 [k], each in 1..`max_weight`."""
-    form: Dense | None = None
-    """What q was rounded to when it was not cut to its likeliest ids."""
-
-    @property
-    def max_weight(self) -> int:
-        """Of the form."""
-        return MAX_WEIGHT if self.form is None else 1 << self.form.bits
+    """Weight of each id, int64 [k], in 1..MAX_WEIGHT."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """γ proposed tokens; `probs` has one entry per token, or none in a mode that needs no q."""
+    """γ proposed tokens; `probs` has one entry for each token, or is empty in a mode that needs no q̂."""
 
     tokens: tuple[int, ...] = ()
     probs: tuple[SparseProbs, ...] = ()
 
     def cut(self, gamma: int) -> "Draft":
-        """The first `gamma` tokens."""
+        """The draft cut to its first `gamma` tokens."""
         return Draft(self.tokens[:gamma], self.probs[:gamma])
 
 
@@ -52,13 +45,13 @@ class Verdict:
     """What one round commits: the accepted drafts and the one token the target adds."""
 
     tokens: tuple[int, ...]
-    """accepted + 1 tokens."""
+    """The committed tokens, accepted + 1 of them."""
     accepted: int
-    """How many of the draft were kept."""
+    """How many draft tokens were kept."""
     drafted: int
     """Length of the draft."""
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of each token; empty when nobody asked."""
+    """Log probabilities of each token; empty when the request does not ask for them."""
 
     @property
     def origins(self) -> tuple[Origin, ...]:

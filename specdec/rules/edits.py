@@ -1,6 +1,6 @@
-"""What parameters change in logits before they become a distribution: bias, masks and penalties, listed row by row.
+"""What sampling parameters change in logits before they become a distribution: bias, masks and penalties.
 
-The lists are made on the host and applied to all rows at once.
+The changes are listed row by row on the host and then applied to all rows at once.
 """
 
 import math
@@ -13,33 +13,39 @@ from torch import Tensor
 
 from specdec.errors import TokenOutOfRange
 from specdec.rules.params import SamplingParams
-from specdec.rules.transfer import moved
+from specdec.rules.transfer import to_device
 
 _LEAST_REPETITION_PENALTY = 1e-6
 """Dividing by less could overflow to infinity, which is no distribution."""
 
 
 @dataclass(slots=True)
-class Edits:
-    """Places are indices into the flat logits [R · V]."""
+class LogitEdits:
+    """The changes to a batch of logits; places are indices into the flat logits [R · V]."""
 
     vocab_size: int
     biased: list[int] = field(default_factory=list)
+    """Places that a bias is added to."""
+    """Places that a bias is added to."""
     bias: list[float] = field(default_factory=list)
-    """Of each place in `biased`."""
+    """The bias of each place in `biased`."""
     restricted: list[int] = field(default_factory=list)
     """Rows in which only the places in `allowed` are possible."""
     allowed: list[int] = field(default_factory=list)
+    """The possible places of the rows in `restricted`."""
+    """The possible places of the rows in `restricted`."""
     banned: list[int] = field(default_factory=list)
+    """Places that must not be drawn."""
+    """Places that must not be drawn."""
     seen: list[int] = field(default_factory=list)
     """Places of tokens in the text so far, each once."""
     repetition: list[float] = field(default_factory=list)
-    """What divides positive logits and multiplies negative ones, of each place in `seen`."""
+    """Repetition penalty of each place in `seen`: it divides positive logits and multiplies negative ones."""
     less: list[float] = field(default_factory=list)
-    """What is subtracted then, of each place in `seen`."""
+    """Presence and frequency penalty of each place in `seen`, subtracted after the repetition penalty."""
 
     def add(self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """List what the parameters of a row ask for.
+        """List the changes that the parameters of one row ask for.
 
         Raises:
             TokenOutOfRange: an id is outside the vocabulary.
@@ -55,7 +61,7 @@ class Edits:
         self._penalise(row, params, prompt, output)
 
     def _penalise(self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Repetition over prompt and output (CTRL, arXiv 1909.05858), then presence and frequency over the output."""
+        """List penalties: repetition counts prompt and output (CTRL, arXiv 1909.05858), the others count the output."""
         repeated = params.repetition_penalty != 1.0
         if not (repeated or params.presence_penalty or params.frequency_penalty):
             return
@@ -72,9 +78,9 @@ class Edits:
         return [row * self.vocab_size + token for token in ids]
 
     def apply(self, scores: Tensor) -> None:
-        """Change logits [R, V], contiguous, in place."""
+        """Apply the changes in place to logits [R, V], which must be contiguous."""
         places = (self.biased, self.restricted, self.allowed, self.banned, self.seen)
-        biased, restricted, allowed, banned, seen, bias, repetition, less = moved(
+        biased, restricted, allowed, banned, seen, bias, repetition, less = to_device(
             scores.device,
             *(torch.tensor(each, dtype=torch.int64) for each in places),
             *(torch.tensor(each, dtype=torch.float64) for each in (self.bias, self.repetition, self.less)),

@@ -1,18 +1,18 @@
-"""How many tokens to draft: what a round is worth, the estimate of α, and the controllers that choose γ.
+"""How many tokens to draft: the speed-up of a round, the estimate of α, and the controllers that choose γ.
 
-The unit of time is one decode step of the target: c = a draft step, r = the network round trip, β = one more verified
-token.
+α is the chance that a draft token is accepted. Times are in decode steps of the target: c is the time of a draft step,
+r that of the network round trip, and β that of one more verified token.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-Source = float | Callable[[], float]
-"""A cost, or where to read it."""
+Cost = float | Callable[[], float]
+"""A time in decode steps of the target, or a function that reads the present one."""
 
 _MARGIN = 0.02
-"""Relative gain in predicted speed-up worth a change of γ."""
+"""Least relative gain in predicted speed-up that makes the controller change γ."""
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -23,22 +23,22 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
 
 def speedup(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.0) -> float:
-    """Tokens per target step against plain decoding: S = E / (1 + r + γ(c + β)); γ = 0 asks nobody and is 1."""
+    """Tokens per target step against plain decoding: S = E / (1 + r + γ(c + β)); γ = 0 asks no drafter and gives 1."""
     if gamma == 0:
         return 1.0
     return expected_tokens(alpha, gamma) / (1.0 + r + gamma * (c + beta))
 
 
 def best_gamma(alpha: float, c: float, r: float = 0.0, beta: float = 0.0, limit: int = 16) -> int:
-    """The γ in 0..limit of the greatest speed-up, the least of several."""
+    """The γ in 0..limit with the greatest speed-up, the smallest one of a tie."""
     return max(range(limit + 1), key=lambda gamma: speedup(alpha, gamma, c, r, beta))
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceEstimate:
-    """α as accepted / (accepted + rejections), with a prior, forgetting old rounds.
+    """α as accepted / (accepted + rejected), with a prior, and with less weight for older rounds.
 
-    Tokens after the first rejection were never judged, so accepted / drafted would be biased low.
+    Tokens after the first rejection are never judged, so accepted / drafted would be too low.
     """
 
     prior: float = 0.7
@@ -46,9 +46,11 @@ class AcceptanceEstimate:
     weight: float = 4.0
     """How many judged tokens the prior counts for."""
     decay: float = 0.98
-    """What each round leaves of the evidence before it."""
+    """Factor on the earlier counts in each new round."""
     accepted: float = 0.0
+    """Accepted tokens, older rounds weighted less."""
     rejected: float = 0.0
+    """Rejected tokens, older rounds weighted less."""
 
     @property
     def alpha(self) -> float:
@@ -56,7 +58,7 @@ class AcceptanceEstimate:
         return (self.accepted + self.weight * self.prior) / (self.accepted + self.rejected + self.weight)
 
     def observed(self, drafted: int, accepted: int) -> "AcceptanceEstimate":
-        """The estimate after one more round; a round without drafts only forgets."""
+        """The estimate after one more round; a round without drafts only lowers the weight of earlier ones."""
         rejections = 1 if accepted < drafted else 0
         return replace(
             self,
@@ -86,18 +88,18 @@ class FixedGamma:
         return self.value
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Nothing to learn."""
+        """Do nothing: γ is fixed."""
 
 
 class OptimalGamma:
-    """The γ of the greatest predicted speed-up at the α seen and the costs of now.
+    """The γ of the greatest predicted speed-up, by the estimated α and the present costs.
 
-    It moves only for a gain worth having, so that noise in α does not make γ flutter. At γ = 0 the evidence fades
-    towards the prior, so a session that stopped drafting tries again later.
+    It changes γ only for a gain of at least 2%, so that noise in α does not make γ oscillate. At γ = 0 the estimate
+    returns to the prior with time, so a session that stopped drafting tries again later.
     """
 
     def __init__(
-        self, c: Source, r: Source, beta: Source, limit: int, estimate: AcceptanceEstimate = AcceptanceEstimate()
+        self, c: Cost, r: Cost, beta: Cost, limit: int, estimate: AcceptanceEstimate = AcceptanceEstimate()
     ) -> None:
         self._costs = (c, r, beta)
         self._limit = limit
@@ -124,5 +126,5 @@ class OptimalGamma:
         return speedup(self.estimate.alpha, gamma, c, r, beta)
 
 
-def _read(source: Source) -> float:
-    return source() if callable(source) else source
+def _read(cost: Cost) -> float:
+    return cost() if callable(cost) else cost

@@ -10,7 +10,7 @@ from specdec.errors import InternalError
 from specdec.rules.draft import Draft
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
-from specdec.rules.transfer import moved
+from specdec.rules.transfer import to_device
 
 
 def lenient_greedy(
@@ -21,18 +21,21 @@ def lenient_greedy(
     drafts: Sequence[Draft],
     lenience: Sequence[float],
 ) -> Tensor:
-    """p [R, V], with the one-hot of a row at temperature 0 moved to the draft token x after it iff p(x) ≥ ℓ·max p.
+    """Make p [R, V] accept near-best drafts: a row at temperature 0 becomes the one-hot of its draft token x iff
+    p₁(x) ≥ ℓ·max p₁, where p₁ is made by the same parameters at temperature 1.
 
-    That p is the one before the one-hot: the same parameters at temperature 1. Only rows of ℓ < 1 are looked at, so
-    ℓ = 1 leaves every tie where it was. `verify` then accepts x, and emits the argmax after a rejection, as ever.
+    `verify` then accepts x, and emits the argmax after a rejection. Rows with ℓ = 1 are not changed, not even in a tie.
 
     Args:
-        p: what `probabilities` made of `logits`; it is left as it is.
-        logits: [R, V], for each draft its γ + 1 rows, one draft after the other.
-        params: of each row.
-        histories: of each row.
-        drafts: [B]
+        p: what `probabilities` made of `logits`; it is not changed.
+        logits: [R, V], γ + 1 rows of each draft, one draft after the other.
+        params: sampling parameters of each row.
+        histories: tokens before each row.
+        drafts: of any lengths [B].
         lenience: ℓ in (0, 1] of each draft [B].
+
+    Raises:
+        InternalError: the rows of p and of the logits do not fit the drafts.
     """
     if not len(p) == len(logits) == sum(len(draft.tokens) + 1 for draft in drafts):
         raise InternalError(f"{len(p)} rows of p and {len(logits)} of logits do not fit the drafts")
@@ -46,7 +49,7 @@ def lenient_greedy(
     rows, tokens, ells = (list(column) for column in zip(*asked, strict=True))
     warm = [replace(params[row], temperature=1.0) for row in rows]
     ids, least = torch.tensor(tokens)[:, None], torch.tensor(ells, dtype=torch.float64)[:, None]
-    own, x, ell = moved(p.device, torch.tensor(rows), ids, least)
+    own, x, ell = to_device(p.device, torch.tensor(rows), ids, least)
     law = probabilities(logits[own], warm, [histories[row] for row in rows])
     near = law.gather(1, x) >= ell.to(law.dtype) * law.amax(1, keepdim=True)
     lenient = p.clone()
@@ -55,6 +58,6 @@ def lenient_greedy(
 
 
 def _rows(drafts: Sequence[Draft], lenience: Sequence[float]) -> list[tuple[int, int | None, float]]:
-    """Of each row of p: its number, the draft token after it, if any, and its ℓ."""
+    """For each row of p its number, the draft token drawn from it (None behind the last) and its ℓ."""
     after = [(token, ell) for draft, ell in zip(drafts, lenience, strict=True) for token in (*draft.tokens, None)]
     return [(row, token, ell) for row, (token, ell) in enumerate(after)]

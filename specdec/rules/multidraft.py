@@ -1,8 +1,8 @@
 """Several drafts for one position: recursive rejection, with and without replacement, and agreement.
 
-Shapes: N positions, each with up to K siblings in the order of their draw, one q̂ of up to S ids that they share, V the
-vocabulary; float64. Past a position's own siblings `children` is -1, past a support q is 0. The recursion itself costs
-O(S) a sibling: outside q̂'s support p only ever changes by a factor.
+Shapes: N positions, each with up to K siblings in the order in which they were drawn, which share one q̂ of up to S
+ids; V is the vocabulary; float64. Past a position's own siblings `children` is -1, and past a support q is 0. Each
+sibling costs O(S), because outside the support of q̂ p only changes by a factor.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 NONE = -1
-"""No sibling: in `children` a place that is not taken, in `Choice.child` that all were rejected."""
+"""No sibling: padding in `children`; in `Choice.child` it means that all siblings were rejected."""
 
 
 class Siblings(StrEnum):
-    """How the children of a node were made; each has its own rule, and the rule of another is biased."""
+    """How the children of a node were made; each way has its own rule, and any other rule is biased."""
 
     WITH_REPLACEMENT = "with_replacement"
     """Independent draws from q̂."""
@@ -29,12 +29,12 @@ class Siblings(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """What recursive rejection makes of each position's siblings."""
+    """The result of recursive rejection at each position."""
 
     child: Tensor
-    """int64 [N], place of the sibling that is kept, NONE when all were rejected."""
+    """Index of the sibling that is kept, int64 [N]; NONE when all were rejected."""
     left: Tensor
-    """[N, V], not normalised: what the token is drawn from where all were rejected."""
+    """Law of the token where all siblings were rejected [N, V], not normalised."""
 
 
 def with_replacement(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor) -> Choice:
@@ -62,10 +62,10 @@ def without_replacement(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: 
 
 
 def agreement(drawn: Tensor, children: Tensor) -> Tensor:
-    """The place of the child that equals the target's own draw, int64 [N], NONE when none does; exact for any children.
+    """Index of the child that equals the target's own draw, int64 [N], NONE when none does; exact for any children.
 
     Args:
-        drawn: y ~ p, int64 [N]; it is what is committed either way.
+        drawn: y ~ p, int64 [N]; it is committed in either case.
         children: proposed tokens, int64 [N, K].
     """
     nobody = torch.ones_like(drawn, dtype=torch.bool)[:, None]
@@ -76,7 +76,7 @@ def agreement(drawn: Tensor, children: Tensor) -> Tensor:
 def _recursive(
     p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor, successor: Callable[[Tensor, Tensor], Tensor]
 ) -> Choice:
-    """Recursive rejection with pⱼ kept as left / mass, so that nothing is divided by what may be 0."""
+    """Recursive rejection, with pⱼ stored as left / mass so that nothing is divided by a number that may be 0."""
     held = q > 0
     beyond = p.masked_fill(torch.zeros_like(p).scatter_add_(1, ids, held.to(p.dtype)) > 0, 0.0)
     left, mass, outside = p.gather(1, ids) * held, torch.ones_like(p[:, 0]), beyond.sum(1)
@@ -95,7 +95,7 @@ def _recursive(
 
 
 def _without(q: Tensor, drawn: Tensor) -> Tensor:
-    """q without the drawn ids, renormalised; as it is where nothing was drawn or nothing would be left."""
+    """q without the drawn ids, renormalised; rows where nothing was drawn or nothing would be left do not change."""
     rest = q.masked_fill(drawn, 0.0)
     total = rest.sum(1, keepdim=True)
     return torch.where(drawn.any(1, keepdim=True) & (total > 0.0), rest / total, q)

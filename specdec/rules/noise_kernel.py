@@ -1,7 +1,7 @@
-"""Coupled mode's race in one kernel: the noise of every id is made, compared and forgotten in registers. Needs Triton.
+"""The exponential race of coupled mode in one Triton kernel: the noise of every id stays in registers.
 
-Philox is Triton's own and gives the bits of `specdec.rules.rng`; the logarithm may round otherwise, which costs an
-agreement once in a very long while and exactness never.
+Triton's Philox gives the same bits as `specdec.rules.rng`. Its logarithm may round differently from the host's, so very
+rarely a draft that the host would have kept is rejected; the draws stay exact.
 """
 
 import torch
@@ -12,18 +12,19 @@ from torch import Tensor
 from specdec.rules.rng import Lane
 
 _BLOCK = 1024
-"""Ids that one program races."""
+"""Number of ids that one program compares."""
 
 
 def race(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
-    """The winner of each row's race, int64 [N]; see `specdec.rules.coupling.race`."""
+    """The winner of each row's race, int64 [N]; arguments as of `specdec.rules.coupling.race_on_device`."""
     p, words = p.contiguous(), words.contiguous()
     rows, width = p.shape
     blocks = triton.cdiv(width, _BLOCK)
     arrivals = torch.empty(rows, blocks, dtype=torch.float64, device=p.device)
     columns = torch.empty(rows, blocks, dtype=torch.int64, device=p.device)
-    launch = _heats[(rows, blocks)]
-    options = {"LANE": int(Lane.COUPLING), "BLOCK": _BLOCK, "enable_fp_fusion": False}  # rounds as the host does
+    launch = _block_winners[(rows, blocks)]
+    # A fused operation would round differently from the host's.
+    options = {"LANE": int(Lane.COUPLING), "BLOCK": _BLOCK, "enable_fp_fusion": False}
     with torch.cuda.device_of(p):
         launch(p, ids, words, arrivals, columns, rows, width, *ids.stride(), **options)
     winner = columns.gather(1, arrivals.argmin(1, keepdim=True))
@@ -40,7 +41,7 @@ def uniforms(seed: tl.tensor, position: tl.tensor, ids: tl.tensor, LANE: tl.cons
 
 
 @triton.jit
-def _heats(  # noqa: PLR0913 - what a kernel works on it has to be handed
+def _block_winners(  # noqa: PLR0913 - a kernel takes every tensor as an argument
     p: tl.tensor,
     ids: tl.tensor,
     words: tl.tensor,
@@ -53,16 +54,16 @@ def _heats(  # noqa: PLR0913 - what a kernel works on it has to be handed
     LANE: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> None:
-    """The winner among one block of one row's ids: its arrival and its column."""
+    """The winner among one block of one row's ids: store its arrival time and its column."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     mass = tl.load(p + row * width + column, mask=column < width, other=0.0).to(tl.float64)
     arrival = tl.full((BLOCK,), float("inf"), tl.float64)
-    if tl.max(mass, axis=0) > 0.0:  # most blocks of a filtered or greedy row have no runner
+    if tl.max(mass, axis=0) > 0.0:  # most blocks of a filtered or greedy row have no possible id
         seed = tl.load(words + row) | (tl.load(words + rows + row) << 32)
         position = tl.load(words + 2 * rows + row)
-        runner = tl.load(ids + row * ids_row + column * ids_column, mask=column < width, other=0)
-        noise = -tl.log(uniforms(seed, position, runner, LANE))
+        token = tl.load(ids + row * ids_row + column * ids_column, mask=column < width, other=0)
+        noise = -tl.log(uniforms(seed, position, token, LANE))
         arrival = tl.where(mass > 0.0, noise / tl.where(mass > 0.0, mass, 1.0), arrival)
     best, place = tl.min(arrival, axis=0, return_indices=True)
     out = row * tl.num_programs(1) + block

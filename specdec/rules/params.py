@@ -1,4 +1,4 @@
-"""What a request may ask of sampling and speculation: frozen values, validated where they are made."""
+"""The sampling and speculation parameters of a request: frozen values, validated where they are made."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -9,8 +9,9 @@ from types import MappingProxyType
 from specdec.errors import FieldInvalid
 
 MAX_SEED = 2**63 - 1
+"""Largest seed, so that it fits a signed 64-bit integer."""
 MAX_LOGPROBS = 20
-"""Most of the likeliest tokens that are reported beside each committed one."""
+"""Largest number of likely tokens that are reported with each committed one."""
 
 
 class Mode(StrEnum):
@@ -32,12 +33,12 @@ class Origin(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a generation ended, in OpenAI's words."""
+    """Why a generation ended, named as in OpenAI's API."""
 
     STOP = "stop"
-    """An end token or a stop string."""
+    """It reached an end token or a stop string."""
     LENGTH = "length"
-    """The token limit or the end of the context."""
+    """It reached the token limit or the end of the context."""
 
 
 def _within(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:
@@ -49,18 +50,18 @@ def _within(name: str, value: float, low: float, high: float, open_low: bool = F
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a distribution is made from logits; the same value serves target, drafter and plain decoding.
+    """How a distribution is made from logits; target, drafter and plain decoding use the same value.
 
     Raises:
         FieldInvalid: a field is out of range or not a number.
     """
 
     temperature: float = 1.0
-    """0 is greedy."""
+    """Divides the logits; 0 is greedy decoding."""
     top_p: float = 1.0
-    """Nucleus mass; 1 is off."""
+    """Probability mass of the nucleus; 1 is off."""
     top_k: int = 0
-    """Most likely tokens kept; 0 is off."""
+    """How many of the most likely tokens are kept; 0 is off."""
     min_p: float = 0.0
     """Least probability relative to the most likely token; 0 is off."""
     seed: int = 0
@@ -68,17 +69,17 @@ class SamplingParams:
     presence_penalty: float = 0.0
     """Subtracted once from the logit of each token in the output."""
     frequency_penalty: float = 0.0
-    """Subtracted per occurrence in the output."""
+    """Subtracted from the logit of each token for each time it occurs in the output."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens in prompt and output; 1 is off."""
     logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Added to logits first."""
+    """Bias of token ids, added to their logits before everything else."""
     min_tokens: int = 0
     """`end_token_ids` are masked until the output has this many tokens."""
     end_token_ids: tuple[int, ...] = ()
     """The ids that `min_tokens` masks."""
     allowed_token_ids: tuple[int, ...] = ()
-    """The only ids that may be drawn; none is all."""
+    """The only ids that may be drawn; empty allows all."""
     banned_token_ids: tuple[int, ...] = ()
     """Ids that may not be drawn."""
 
@@ -98,7 +99,7 @@ class SamplingParams:
 
     @property
     def needs_history(self) -> bool:
-        """Whether the distribution depends on more than logits: penalties do, and so does `min_tokens`."""
+        """Whether the distribution depends on earlier tokens, as with penalties and `min_tokens`."""
         return (
             self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
@@ -108,7 +109,7 @@ class SamplingParams:
 
     @property
     def named_ids(self) -> Mapping[str, Collection[int]]:
-        """Every field that names token ids, with the ids; whether the vocabulary has them is for others to check."""
+        """The ids in every field that names token ids; they may lie outside the vocabulary."""
         return {
             "logit_bias": self.logit_bias.keys(),
             "end_token_ids": self.end_token_ids,
@@ -117,34 +118,39 @@ class SamplingParams:
         }
 
     def check_choice(self, vocab_size: int) -> None:
-        """Raise FieldInvalid when no id of the vocabulary may be drawn, be it only while `min_tokens` is in force."""
+        """Raise FieldInvalid when no id of the vocabulary may be drawn, even if only while `min_tokens` masks ids."""
         masked = {*self.banned_token_ids, *(self.end_token_ids if self.min_tokens else ())}
-        if not (set(self.allowed_token_ids) or set(range(vocab_size))) - masked:
+        if self.allowed_token_ids:
+            left = len(set(self.allowed_token_ids) - masked)
+        else:
+            left = vocab_size - sum(0 <= token < vocab_size for token in masked)
+        if not left:
             field = "allowed_token_ids" if self.allowed_token_ids else "banned_token_ids"
             raise FieldInvalid(f"{field} leaves no token that may be drawn", field)
 
 
 def check_logprobs(count: int | None) -> None:
-    """Raise FieldInvalid unless `count` most likely tokens may be reported; None is not to report anything."""
+    """Raise FieldInvalid unless `count` likely tokens may be reported; None reports no log probabilities."""
     _within("logprobs", count or 0, 0, MAX_LOGPROBS)
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What speculation may do for one request; `gamma` None lets the verifier choose.
+    """How one request is speculated on.
 
     Raises:
-        FieldInvalid: a field is out of range, or lenience is asked of a mode that is exact or nothing.
+        FieldInvalid: a field is out of range, or lenience is below 1 in another mode than rejection.
     """
 
     mode: Mode = Mode.REJECTION
     gamma: int | None = None
+    """Tokens to draft in each round; None lets the verifier choose."""
     lenience: float = 1.0
-    """ℓ: a draft is kept with probability min(1, p/(ℓ·q)). 1 is exact; less is lossy, and for rejection only."""
+    """ℓ: a draft is kept with probability min(1, p/(ℓ·q)). 1 is exact; less is lossy and for mode rejection only."""
 
     @property
     def lossy(self) -> bool:
-        """Whether the output may differ in distribution from the target's."""
+        """Whether the distribution of the output may differ from the target's."""
         return self.lenience < 1.0
 
     def __post_init__(self) -> None:

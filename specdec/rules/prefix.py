@@ -12,7 +12,7 @@ class PrefixHash:
         self._state = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8)
 
     def extended(self, tokens: Iterable[int]) -> "PrefixHash":
-        """The hash of this prefix followed by `tokens`; this one is left as it is."""
+        """The hash of this prefix followed by `tokens`; this object does not change."""
         longer = PrefixHash.__new__(PrefixHash)
         longer._state = self._state.copy()
         longer._state.update(array("q", tokens).tobytes())
@@ -20,7 +20,7 @@ class PrefixHash:
 
     @property
     def value(self) -> int:
-        """Unsigned 64-bit value, the same on every machine of one byte order."""
+        """The unsigned 64-bit value, equal on all machines with the same byte order."""
         return int.from_bytes(self._state.digest(), "little")
 
 

@@ -1,6 +1,6 @@
-"""Draft tokens and the very distribution each was drawn from: compress q first, then draw from what will be sent.
+"""Draft tokens and the distribution each was drawn from: q is compressed to q̂ first, then the token is drawn from q̂.
 
-The q̂ on the wire is the q̂ that was sampled, to the bit, because it is integers on both sides.
+Because q̂ consists of integers on both sides, the q̂ that is sent is exactly the q̂ that was sampled.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,14 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.rules.coupling import choose
-from specdec.rules.dense import Dense
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode
 from specdec.rules.rng import Lane, uniform
-from specdec.rules.transfer import fetched, moved
+from specdec.rules.transfer import to_device, to_host
 
 Proposal = tuple[list[int], list[SparseProbs]]
-Support = int | Dense
-"""How many ids q̂ has at most, or what all of q is rounded to."""
+"""A draft token for each row and, in a mode that sends one, the q̂ of each."""
 
 
 def propose(
@@ -28,44 +26,44 @@ def propose(
     q: Tensor,
     seeds: Sequence[int],
     positions: Sequence[int],
-    k: Support,
+    k: int,
     starts: Sequence[int] | None = None,
 ) -> Proposal:
-    """Draw one draft token per row of q [N, V].
+    """Draw one draft token for each row of q [N, V].
 
     Args:
-        mode: chooses the draft rule; coupled sends no distribution, so its list of them is empty.
+        mode: chooses the draft rule; mode coupled sends no distribution, so its list of them is empty.
         q: the drafter's distributions, after all sampling parameters.
-        seeds: of the sessions.
-        positions: absolute position of each token.
-        k: largest support of q̂, or the form of one that is not cut; in coupled mode, the number of candidates.
-        starts: committed length at which each row's chain of drafts began, needed in block mode: its verdicts look at
+        seeds: of the sessions [N].
+        positions: absolute position of each token [N].
+        k: largest support of q̂; in mode coupled the number of candidates.
+        starts: committed length at which each row's chain of drafts began [N], needed in mode block: its verdicts read
             drafts they do not commit, so the chain that replaces those must not be drawn from the same numbers.
 
     Raises:
-        FieldInvalid: the mode drafts nothing, or block mode got no `starts`.
+        FieldInvalid: the mode drafts nothing, or mode block got no `starts`.
         InternalError: q is not a batch of distributions.
     """
-    if q.is_cpu and q.dim() == 2 and not isinstance(k, Dense) and bool((q.amax(-1) == 1.0).all()):
+    if q.is_cpu and q.dim() == 2 and bool((q.amax(-1) == 1.0).all()):
         _check(mode, starts)
         return _certain(mode, q.argmax(-1))
-    return _read([_drawn(mode, q, seeds, positions, k, starts)], k)[0]
+    return _read([_drawn(mode, q, seeds, positions, k, starts)])[0]
 
 
 def propose_each(
-    modes: Sequence[Mode], q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: Support, starts: Sequence[int]
+    modes: Sequence[Mode], q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int]
 ) -> list[tuple[int, SparseProbs | None]]:
-    """`propose` where each row has a mode of its own; on another device than the host in one copy for all.
+    """`propose` with a mode for each row; q on a device costs one copy back to the host for all modes together.
 
     Returns:
-        Of each row its token and, in a mode that sends one, its q̂.
+        The token of each row and, in a mode that sends one, its q̂.
     """
     groups = {mode: [row for row, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
     calls = []
     for mode, rows in groups.items():
         some, at, began = ([of[row] for row in rows] for of in (seeds, positions, starts))
         calls.append((mode, _rows(q, rows), some, at, k, began))
-    made = [propose(*call) for call in calls] if q.is_cpu else _read([_drawn(*call) for call in calls], k)
+    made = [propose(*call) for call in calls] if q.is_cpu else _read([_drawn(*call) for call in calls])
     drafts: dict[int, tuple[int, SparseProbs | None]] = {}
     for rows, (tokens, probs) in zip(groups.values(), made, strict=True):
         sent: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
@@ -73,59 +71,13 @@ def propose_each(
     return [drafts[row] for row in range(len(modes))]
 
 
-def _check(mode: Mode, starts: Sequence[int] | None) -> None:
-    if mode is Mode.OFF:
-        raise FieldInvalid("mode off drafts nothing", "mode")
-    if mode is Mode.BLOCK and starts is None:
-        raise FieldInvalid("block mode needs the start of each chain", "starts")
-
-
-def _certain(mode: Mode, only: Tensor) -> Proposal:
-    """The proposal of one-hot rows, as at temperature 0: no number is needed to know it."""
-    sure = torch.tensor([MAX_WEIGHT])
-    return only.tolist(), [] if mode is Mode.COUPLED else [SparseProbs(each[None], sure) for each in only]
-
-
-def _drawn(
-    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: Support, starts: Sequence[int] | None
-) -> tuple[Tensor, ...]:
-    """The best probability of each row [N] and its token, int64 [N]; where q̂ is sent, its ids and weights [N, K].
-
-    It all lies where q does, and nothing has been looked at.
-    """
-    _check(mode, starts)
-    best, mass, ids = _head(q, k)
-    if mode is Mode.COUPLED:
-        return best, choose(mass, ids, seeds, positions)
-    weights = _weights(mass, k)
-    (u,) = moved(q.device, uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None))
-    return best, draw(ids, weights, u), ids, weights
-
-
-def _read(drawn: Sequence[tuple[Tensor, ...]], k: Support) -> list[Proposal]:
-    """What `_drawn` left on the device, by one copy."""
-    numbers, proposals = iter(fetched(*chain(*drawn))), []
-    for each in drawn:
-        best, tokens, *law = islice(numbers, len(each))
-        _check_best(best)
-        proposals.append((tokens.tolist(), _packed(law[0], law[1], k) if law else []))
-    return proposals
-
-
-def _rows(q: Tensor, rows: Sequence[int]) -> Tensor:
-    if len(rows) == len(q):
-        return q
-    (index,) = moved(q.device, torch.tensor(rows))
-    return q[index]
-
-
 def propose_siblings(
     siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, width: int
 ) -> tuple[list[list[int]], list[SparseProbs]]:
     """Draw up to `width` drafts for the one position behind each row of q [N, V], in the order of the draw.
 
-    Arguments as in `propose`. There are fewer without replacement than asked for when q̂ has no more ids;
-    deterministic ones are the likeliest tokens and have no distribution.
+    Without replacement there are fewer than `width` when q̂ has fewer ids; deterministic siblings are the likeliest
+    tokens and have no q̂. The other arguments are those of `propose`.
 
     Raises:
         InternalError: q is not a batch of distributions.
@@ -144,20 +96,22 @@ def propose_siblings(
             families[row].append(int(tokens[row]))
         if siblings is Siblings.WITHOUT_REPLACEMENT:
             left = left.masked_fill(ids == tokens[:, None], 0)
-    return families, _packed(ids, weights, k)
+    return families, _packed(ids, weights)
 
 
-def compress(q: Tensor, k: Support) -> list[SparseProbs]:
-    """q̂ of each row of q [N, V]: its k most likely ids, in id order, with integer weights in 1..65535.
+def compress(q: Tensor, k: int) -> list[SparseProbs]:
+    """The q̂ of each row of q [N, V]: its k most likely ids, in the order of ids, with integer weights in 1..65535.
 
-    The most likely id has weight 65535; what rounds to 0 is left out. A one-hot row gives one id. A dense form keeps
-    every id, with its probability in units of the form.
+    The most likely id has weight 65535; ids whose weight rounds to 0 are left out. A one-hot row gives one id.
+
+    Raises:
+        InternalError: q is not a batch of distributions.
     """
-    return _packed(*_quantised(q, k), k)
+    return _packed(*_quantised(q, k))
 
 
 def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
-    """An id per row, int64 [N], by the inverse CDF in integers: the first whose cumulative weight is over ⌊u·Σw⌋.
+    """Draw an id for each row, int64 [N], by the integer inverse CDF: the first whose cumulative weight is over ⌊u·Σw⌋.
 
     Args:
         ids: int64 [N, K].
@@ -170,36 +124,78 @@ def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
     return ids.gather(-1, (cumulative > target[:, None]).byte().argmax(-1, keepdim=True))[:, 0]
 
 
-def _packed(ids: Tensor, weights: Tensor, k: Support) -> list[SparseProbs]:
-    """Each row without its ids of weight 0."""
-    form = k if isinstance(k, Dense) else None
+def _check(mode: Mode, starts: Sequence[int] | None) -> None:
+    if mode is Mode.OFF:
+        raise FieldInvalid("mode off drafts nothing", "mode")
+    if mode is Mode.BLOCK and starts is None:
+        raise FieldInvalid("block mode needs the start of each chain", "starts")
+
+
+def _certain(mode: Mode, only: Tensor) -> Proposal:
+    """The proposal for one-hot rows, as at temperature 0, whose one possible token is given, int64 [N]."""
+    weight = torch.tensor([MAX_WEIGHT])
+    return only.tolist(), [] if mode is Mode.COUPLED else [SparseProbs(each[None], weight) for each in only]
+
+
+def _drawn(
+    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int] | None
+) -> tuple[Tensor, ...]:
+    """The best probability of each row [N] and its token, int64 [N]; where q̂ is sent, also its ids and weights [N, K].
+
+    All of it stays on the device of q, without a device sync.
+    """
+    _check(mode, starts)
+    best, mass, ids = _head(q, k)
+    if mode is Mode.COUPLED:
+        return best, choose(mass, ids, seeds, positions)
+    weights = _weights(mass)
+    (u,) = to_device(q.device, uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None))
+    return best, draw(ids, weights, u), ids, weights
+
+
+def _read(drawn: Sequence[tuple[Tensor, ...]]) -> list[Proposal]:
+    """What `_drawn` left on the device, copied to the host once for all."""
+    numbers, proposals = iter(to_host(*chain(*drawn))), []
+    for each in drawn:
+        best, tokens, *law = islice(numbers, len(each))
+        _check_best(best)
+        proposals.append((tokens.tolist(), _packed(*law) if law else []))
+    return proposals
+
+
+def _rows(q: Tensor, rows: Sequence[int]) -> Tensor:
+    if len(rows) == len(q):
+        return q
+    (index,) = to_device(q.device, torch.tensor(rows))
+    return q[index]
+
+
+def _packed(ids: Tensor, weights: Tensor) -> list[SparseProbs]:
+    """The q̂ of each row, without its ids of weight 0."""
     kept = weights > 0
     sizes = kept.sum(-1).tolist()
     rows = zip(torch.split(ids[kept], sizes), torch.split(weights[kept], sizes), strict=True)
-    return [SparseProbs(*row, form) for row in rows]
+    return [SparseProbs(*row) for row in rows]
 
 
-def _quantised(q: Tensor, k: Support) -> tuple[Tensor, Tensor]:
-    """The k most likely ids of each row, in id order, and their integer weights, both int64 [N, k], on the host."""
+def _quantised(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most likely ids of each row, in the order of ids, and their weights, both int64 [N, k] on the host."""
     best, mass, ids = _head(q, k)
-    best, ids, weights = fetched(best, ids, _weights(mass, k))
+    best, ids, weights = to_host(best, ids, _weights(mass))
     _check_best(best)
     return ids, weights
 
 
-def _weights(mass: Tensor, k: Support) -> Tensor:
+def _weights(mass: Tensor) -> Tensor:
     """Integer weights, int64 [N, k], of probabilities [N, k]."""
-    if isinstance(k, Dense):
-        rounded = mass.to(torch.float16 if k is Dense.FP16 else torch.float32)
-        return (rounded.double() * 2.0**k.bits).round().long()
     return (mass.double() / mass.amax(-1, keepdim=True) * MAX_WEIGHT).round().long()
 
 
-def _head(q: Tensor, k: Support) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row the best probability, float64 [N], and the k most likely ids and theirs in id order, [N, k]."""
-    if q.dim() != 2 or (not isinstance(k, Dense) and k < 1):
+def _head(q: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best probability of each row, float64 [N], and its k most likely: probabilities and ids, by id, [N, k]."""
+    if q.dim() != 2 or k < 1:
         raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
-    mass, ids = q.topk(q.shape[-1] if isinstance(k, Dense) else min(k, q.shape[-1]))
+    mass, ids = q.topk(min(k, q.shape[-1]))
     ids, order = ids.sort(-1)
     return mass.amax(-1).double(), mass.gather(-1, order), ids
 

@@ -1,6 +1,6 @@
 """Random numbers that are a pure function of (seed, position, purpose): Philox4x32-10, integers only, no state.
 
-Nothing is stored or advanced, so a retry, another batch-mate or another device gets the same bits.
+No state is stored or advanced, so a retry, another batch or another device gets the same bits.
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
@@ -23,7 +23,7 @@ _WORD = 0xFFFFFFFF
 
 
 class Lane(IntEnum):
-    """What a number is for: two purposes never share one, or the draws would depend on each other."""
+    """The purpose of a random number: two purposes never share one, else their draws would depend on each other."""
 
     DRAFT = 0
     """A draft token, from q̂."""
@@ -59,30 +59,31 @@ def uniform(
     seeds: Sequence[int],
     positions: Sequence[int],
     lane: Lane,
-    device: torch.device | str = "cpu",
     starts: Sequence[int] | None = None,
     indices: Sequence[int] | None = None,
 ) -> Tensor:
-    """float64 [N] in [0, 1), 53 random bits each.
+    """Uniform numbers in [0, 1) of 53 random bits each, float64 [N].
 
-    A few numbers are made on the host, where an operation on a handful costs least, and copied in one piece.
+    They are made on the host, where an operation on a few numbers costs least; `to_device` copies them.
 
     Args:
         seeds: 64-bit seeds.
         positions: absolute positions in their sequences, below 2^32.
-        lane: purpose.
-        device: where the result lies; the bits are the same everywhere.
-        starts: where the draft or round began, for rules that look at a position more than once; 0 when not given.
-        indices: which of several numbers of one position, below 2^32; 0 when not given.
+        lane: the purpose of the numbers.
+        starts: position at which the draft or round began, for rules that read a position in several rounds; None is 0.
+        indices: which of several numbers of one position, below 2^32; None is 0.
     """
     low, high, position, start = coordinates(seeds, positions, starts)
     index, purpose = (np.array(word, dtype=np.int64) for word in (indices or [0], [lane]))
     first, second, _, _ = philox((index, position, start, purpose), (low, high))
-    return torch.from_numpy(((first << 21) | (second >> 11)) * 2.0**-53).to(device)
+    return torch.from_numpy(((first << 21) | (second >> 11)) * 2.0**-53)
 
 
 def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Sequence[bool]) -> Tensor:
-    """For the last token of each round, float64 [N] in [0, 1): recovered ones and those from p alone never share."""
+    """The uniform of the last token of each round, in [0, 1), float64 [N].
+
+    Recovered tokens have a purpose of their own, so they share no number with tokens that are drawn from p alone.
+    """
     u = torch.empty(len(seeds), dtype=torch.float64)
     for lane, wanted in ((Lane.RESIDUAL, True), (Lane.BONUS, False)):
         rows = [row for row, drawn in enumerate(recovered) if drawn is wanted]
@@ -91,37 +92,37 @@ def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Seq
     return u
 
 
-def exponential(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
-    """float64 [M], e = -ln u(seed, position, id) with u in (0, 1): the shared noise of coupled mode, on the host.
+def exponential_on_host(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
+    """The shared noise of coupled mode, made on the host: e = -ln u(seed, position, id) with u in (0, 1), float64 [M].
 
     Args:
         seeds: 64-bit seeds [N].
         positions: absolute positions [N].
-        rows: int64 [M], which seed and position each element uses.
+        rows: int64 [M], the index of the seed and position that each element uses.
         ids: int64 [M], token ids.
     """
     words = coordinates(seeds, positions)[:, rows.numpy()]
     # NumPy's arithmetic is faster than PyTorch's on the host, at any size.
-    return _waiting(torch.from_numpy(_race(words, ids.numpy())))
+    return _exponential(torch.from_numpy(_race_bits(words, ids.numpy())))
 
 
-def exponential_there(words: Tensor, ids: Tensor) -> Tensor:
-    """The same on any device, float64 [N, K]; `specdec.rules.noise_kernel` does without so many operations.
+def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
+    """The same noise made on any device, float64 [N, K]; `specdec.rules.noise_kernel` needs fewer operations for it.
 
     Args:
-        words: `coordinates` of each row, int64 [4, N].
+        words: `coordinates` of the rows, int64 [4, N].
         ids: int64 [N, K].
     """
-    return _waiting(_race(words[:, :, None], ids))
+    return _exponential(_race_bits(words[:, :, None], ids))
 
 
-def _waiting(bits: Tensor) -> Tensor:
-    # 52 bits and a half: u is exact and can be neither 0 nor 1.
+def _exponential(bits: Tensor) -> Tensor:
+    # The half makes u, which is exact, neither 0 nor 1.
     return -torch.log((bits.double() + 0.5) * 2.0**-52)
 
 
-def _race(words: Word, ids: Word) -> Word:
-    """The 52 bits of each runner, in the shape of `ids`."""
+def _race_bits(words: Word, ids: Word) -> Word:
+    """52 random bits for each id, in the shape of `ids`."""
     low, high, position, start = words
     first, second, _, _ = philox((ids, position, start, start + Lane.COUPLING), (low, high))
     bits: Word = (first << 20) | (second >> 12)
@@ -129,7 +130,7 @@ def _race(words: Word, ids: Word) -> Word:
 
 
 def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Integers:
-    """Seeds as two key words, positions and starts as counter words: int64 [4, N]."""
+    """What keys the numbers, int64 [4, N]: the low and high word of each seed, its position and its start."""
     words = (
         [seed & _WORD for seed in seeds],
         [seed >> 32 & _WORD for seed in seeds],

@@ -1,8 +1,8 @@
-"""The one function from logits to a distribution, and the draw from it; target, drafter and plain decoding share both.
+"""The one function from logits to a distribution, and the draw from it, for target, drafter and plain decoding alike.
 
 Order: logit_bias, allowed and banned ids, min_tokens, repetition, presence and frequency penalties, temperature, top-k,
-top-p, min-p. Each filter sees the distribution the filters before it left. A filter keeps every token that ties with
-the last one it keeps, and always at least the most likely token.
+top-p, min-p. Each filter works on the distribution that the filters before it have left. A filter keeps every token
+that ties with the last one it keeps, and always at least the most likely token.
 """
 
 import math
@@ -13,33 +13,34 @@ import torch
 from torch import Tensor
 
 from specdec.errors import InternalError, NoDistribution
-from specdec.rules.edits import Edits
+from specdec.rules.edits import LogitEdits
 from specdec.rules.params import SamplingParams
-from specdec.rules.transfer import moved
+from specdec.rules.transfer import to_device
 
 _NUCLEUS_HEAD = 256
-"""Tokens looked at before a nucleus is worth sorting the whole vocabulary for."""
+"""Number of most likely tokens among which a nucleus is searched first, before more of the vocabulary is sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The tokens before a row: what penalties count."""
+    """The tokens before a row, which penalties count."""
 
     prompt: Sequence[int] = ()
+    """The tokens of the prompt."""
     output: Sequence[int] = ()
-    """Committed output, then the drafts in flight before this row."""
+    """The committed output, then the draft tokens before this row."""
 
 
 def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
-    """Turn logits [N, V] into distributions [N, V]; the logits are left as they are.
+    """Turn logits [N, V] into distributions [N, V]; the logits are not changed.
 
     Returns:
-        float32, or float64 for float64 logits. A row is the same whatever the other rows ask for. Temperature 0 is
-        one-hot on the argmax, the lowest id of several.
+        Distributions, float32, or float64 for float64 logits. No row depends on the parameters of another. Temperature
+        0 gives a one-hot row on the argmax, the lowest id of a tie.
 
     Raises:
-        NoDistribution: a row is NaN, infinite or masked throughout. On another device than the host nothing is asked:
-            there such a row is NaN, and whoever reads what is made of it raises.
+        NoDistribution: a row is NaN, infinite or masked everywhere. This is found on the host only; on a device such a
+            row becomes NaN, and whoever reads what is drawn from it raises.
         InternalError: the arguments differ in length.
         TokenOutOfRange: a history or a bias names an id outside V.
     """
@@ -56,20 +57,20 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
         return _softmax(scores - top, params)
     p = torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
     if not scores.is_cpu:
-        p[:, :1] += top - top  # nothing, or NaN in a row that has no distribution
+        p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
     if sampled:
-        (drawn,) = moved(scores.device, torch.tensor(sampled))
+        (drawn,) = to_device(scores.device, torch.tensor(sampled))
         p[drawn] = _softmax(scores[drawn] - top[drawn], [params[row] for row in sampled])
     return p
 
 
 def sample(p: Tensor, u: Tensor) -> Tensor:
-    """Draw an id per row, int64 [N], by the inverse CDF of p [N, V] at u [N]; p may be unnormalised.
+    """Draw an id for each row, int64 [N], by the inverse CDF of p [N, V] at u [N]; p may be unnormalised.
 
-    An id of zero probability is never drawn.
+    An id of probability 0 is never drawn.
     """
     cdf = p.double().cumsum(-1)
-    # Impossible ids can never be hit, wherever rounding puts the target.
+    # An impossible id is never drawn, however the target is rounded.
     cdf = cdf.masked_fill_(p <= 0, -1.0)
     total = cdf.amax(-1)
     below = torch.nextafter(total, torch.zeros_like(total))
@@ -78,11 +79,11 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
 
 
 def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
-    """Bias, masks and penalties; a copy when there are any."""
+    """The scores after bias, masks and penalties; a copy if there are any."""
     rows = [row for row, wanted in enumerate(params) if wanted.needs_history or _rules_out(wanted)]
     if not rows:
         return scores
-    edits = Edits(scores.shape[-1])
+    edits = LogitEdits(scores.shape[-1])
     for row in rows:
         edits.add(row, params[row], histories[row].prompt, histories[row].output)
     scores = scores.clone(memory_format=torch.contiguous_format)
@@ -95,16 +96,16 @@ def _rules_out(params: SamplingParams) -> bool:
 
 
 def _softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Temperature, filters and softmax; each row's best score is 0, so a tiny temperature cannot overflow."""
+    """Apply temperature, filters and softmax; each best score is 0, so a tiny temperature cannot overflow."""
     temperatures = [wanted.temperature for wanted in params]
     if any(temperature != 1.0 for temperature in temperatures):
-        (divisors,) = moved(scores.device, torch.tensor(temperatures, dtype=torch.float64))
+        (divisors,) = to_device(scores.device, torch.tensor(temperatures, dtype=torch.float64))
         scores = scores / divisors.to(scores.dtype).clamp_min_(torch.finfo(scores.dtype).tiny)[:, None]
     return _filtered(scores, params).softmax(-1)
 
 
 def _filtered(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Mask what top-k, top-p and min-p take out; each is a least score to keep, so ties stay together."""
+    """Mask what top-k, top-p and min-p leave out; each filter is a lowest score to keep, so ties stay together."""
     top_k = {row: wanted.top_k for row, wanted in enumerate(params) if 0 < wanted.top_k < scores.shape[-1]}
     top_p = {row: wanted.top_p for row, wanted in enumerate(params) if wanted.top_p < 1.0}
     # The best score is 0, so the threshold min_p · max p is ln min_p.
@@ -112,7 +113,7 @@ def _filtered(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     if not (top_k or top_p or min_p):
         return scores
     floor = torch.full_like(scores[:, :1], -math.inf)
-    k_rows, k, p_rows, p, m_rows, least = moved(scores.device, *_listed(top_k), *_listed(top_p), *_listed(min_p))
+    k_rows, k, p_rows, p, m_rows, least = to_device(scores.device, *_listed(top_k), *_listed(top_p), *_listed(min_p))
     if top_k:
         floor[k_rows] = _top_k_floor(_some(scores, k_rows), k.long(), max(top_k.values()))
     if top_p:
@@ -125,27 +126,26 @@ def _filtered(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def _listed(values: Mapping[int, float]) -> tuple[Tensor, Tensor]:
-    """Rows, int64 [n], and the value of each, float64 [n, 1]."""
-    return torch.tensor(list(values), dtype=torch.int64), torch.tensor(list(values.values()), dtype=torch.float64)[
-        :, None
-    ]
+    """The row numbers, int64 [n], and the value of each, float64 [n, 1]."""
+    rows, numbers = list(values), list(values.values())
+    return torch.tensor(rows, dtype=torch.int64), torch.tensor(numbers, dtype=torch.float64)[:, None]
 
 
 def _some(scores: Tensor, rows: Tensor) -> Tensor:
-    """Rows in ascending order; all of them cost nothing."""
+    """The given rows, which are ascending; all of them are returned without a copy."""
     return scores if len(rows) == len(scores) else scores[rows]
 
 
 def _top_k_floor(scores: Tensor, k: Tensor, most: int) -> Tensor:
-    """The k-th best score of each row, [n, 1], of k [n, 1] up to `most`."""
+    """The k-th best score of each row [n, 1], for k [n, 1] of at most `most`."""
     return scores.topk(most).values.gather(-1, k - 1)
 
 
 def _top_p_floor(scores: Tensor, top_p: Tensor, head: int = _NUCLEUS_HEAD) -> Tensor:
-    """The score, [n, 1], of the last of the most likely tokens whose mass first reaches top_p [n, 1].
+    """The score of the last token of each nucleus [n, 1]: the fewest likely tokens whose mass reaches top_p [n, 1].
 
-    On the host a nucleus that is longer than the head is looked for again. To ask elsewhere costs more: there the head
-    is the vocabulary.
+    On the host the `head` most likely tokens are searched first, and more of them when the nucleus is longer. On a
+    device it would take a device sync to know that, so the whole vocabulary is sorted at once.
     """
     head = min(head, scores.shape[-1]) if scores.is_cpu else scores.shape[-1]
     best = scores.topk(head).values if head < scores.shape[-1] else scores.sort(descending=True).values

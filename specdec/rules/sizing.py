@@ -1,11 +1,11 @@
-"""How many verifiers and drafters a wanted throughput takes, and whether drafting pays at all; a closed form.
+"""How many verifiers and drafters a throughput needs, and whether drafting is worth it, in closed form.
 
-With E tokens a round (specdec.rules.gamma), X tokens/s take L = X / E rounds/s. A verifier judges B_v sessions in t_v,
-a drafter drafts γ tokens for B_d sessions in γ·t_d, each kept busy to a share ρ:
+With E tokens a round (`specdec.rules.gamma`), X tokens/s need L = X / E rounds/s. A verifier judges B_v sessions in t_v
+and is busy for a share ρ_v of the time; a drafter drafts γ tokens for B_d sessions in γ·t_d and is busy for ρ_d:
 
     N_v = ⌈L·t_v / (B_v·ρ_v)⌉    N_d = ⌈L·γ·t_d / (B_d·ρ_d)⌉    N_d / N_v = γ·c·(B_v/B_d)·(ρ_v/ρ_d),  c = t_d/t_v
 
-α cancels in the ratio: it sizes both tiers, not one against the other.
+α is not in the ratio N_d / N_v: it changes the size of both tiers by the same factor.
 """
 
 import math
@@ -15,17 +15,17 @@ from specdec.rules.gamma import best_gamma, expected_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """What rounds cost here, measured or guessed. Seconds.
+class RoundCosts:
+    """The costs of rounds, measured or estimated; times are in seconds.
 
     Raises:
-        ValueError: a number that cannot be.
+        ValueError: a number is out of range.
     """
 
     alpha: float
-    """Chance that a draft token is accepted."""
+    """α: the chance that a draft token is accepted."""
     gamma: int
-    """Tokens a draft has."""
+    """γ: the number of tokens in a draft."""
     draft_step: float
     """t_d: one drafter step over a batch of `draft_batch` sessions."""
     verify_pass: float
@@ -33,9 +33,11 @@ class Costs:
     plain_pass: float
     """t_p: one target pass over as many sessions without drafts."""
     draft_batch: float
+    """B_d: sessions in one drafter step."""
     verify_batch: float
+    """B_v: sessions in one target pass."""
     round_trip: float = 0.0
-    """R: network and encoding, verifier to drafter and back."""
+    """R: time of network and encoding from verifier to drafter and back."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
@@ -48,29 +50,29 @@ class Costs:
 
     @property
     def c(self) -> float:
-        """A draft step in verify passes."""
+        """c: the time of a draft step in verify passes."""
         return self.draft_step / self.verify_pass
 
     @property
     def tokens_per_round(self) -> float:
-        """E."""
+        """E: the expected number of tokens that a round commits."""
         return expected_tokens(self.alpha, self.gamma)
 
     @property
     def speedup(self) -> float:
-        """Of one session against plain decoding: E·t_p / (t_v + γ·t_d + R); 1 without drafts."""
+        """Speed of one session relative to plain decoding: E·t_p / (t_v + γ·t_d + R); 1 without drafts."""
         if self.gamma == 0:
             return 1.0
         return self.tokens_per_round * self.plain_pass / self.round_seconds
 
     @property
     def round_seconds(self) -> float:
-        """One round of a session that waits for nobody: t_v + γ·t_d + R."""
+        """Time of one round of a session that never waits in a queue: t_v + γ·t_d + R."""
         return self.verify_pass + self.gamma * self.draft_step + self.round_trip
 
     @property
     def best_gamma(self) -> int:
-        """The γ of the greatest speed-up, if a verified token costs what it costs now."""
+        """The γ with the greatest speed-up, if each verified token costs as much as with the present γ."""
         beta = (self.verify_pass / self.plain_pass - 1.0) / self.gamma if self.gamma else 0.0
         step = self.plain_pass
         return best_gamma(self.alpha, self.draft_step / step, self.round_trip / step, max(beta, 0.0))
@@ -78,14 +80,14 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How full the tiers may be, and what drafting must bring."""
+    """How busy the tiers may be, and the speed-up that drafting must bring."""
 
     verify_busy: float = 0.8
-    """ρ_v."""
+    """ρ_v: share of the time that a verifier is busy."""
     draft_busy: float = 0.8
-    """ρ_d."""
+    """ρ_d: share of the time that a drafter is busy."""
     min_speedup: float = 1.0
-    """Drafting must do better than this, or else γ = 0."""
+    """The speed-up that drafting must exceed, else γ = 0."""
 
     def __post_init__(self) -> None:
         if not (0.0 < self.verify_busy <= 1.0 and 0.0 < self.draft_busy <= 1.0):
@@ -94,38 +96,43 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What a throughput takes."""
+    """What a throughput needs."""
 
     pays: bool
-    """Whether drafting does; when not, the counts are those of plain decoding."""
+    """Whether drafting is worth it; if not, the other numbers are those of plain decoding."""
     speedup: float
-    """What drafting would bring a session."""
+    """Speed-up of one session by drafting."""
     gamma: int
+    """Tokens of a draft; 0 for plain decoding."""
     tokens_per_round: float
+    """Expected number of tokens that a round commits."""
     rounds_per_second: float
+    """Rounds of all sessions together."""
     verifiers: int
+    """Number of verifiers, N_v."""
     drafters: int
+    """Number of drafters, N_d."""
     ratio: float
     """N_d / N_v before rounding."""
     sessions_per_verifier: int
-    """Sessions that keep one verifier's batches full: B_v·(t_v + γ·t_d + R) / t_v. Size KV for these, not for B_v."""
+    """Sessions that keep the batches of one verifier full: B_v·(t_v + γ·t_d + R) / t_v. Its KV memory must fit them."""
     plain_verifiers: int
-    """What plain decoding takes for the same throughput."""
+    """Number of verifiers that plain decoding needs for the same throughput."""
 
 
-def drafters_per_verifier(costs: Costs, policy: Policy) -> float:
+def drafters_per_verifier(costs: RoundCosts, policy: Policy) -> float:
     """N_d / N_v = γ·c·(B_v/B_d)·(ρ_v/ρ_d)."""
     batches = costs.verify_batch / costs.draft_batch
     return costs.gamma * costs.c * batches * policy.verify_busy / policy.draft_busy
 
 
-def pays(costs: Costs, policy: Policy) -> bool:
-    """Whether a session gains enough from drafts."""
+def pays(costs: RoundCosts, policy: Policy) -> bool:
+    """Whether the speed-up by drafting exceeds the least that the policy wants."""
     return costs.gamma > 0 and costs.speedup > policy.min_speedup
 
 
-def size(tokens_per_second: float, costs: Costs, policy: Policy) -> Sizing:
-    """Replicas of each tier for a throughput.
+def size(tokens_per_second: float, costs: RoundCosts, policy: Policy) -> Sizing:
+    """The replicas of each tier that a throughput needs.
 
     Raises:
         ValueError: the throughput is not positive.
@@ -154,7 +161,7 @@ def size(tokens_per_second: float, costs: Costs, policy: Policy) -> Sizing:
 
 
 _ROUNDING = 1e-9
-"""A count that is whole but for the last bits of a float is whole."""
+"""A count that is over a whole number by no more than this is rounded down, as an error of floats."""
 
 
 def _replicas(work: float, capacity: float) -> int:

@@ -1,17 +1,17 @@
-"""Small tensors between the host and another device, all in one piece: one copy there, one back.
+"""Copies of small tensors between the host and another device: all of them in one piece, one copy in each direction.
 
-Only the way back waits for the device. On the host both are nothing.
+Only the copy to the host waits for the device. When the tensors are used on the host, both functions do nothing.
 """
 
 import torch
 from torch import Tensor
 
 
-def moved(device: torch.device, *tensors: Tensor) -> list[Tensor]:
-    """Host tensors on the device, by one copy that nothing waits for.
+def to_device(device: torch.device, *tensors: Tensor) -> list[Tensor]:
+    """Copy host tensors to the device by one copy that nothing waits for.
 
     Args:
-        device: where to.
+        device: the device that the tensors are copied to.
         tensors: int64 or float64, of any shapes.
     """
     if device.type == "cpu":
@@ -22,8 +22,8 @@ def moved(device: torch.device, *tensors: Tensor) -> list[Tensor]:
     return _parts(words.to(device, non_blocking=True), tensors)
 
 
-def fetched(*tensors: Tensor) -> list[Tensor]:
-    """Tensors of one device, int64 or float64, on the host, by one copy; it waits until they are computed."""
+def to_host(*tensors: Tensor) -> list[Tensor]:
+    """Copy int64 or float64 tensors of one device to the host by one copy, which waits until they are computed."""
     if tensors[0].is_cpu:
         return list(tensors)
     return _parts(_words(tensors).cpu(), tensors)

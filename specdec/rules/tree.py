@@ -1,4 +1,4 @@
-"""The nouns of a tree round: a topology by parents, a draft laid over it, and the verdict that walks down it."""
+"""What a tree round is made of: a topology given by parents, a draft with a token for each node, and its verdict."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,12 +11,12 @@ from specdec.rules.draft import SparseProbs
 from specdec.rules.params import Origin
 
 ROOT = -1
-"""The parent of a first node: the last token of the context."""
+"""The parent of a first node, which stands for the last token of the context."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """n nodes, each after its parent; a node's siblings are in the order in which they were drawn.
+    """n nodes, each behind its parent; siblings are in the order in which they were drawn.
 
     Raises:
         FieldInvalid: a parent is not ROOT or an earlier node.
@@ -47,13 +47,13 @@ class Tree:
 
     @cached_property
     def trunk(self) -> int:
-        """Leading nodes that form a chain."""
+        """Number of leading nodes that form a chain."""
         forks = (node for node, parent in enumerate(self.parents) if parent != node - 1)
         return next(forks, len(self))
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Tokens between the context and each node: its position is the context's length plus this."""
+        """Number of tokens between the context and each node, so that position = length of the context + depth."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent == ROOT else depths[parent] + 1)
@@ -61,7 +61,7 @@ class Tree:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """The children of the root, then of each node: those of `node` are at `node + 1`."""
+        """The children of the root, then of each node: the children of `node` are at index `node + 1`."""
         children: list[list[int]] = [[] for _ in range(len(self) + 1)]
         for node, parent in enumerate(self.parents):
             children[parent + 1].append(node)
@@ -69,7 +69,7 @@ class Tree:
 
     @cached_property
     def ancestors(self) -> Tensor:
-        """bool [n, n]: row i is True at node i and at every node above it."""
+        """Which nodes each node descends from, bool [n, n]: row i is True at node i and at every node above it."""
         reach = torch.eye(len(self), dtype=torch.bool)
         for node, parent in enumerate(self.parents):
             if parent != ROOT:
@@ -77,20 +77,20 @@ class Tree:
         return reach
 
     def is_path(self, nodes: tuple[int, ...]) -> bool:
-        """Whether `nodes` lead down from a child of the root, each to a child of its own."""
+        """Whether `nodes` are a path: a child of the root first, then each node a child of the one before."""
         return all(
             0 <= node < len(self) and self.parents[node] == above
             for above, node in zip((ROOT, *nodes), nodes, strict=False)
         )
 
     def after(self, pending: int) -> "Tree":
-        """This tree hung under the last of a chain of `pending` tokens: what the target's pass sees."""
+        """This tree below a chain of `pending` tokens, as the target's pass computes it."""
         return Tree((*range(ROOT, pending - 1), *(parent + pending for parent in self.parents)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeDraft:
-    """A token for each node, and the q̂ that each set of siblings was drawn from.
+    """A token for each node, and the q̂ from which each set of siblings was drawn.
 
     Raises:
         FieldInvalid: tokens, distributions and nodes do not match in number.
@@ -98,8 +98,9 @@ class TreeDraft:
 
     tree: Tree = Tree()
     tokens: tuple[int, ...] = ()
+    """The token of each node [n]."""
     probs: tuple[SparseProbs | None, ...] = ()
-    """q̂ of the root's children, then of each node's; None where there are none. Empty for children not sampled."""
+    """q̂ of the root's children, then of each node's, None for a leaf [n + 1]; empty when children are not sampled."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.tree):
@@ -115,9 +116,9 @@ class TreeVerdict:
     path: tuple[int, ...]
     """Accepted nodes, from the root down."""
     tokens: tuple[int, ...]
-    """Those of the path, then the target's own: len(path) + 1."""
+    """The tokens of the path, then the target's own: len(path) + 1 tokens."""
     last: Origin
-    """Of the token the target adds: bonus when the path ends at a leaf, plain when there was no draft."""
+    """Origin of the token the target adds: bonus when the path ends at a leaf, plain when there was no draft."""
 
     @property
     def origins(self) -> tuple[Origin, ...]:

@@ -1,7 +1,7 @@
 """One round's verdicts on trees of drafts (SpecInfer, arXiv 2305.09781): walk down from the root while a child is kept.
 
-Every draw at absolute position t uses (seed, t, purpose, place among the siblings), so a verdict depends on nothing but
-its own rows, and a chain gets the very verdict of `specdec.rules.verification` in mode rejection.
+Every draw at absolute position t uses (seed, t, purpose, index among the siblings), so a verdict depends on nothing but
+its own rows of p, and a chain gets the same verdict as by `specdec.rules.verification` in mode rejection.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
+from specdec.rules.checks import check_masses, check_probs, masses
 from specdec.rules.coupling import choose
 from specdec.rules.draft import SparseProbs
-from specdec.rules.layout import check_masses, check_probs, masses, supports
 from specdec.rules.multidraft import NONE, Choice, Siblings, agreement, with_replacement, without_replacement
+from specdec.rules.padding import NO_PROBS, supports
 from specdec.rules.params import Origin
 from specdec.rules.rng import Lane, final_uniform, uniform
 from specdec.rules.sampling import sample
@@ -29,14 +30,14 @@ def verify_tree(
     At temperature 0 the walk is greedy: when siblings differ, it keeps the longest path of argmaxes.
 
     Args:
-        siblings: how the children were made, which decides the rule.
-        p: target distributions [R, V], floating: for each draft that of the root, then of each of its n nodes.
-        drafts: of any shapes.
+        siblings: how the children were made, which chooses the rule.
+        p: target distributions [R, V], floating: for each draft the one after the root, then after each of its n nodes.
+        drafts: trees of any topology [B].
         seeds: of the sessions [B].
-        positions: absolute position of the root's children, which is the committed length [B].
+        positions: absolute position of the children of each root, which is the committed length [B].
 
     Raises:
-        FieldInvalid, TokenOutOfRange: as `check_trees`.
+        FieldInvalid, TokenOutOfRange: a draft is refused by `check_trees`.
         InternalError: shapes disagree, or a row of p is not a distribution.
     """
     if not len(drafts) == len(seeds) == len(positions):
@@ -55,12 +56,12 @@ def verify_tree(
 
 
 def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int) -> None:
-    """Refuse what no drafter of this protocol sends; run it on a draft as it arrives to keep a bad one out of a batch.
+    """Refuse trees that are malformed. Called on a draft when it arrives, it keeps a bad one out of a batch.
 
     Raises:
         TokenOutOfRange: a token is not in the vocabulary.
-        FieldInvalid: sampled children have no q̂, or one that is malformed or lacks a child; a token is among siblings
-            twice that were not sampled with replacement.
+        FieldInvalid: sampled children have no q̂, or one that is malformed or lacks a child; or siblings that were not
+            sampled with replacement share a token.
     """
     for draft in drafts:
         if not all(0 <= token < vocab_size for token in draft.tokens):
@@ -74,14 +75,14 @@ def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int
 def walk(
     siblings: Siblings, p: Tensor, mass: Tensor, drafts: Sequence[TreeDraft], u: Tensor
 ) -> tuple[list[tuple[int, ...]], Tensor]:
-    """Recursive rejection at each node on the way down: the paths, and what each last token is drawn from [B, V].
+    """Recursive rejection at each node on the way down: the paths, and the law of each last token [B, V].
 
     Args:
         siblings: sampled with or without replacement.
         p: target distributions [R, V] as in `verify_tree`.
         mass: Σp of each row, float64 [R].
-        drafts: [B]
-        u: uniforms in [0, 1) by depth and place among the siblings [B, D, K]; D is one more than the deepest draft's.
+        drafts: trees [B].
+        u: uniforms in [0, 1) by depth and index among the siblings [B, D, K]; D is one more than the deepest draft.
     """
     paths: list[tuple[int, ...]] = [()] * len(drafts)
     law = mass.new_empty(len(drafts), p.shape[1])
@@ -91,8 +92,8 @@ def walk(
             break
         nodes = [_end(paths[b]) for b in going]
         rows = _rows(drafts, going, nodes)
-        here = p[rows].double() / mass[rows, None]
-        choice = _choose(siblings, here, [drafts[b] for b in going], nodes, level[going])
+        after = p[rows].double() / mass[rows, None]
+        choice = _choose(siblings, after, [drafts[b] for b in going], nodes, level[going])
         law[going] = choice.left
         going = _descend(drafts, paths, going, choice.child)
     return paths, law
@@ -101,10 +102,10 @@ def walk(
 def _agreed(
     p: Tensor, drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]
 ) -> tuple[list[tuple[int, ...]], Tensor]:
-    """The target's own draws, for as long as some child agrees: the paths, and each last draw, int64 [B].
+    """The target's own draws, as long as a child agrees with them: the paths, and each last draw, int64 [B].
 
-    The draws are those of `specdec.rules.coupling`, so the output is a function of (seed, target) whatever the tree,
-    and the same as that of modes coupled and off.
+    The draws are those of `specdec.rules.coupling`, so the output is a function of (seed, target) for any tree, and
+    the same as in modes coupled and off.
     """
     paths: list[tuple[int, ...]] = [()] * len(drafts)
     final = torch.zeros(len(drafts), dtype=torch.int64, device=p.device)
@@ -113,8 +114,8 @@ def _agreed(
     while going:
         nodes = [_end(paths[b]) for b in going]
         at = [positions[b] + len(paths[b]) for b in going]
-        here = p[_rows(drafts, going, nodes)]
-        final[going] = choose(here, ids.expand_as(here), [seeds[b] for b in going], at)
+        after = p[_rows(drafts, going, nodes)]
+        final[going] = choose(after, ids.expand_as(after), [seeds[b] for b in going], at)
         children = _children([drafts[b] for b in going], nodes, p.device)
         going = _descend(drafts, paths, going, agreement(final[going], children))
     return paths, final
@@ -123,7 +124,7 @@ def _agreed(
 def _descend(
     drafts: Sequence[TreeDraft], paths: list[tuple[int, ...]], going: Sequence[int], places: Tensor
 ) -> list[int]:
-    """Lengthen the paths of the drafts of which a child is kept; those drafts."""
+    """Extend the paths of the drafts of which a child is kept; returns the indices of those drafts."""
     kept = [(b, place) for b, place in zip(going, places.tolist(), strict=True) if place != NONE]
     for b, place in kept:
         paths[b] += (drafts[b].tree.children[_end(paths[b]) + 1][place],)
@@ -131,10 +132,9 @@ def _descend(
 
 
 def _choose(siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], nodes: Sequence[int], u: Tensor) -> Choice:
-    """The rule at one node of each draft; a leaf has no siblings to choose from."""
-    none = SparseProbs(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    """Apply the rule at one node of each draft; a leaf has no siblings to choose from."""
     laws = [draft.probs[node + 1] if draft.probs else None for draft, node in zip(drafts, nodes, strict=True)]
-    ids, q = supports([law or none for law in laws], p.device)
+    ids, q = supports([law or NO_PROBS for law in laws], p.device)
     rule = with_replacement if siblings is Siblings.WITH_REPLACEMENT else without_replacement
     return rule(p, ids, q, _children(drafts, nodes, p.device), u)
 
@@ -149,7 +149,7 @@ def _children(drafts: Sequence[TreeDraft], nodes: Sequence[int], device: torch.d
 
 
 def _rows(drafts: Sequence[TreeDraft], going: Sequence[int], nodes: Sequence[int]) -> list[int]:
-    """Row of p of one node of each draft that goes on."""
+    """Row of p of one node of each draft in `going`."""
     ends = list(accumulate(len(draft.tree) + 1 for draft in drafts))
     return [ends[b] - len(drafts[b].tree) + node for b, node in zip(going, nodes, strict=True)]
 
@@ -159,7 +159,7 @@ def _end(path: tuple[int, ...]) -> int:
 
 
 def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """Uniforms by depth and place among the siblings [B, D, K]; no position is judged in more than one round."""
+    """Uniforms by depth and index among the siblings [B, D, K]; no position is judged in more than one round."""
     deep = 1 + max((depth + 1 for draft in drafts for depth in draft.tree.depths), default=0)
     wide = max(len(family) for draft in drafts for family in draft.tree.children)
     keys = list(product(range(len(drafts)), range(deep), range(wide)))
@@ -175,7 +175,7 @@ def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: 
 def _final_noise(
     drafts: Sequence[TreeDraft], paths: Sequence[tuple[int, ...]], seeds: Sequence[int], positions: Sequence[int]
 ) -> Tensor:
-    """Uniforms for the last tokens [B]: one purpose where siblings were rejected, another behind a leaf."""
+    """The uniform of each last token [B]; its purpose differs between rejected siblings and the end of a path."""
     at = [position + len(path) for position, path in zip(positions, paths, strict=True)]
     return final_uniform(seeds, at, [not _is_leaf(draft, path) for draft, path in zip(drafts, paths, strict=True)])
 

@@ -1,6 +1,6 @@
-"""One round's verdicts: what the target makes of a ragged batch of drafts, by the mode's rule.
+"""One round's verdicts: what the target makes of a ragged batch of drafts, by the rule of the mode.
 
-Every draw at absolute position t uses (seed, t, purpose), so a verdict depends on nothing but its own rows.
+Every draw at absolute position t uses (seed, t, purpose), so a verdict depends on nothing but its own rows of p.
 """
 
 from collections.abc import Sequence
@@ -9,21 +9,22 @@ from itertools import accumulate, chain, islice
 import torch
 from torch import Tensor
 
-from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
-from specdec.rules.acceptance import judged
-from specdec.rules.coupling import agreed, coupled
+from specdec.errors import FieldInvalid, InternalError
+from specdec.rules.acceptance import judge
+from specdec.rules.checks import check_drafts, check_masses, masses
+from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, Verdict
-from specdec.rules.layout import check_masses, check_probs, masses
+from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, pad_drafts, pad_races
 from specdec.rules.params import Mode
 from specdec.rules.rng import Lane, final_uniform, uniform
 from specdec.rules.sampling import sample
-from specdec.rules.transfer import fetched, moved
-from specdec.rules.window import Batch, Races, Window, races, window
+from specdec.rules.transfer import to_device, to_host
 
 _RACED = (Mode.COUPLED, Mode.OFF)
+"""Modes whose tokens are the winners of exponential races."""
 
 Committed = list[tuple[int, ...]]
-"""The tokens of each verdict."""
+"""The tokens that each verdict commits."""
 
 
 def verify(
@@ -37,20 +38,21 @@ def verify(
     """Judge a batch of drafts; an empty draft gets one plain token.
 
     Args:
-        mode: the rule. Off takes empty drafts only, and draws as coupled does: one seed, the same tokens.
-        p: target distributions [R, V], floating: for each draft its γ + 1 rows, one draft after the other.
-        drafts: of any lengths.
+        mode: the rule. Mode off takes empty drafts only and draws as coupled does, so one seed gives the same tokens.
+        p: target distributions [R, V], floating: γ + 1 rows of each draft, one draft after the other.
+        drafts: of any lengths [B].
         seeds: of the sessions [B].
         positions: absolute position of each first drafted token, which is the committed length [B].
-        lenience: ℓ in (0, 1] of each draft [B], for mode rejection; None is 1, exact. Rows of temperature 0 take theirs
-            from `specdec.rules.lenience` before.
+        lenience: ℓ in (0, 1] of each draft [B], for mode rejection; None is 1, exact. At temperature 0 lenience has
+            no effect here: `specdec.rules.lenience` applies it to p before.
 
     Raises:
-        FieldInvalid, TokenOutOfRange: as `check_drafts`; FieldInvalid also for a lenience that cannot be.
+        FieldInvalid, TokenOutOfRange: a draft is refused by `check_drafts`, or a lenience is out of range or not
+            allowed by the mode.
         InternalError: shapes disagree, or a row of p is not a distribution.
     """
-    batch = Batch(mode, drafts, seeds, positions, lenience, _starts(drafts))
-    return _here(p, batch) if p.is_cpu or not drafts else _there(p, [batch])[0]
+    batch = DraftBatch(mode, drafts, seeds, positions, lenience, _first_rows(drafts))
+    return _verify_on_host(p, batch) if p.is_cpu or not drafts else _verify_on_device(p, [batch])[0]
 
 
 def verify_each(
@@ -61,10 +63,10 @@ def verify_each(
     positions: Sequence[int],
     lenience: Sequence[float] | None = None,
 ) -> list[Verdict]:
-    """`verify` where each draft has a mode of its own [B]; on another device than the host in one copy for all."""
+    """`verify` with a mode for each draft [B]; p on a device costs one copy back to the host for all modes together."""
     if len(set(modes)) == 1:
         return verify(modes[0], p, drafts, seeds, positions, lenience)
-    whole = Batch(Mode.OFF, drafts, seeds, positions, lenience, _starts(drafts))
+    whole = DraftBatch(Mode.OFF, drafts, seeds, positions, lenience, _first_rows(drafts))
     groups = {mode: [b for b, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
     batches = [whole.part(mode, members) for mode, members in groups.items()]
     if p.is_cpu:
@@ -73,32 +75,18 @@ def verify_each(
             for each in batches
         ]
     else:
-        verdicts = _there(p, batches)
+        verdicts = _verify_on_device(p, batches)
     of = dict(zip(chain(*groups.values()), chain(*verdicts), strict=True))
     return [of[b] for b in range(len(drafts))]
 
 
-def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:
-    """Refuse what no drafter of this protocol sends; run it on a draft as it arrives to keep a bad one out of a batch.
-
-    Raises:
-        TokenOutOfRange: a draft token is not in the vocabulary.
-        FieldInvalid: the mode takes no drafts; a token has no q̂; a q̂ is empty, not in ascending order of ids in the
-            vocabulary, has a weight outside 1..65535, or does not hold its own token.
-    """
-    tokens = [token for draft in drafts for token in draft.tokens]
-    if not all(0 <= token < vocab_size for token in tokens):
-        raise TokenOutOfRange(f"a draft token is outside the vocabulary of {vocab_size}", "tokens")
-    if mode is Mode.OFF and tokens:
-        raise FieldInvalid("mode off takes no drafts", "mode")
-    if mode in (Mode.REJECTION, Mode.BLOCK) and tokens:
-        if any(len(draft.tokens) != len(draft.probs) for draft in drafts):
-            raise FieldInvalid("each draft token needs its distribution", "probs")
-        check_probs([probs for draft in drafts for probs in draft.probs], range(len(tokens)), tokens, vocab_size)
+def _first_rows(drafts: Sequence[Draft]) -> list[int]:
+    """Row of p of each draft's first position."""
+    return list(accumulate((len(draft.tokens) + 1 for draft in drafts[:-1]), initial=0))
 
 
-def _checked(batch: Batch, vocab_size: int) -> None:
-    """Refuse what `verify` refuses, p aside."""
+def _check_batch(batch: DraftBatch, vocab_size: int) -> None:
+    """Refuse the arguments that `verify` refuses, except p."""
     lenience, drafts = batch.lenience, len(batch.drafts)
     if not drafts == len(batch.seeds) == len(batch.positions):
         raise InternalError(f"{drafts} drafts, {len(batch.seeds)} seeds, {len(batch.positions)} positions")
@@ -112,16 +100,11 @@ def _checked(batch: Batch, vocab_size: int) -> None:
     check_drafts(batch.mode, batch.drafts, vocab_size)
 
 
-def _starts(drafts: Sequence[Draft]) -> list[int]:
-    """Row of p of each draft's first position."""
-    return list(accumulate((len(draft.tokens) + 1 for draft in drafts[:-1]), initial=0))
-
-
-def _here(p: Tensor, batch: Batch) -> list[Verdict]:
-    """On the host a look at a number is free, so what a number shows to be needless is left out."""
+def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
+    """Reading a number costs nothing on the host, so numbers decide early which work can be left out."""
     drafts = batch.drafts
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
-    _checked(batch, p.shape[1])
+    _check_batch(batch, p.shape[1])
     check_masses(mass)
     if not drafts:
         return []
@@ -129,12 +112,12 @@ def _here(p: Tensor, batch: Batch) -> list[Verdict]:
     if torch.equal(best.values.double(), mass):
         return _verdicts(drafts, _certain(best.indices.tolist(), drafts))
     if batch.mode in _RACED:
-        return _verdicts(drafts, coupled(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions))
+        return _verdicts(drafts, coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions))
     return _verdicts(drafts, _by_ratio(p, mass, batch))
 
 
-def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> list[tuple[int, ...]]:
-    """What every mode commits where p leaves no choice, as at temperature 0: no number is needed to know it.
+def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> Committed:
+    """What every mode commits when each row of p has one possible token, as at temperature 0.
 
     Args:
         only: the one possible token of each row of p [R].
@@ -149,70 +132,74 @@ def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> list[tuple[int, ..
     return committed
 
 
-def _by_ratio(p: Tensor, mass: Tensor, batch: Batch) -> Committed:
-    """What rejection or block verification commits: kept drafts, then a token from the residual or from p."""
+def _by_ratio(p: Tensor, mass: Tensor, batch: DraftBatch) -> Committed:
+    """What rejection or block verification commits: the kept drafts, then a token from the residual or from p."""
     drafts, kept, law = batch.drafts, [0] * len(batch.drafts), None
     if any(draft.tokens for draft in drafts):
-        tau, law = judged(batch.mode, p, mass, window(batch, _accept_noise(batch)))
+        tau, law = judge(batch.mode, p, mass, pad_drafts(batch, _accept_noise(batch)))
         kept = tau.tolist()
     at = [position + count for position, count in zip(batch.positions, kept, strict=True)]
     recovered = [count < len(draft.tokens) for count, draft in zip(kept, drafts, strict=True)]
     u = final_uniform(batch.seeds, at, recovered)
     final = sample(p.double() / mass[:, None] if law is None else law, u).tolist()
-    return _ended(drafts, kept, final)
+    return _with_last(drafts, kept, final)
 
 
-def _accept_noise(batch: Batch) -> Tensor:
-    """Uniforms in [0, 1) for the drafted positions, one draft's after the other's.
+def _accept_noise(batch: DraftBatch) -> Tensor:
+    """Uniforms in [0, 1) for the drafted positions, draft after draft, float64 [Σγ].
 
-    A block verdict looks at every position of the draft, also those it does not commit; the next round looks at them
-    again, so the round's start is part of the key. Token rejection looks at none past the first it rejects.
+    A block verdict reads every position of the draft, also those it does not commit, and the next round reads them
+    again, so the round's start is part of the key. Token rejection reads none past the first it rejects.
     """
-    places = batch.places()
-    starts = [batch.positions[b] for b, _ in places] if batch.mode is Mode.BLOCK else None
-    return uniform(*batch.keys(places), Lane.ACCEPT, starts=starts)
+    steps = batch.steps()
+    starts = [batch.positions[b] for b, _ in steps] if batch.mode is Mode.BLOCK else None
+    return uniform(*batch.keys(steps), Lane.ACCEPT, starts=starts)
 
 
-def _there(p: Tensor, batches: Sequence[Batch]) -> list[list[Verdict]]:
-    """On another device a look waits for everything before it, so there is one, at the end.
+def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Verdict]]:
+    """On a device every sync waits for all work before it, so there is one, at the end.
 
-    What the drafts are goes there in one piece, with a number for every last token that there could be; τ and the last
-    token of each draft come back in one, with the sums that show whether p was one.
+    The drafts are copied to the device in one piece, with a uniform for every last token that there could be. τ and
+    the last token of each draft come back in one piece, with the sums that show whether p was a distribution.
     """
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for batch in batches for draft in batch.drafts))
     for batch in batches:
-        _checked(batch, p.shape[1])
+        _check_batch(batch, p.shape[1])
     results: list[Tensor] = []
-    for batch, laid in zip(batches, _sent(p.device, batches), strict=True):
-        results += agreed(p, laid) if isinstance(laid, Races) else _drawn(batch.mode, p, mass, laid)
-    mass, *numbers = fetched(mass, *results)
+    for batch, padded in zip(batches, _copied(p.device, batches), strict=True):
+        if isinstance(padded, PaddedRaces):
+            results += coupled_on_device(p, padded)
+        else:
+            results += _drawn(batch.mode, p, mass, padded)
+    mass, *numbers = to_host(mass, *results)
     check_masses(mass)
     ends = zip(batches, numbers[::2], numbers[1::2], strict=True)
-    return [_verdicts(batch.drafts, _ended(batch.drafts, tau.tolist(), last.tolist())) for batch, tau, last in ends]
+    return [_verdicts(batch.drafts, _with_last(batch.drafts, tau.tolist(), last.tolist())) for batch, tau, last in ends]
 
 
-def _sent(device: torch.device, batches: Sequence[Batch]) -> list[Window | Races]:
-    """Each batch as its rule reads it, all by one copy."""
-    laid = [
-        races(each) if each.mode in _RACED else window(each, _accept_noise(each), _last_noise(each)) for each in batches
+def _copied(device: torch.device, batches: Sequence[DraftBatch]) -> list[PaddedDrafts | PaddedRaces]:
+    """Each batch as its rule reads it, all of them by one copy."""
+    padded = [
+        pad_races(each) if each.mode in _RACED else pad_drafts(each, _accept_noise(each), _last_noise(each))
+        for each in batches
     ]
-    parts = iter(moved(device, *chain(*laid)))
-    return [type(each)(*islice(parts, len(each))) for each in laid]
+    parts = iter(to_device(device, *chain(*padded)))
+    return [type(each)(*islice(parts, len(each))) for each in padded]
 
 
-def _drawn(mode: Mode, p: Tensor, mass: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+def _drawn(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Tensor]:
     """τ of each draft and its last token, both int64 [B]."""
-    tau, law = judged(mode, p, mass, window)
-    return tau, sample(law, window.last.gather(1, tau[:, None])[:, 0])
+    tau, law = judge(mode, p, mass, padded)
+    return tau, sample(law, padded.last.gather(1, tau[:, None])[:, 0])
 
 
-def _last_noise(batch: Batch) -> Tensor:
-    """The uniform of the last token behind each step of each draft; behind all of it is a bonus or plain token."""
-    places = batch.places(extra=1)
-    return final_uniform(*batch.keys(places), [step < len(batch.drafts[b].tokens) for b, step in places])
+def _last_noise(batch: DraftBatch) -> Tensor:
+    """The uniform of the last token for each number of kept drafts; behind a whole draft it is a bonus or plain one."""
+    steps = batch.steps(extra=1)
+    return final_uniform(*batch.keys(steps), [step < len(batch.drafts[b].tokens) for b, step in steps])
 
 
-def _ended(drafts: Sequence[Draft], kept: Sequence[int], last: Sequence[int]) -> Committed:
+def _with_last(drafts: Sequence[Draft], kept: Sequence[int], last: Sequence[int]) -> Committed:
     """The first `kept` tokens of each draft and its last token."""
     return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, last, strict=True)]
 

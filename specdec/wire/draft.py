@@ -1,6 +1,5 @@
-"""Draft tokens and their q̂ between protobuf and values, without a copy more than needed."""
+"""Draft tokens and their q̂ between values and protobuf, with as few copies as possible."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,63 +10,50 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.errors import FieldInvalid, InternalError
-from specdec.rules.dense import Dense
+from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
-from specdec.wire.dense import pack_dense, unpack_dense
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
-if sys.byteorder != "little":
-    raise ImportError("the wire is little-endian and this machine is not")
-
 PROTOCOL = 1
-"""Version of the conversation between verifier and drafter; both sides must speak the same."""
+"""Version of the protocol between verifier and drafter; both sides must have the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTokens:
-    """Consecutive draft tokens of one session, fenced by the very prefix they continue."""
+    """Consecutive draft tokens of one session, tied to the exact prefix that they continue."""
 
     session_id: str
+    """Id of the session."""
     epoch: int
+    """Fencing number of the session's owner."""
     base_len: int
-    """Tokens before the first one here, committed and drafted."""
+    """Number of tokens before the first one here, committed and drafted."""
     prefix_hash: int
-    """`PrefixHash` value of those tokens."""
+    """Value of the `PrefixHash` of those tokens."""
     draft: Draft
+    """The tokens, and the q̂ of each in a mode that needs them."""
 
 
 def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
-    """Pack; a draft without distributions travels as token ids alone.
-
-    Raises:
-        InternalError: some of its distributions are cut to their likeliest ids and others are not.
-    """
-    message = pb.DraftTokens(
+    """The message of a draft; one without distributions is sent as token ids alone."""
+    probs = tokens.draft.probs
+    return pb.DraftTokens(
         session_id=tokens.session_id,
         epoch=tokens.epoch,
         base_len=tokens.base_len,
         prefix_hash=tokens.prefix_hash,
         tokens=tokens_to_bytes(tokens.draft.tokens),
+        support_sizes=[len(row.ids) for row in probs],
+        support_ids=_pack([row.ids for row in probs], np.int32),
+        support_weights=_pack([row.weights for row in probs], np.uint16),
     )
-    probs = tokens.draft.probs
-    form = probs[0].form if probs else None
-    if any(row.form is not form for row in probs):
-        raise InternalError("the distributions of one draft differ in form")
-    if form is not None:
-        setattr(message, form.value, pack_dense(probs, form))
-        return message
-    message.support_sizes.extend(len(row.ids) for row in probs)
-    message.support_ids = _pack([row.ids for row in probs], np.int32)
-    message.support_weights = _pack([row.weights for row in probs], np.uint16)
-    return message
 
 
 def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
-    """Unpack, on the CPU.
+    """The draft in a message, with tensors on the host.
 
     Raises:
-        FieldInvalid: the arrays do not fit together.
+        FieldInvalid: the lengths of its arrays do not fit together.
     """
     tokens = tuple(tokens_from_bytes(message.tokens))
     return DraftTokens(
@@ -81,11 +67,6 @@ def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
 
 def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
     sizes = list(message.support_sizes)
-    dense = [form for form in Dense if getattr(message, form.value)]
-    if len(dense) + bool(sizes) > 1:
-        raise FieldInvalid("a draft has its distributions in more than one form", "support_sizes")
-    if dense:
-        return unpack_dense(getattr(message, dense[0].value), dense[0], count)
     if sizes and len(sizes) != count:
         raise FieldInvalid(f"{count} draft tokens with {len(sizes)} distributions", "support_sizes")
     ids = _unpack(message.support_ids, np.int32, sizes, "support_ids")
@@ -98,10 +79,10 @@ def _pack(rows: Sequence[Tensor], dtype: DTypeLike) -> bytes:
 
 
 def _unpack(data: bytes, dtype: DTypeLike, sizes: Sequence[int], field: str) -> list[Tensor]:
-    """One tensor a size.
+    """The values as int64, one tensor for each size.
 
-    NumPy does it, because each operation of PyTorch offers the interpreter to the thread that runs the model, and then
-    has to wait for it.
+    They are converted by NumPy, because each operation of PyTorch releases the interpreter lock and then waits for the
+    thread that runs the model.
     """
     if len(data) != sum(sizes) * np.dtype(dtype).itemsize:
         raise FieldInvalid(f"{field} must be {sum(sizes)} values, got {len(data)} bytes", field)

@@ -1,6 +1,5 @@
-"""Log probabilities of a round's tokens between protobuf and values: float32, little-endian, one after the other."""
+"""Log probabilities of a round's tokens between values and messages: float32, little-endian, one after the other."""
 
-import sys
 from array import array
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +12,7 @@ _BYTES = 4
 
 
 def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> pb.Logprobs | None:
-    """Pack; every position has as many likely tokens as the others. None when there are none."""
+    """The message of log probabilities, all positions with equally many likely tokens; None when there are none."""
     if not logprobs:
         return None
     return pb.Logprobs(
@@ -24,10 +23,10 @@ def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> pb.Logprobs | None:
 
 
 def logprobs_from_pb(message: pb.Logprobs) -> tuple[TokenLogprobs, ...]:
-    """Unpack.
+    """The log probabilities in a message.
 
     Raises:
-        FieldInvalid: the arrays do not fit together.
+        FieldInvalid: the lengths of its arrays do not fit together.
     """
     own = floats_from_bytes(message.tokens, "logprobs")
     ids = tokens_from_bytes(message.top_ids)
@@ -40,20 +39,14 @@ def logprobs_from_pb(message: pb.Logprobs) -> tuple[TokenLogprobs, ...]:
 
 
 def floats_to_bytes(values: Iterable[float]) -> bytes:
-    """Pack numbers as float32."""
-    return _little_endian(array("f", values)).tobytes()
+    """The bytes of numbers as float32."""
+    return array("f", values).tobytes()
 
 
 def floats_from_bytes(data: bytes, field: str) -> list[float]:
-    """Unpack float32 numbers; raises FieldInvalid when the length is not a multiple of four."""
+    """The float32 numbers in `data`; raises FieldInvalid when its length is not a multiple of four."""
     if len(data) % _BYTES:
         raise FieldInvalid(f"{field} must be whole float32 values, got {len(data)} bytes", field)
     values = array("f")
     values.frombytes(data)
-    return _little_endian(values).tolist()
-
-
-def _little_endian(values: "array[float]") -> "array[float]":
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
+    return values.tolist()

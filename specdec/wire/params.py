@@ -1,43 +1,40 @@
-"""Sampling, modes and labels between protobuf and values."""
+"""Sampling parameters, modes, token origins and finish reasons between values and protobuf."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 
-_MODES: dict[Mode, pb.VerificationMode.ValueType] = {
-    Mode.OFF: pb.VERIFICATION_MODE_OFF,
-    Mode.REJECTION: pb.VERIFICATION_MODE_REJECTION,
-    Mode.BLOCK: pb.VERIFICATION_MODE_BLOCK,
-    Mode.COUPLED: pb.VERIFICATION_MODE_COUPLED,
+# Values and protobuf enums have the same names, so a new value needs no line here.
+_MODES = {mode: pb.VerificationMode.Value(f"VERIFICATION_MODE_{mode.name}") for mode in Mode}
+_ORIGINS = {origin: pb.TokenOrigin.Value(f"TOKEN_ORIGIN_{origin.name}") for origin in Origin}
+_FINISHES = {finish: pb.FinishReason.Value(f"FINISH_REASON_{finish.name}") for finish in FinishReason}
+_MODES_BACK = {number: mode for mode, number in _MODES.items()}
+_ORIGINS_BACK = {number: origin for origin, number in _ORIGINS.items()}
+_FINISHES_BACK = {number: finish for finish, number in _FINISHES.items()}
+
+_SAMPLING: dict[str, Callable[[Any], Any]] = {
+    **{field.name: type(getattr(SamplingParams(), field.name)) for field in fields(SamplingParams)},
+    "logit_bias": dict,
 }
-_ORIGINS: dict[Origin, pb.TokenOrigin.ValueType] = {
-    Origin.ACCEPTED: pb.TOKEN_ORIGIN_ACCEPTED,
-    Origin.RECOVERED: pb.TOKEN_ORIGIN_RECOVERED,
-    Origin.BONUS: pb.TOKEN_ORIGIN_BONUS,
-    Origin.PLAIN: pb.TOKEN_ORIGIN_PLAIN,
-}
-_FINISHES: dict[FinishReason | None, pb.FinishReason.ValueType] = {
-    None: pb.FINISH_REASON_UNSPECIFIED,
-    FinishReason.STOP: pb.FINISH_REASON_STOP,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-}
-_MODES_BACK = {wire: mode for mode, wire in _MODES.items()}
-_ORIGINS_BACK = {wire: origin for origin, wire in _ORIGINS.items()}
-_FINISHES_BACK = {wire: finish for finish, wire in _FINISHES.items()}
+"""The fields of sampling parameters, which have the same names in the message, and what copies each from there."""
 
 
 def mode_to_pb(mode: Mode) -> pb.VerificationMode.ValueType:
-    """The mode's number."""
+    """The number of a mode."""
     return _MODES[mode]
 
 
 def mode_from_pb(number: pb.VerificationMode.ValueType) -> Mode:
-    """The mode of a number.
+    """The mode with a number.
 
     Raises:
-        FieldInvalid: no mode is set, or this build does not know it.
+        FieldInvalid: no mode is set, or the number is not known.
     """
     if number not in _MODES_BACK:
         raise FieldInvalid(f"unknown verification mode {number}", "speculation.mode")
@@ -45,62 +42,36 @@ def mode_from_pb(number: pb.VerificationMode.ValueType) -> Mode:
 
 
 def origin_to_pb(origin: Origin) -> pb.TokenOrigin.ValueType:
-    """The origin's number."""
+    """The number of an origin."""
     return _ORIGINS[origin]
 
 
 def origin_from_pb(number: pb.TokenOrigin.ValueType) -> Origin:
-    """The origin of a number; one that is not known is plain."""
+    """The origin with a number; an unknown number is plain."""
     return _ORIGINS_BACK.get(number, Origin.PLAIN)
 
 
 def finish_to_pb(finish: FinishReason | None) -> pb.FinishReason.ValueType:
-    """The reason's number; None is still running."""
-    return _FINISHES[finish]
+    """The number of a finish reason; None means that the generation is running."""
+    return pb.FINISH_REASON_UNSPECIFIED if finish is None else _FINISHES[finish]
 
 
 def finish_from_pb(number: pb.FinishReason.ValueType) -> FinishReason | None:
-    """The reason of a number; None while running."""
+    """The finish reason with a number; None while the generation is running."""
     return _FINISHES_BACK.get(number)
 
 
 def sampling_to_pb(params: SamplingParams) -> pb.SamplingParams:
-    """Every field, resolved."""
-    return pb.SamplingParams(
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        min_p=params.min_p,
-        seed=params.seed,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        repetition_penalty=params.repetition_penalty,
-        logit_bias=dict(params.logit_bias),
-        min_tokens=params.min_tokens,
-        end_token_ids=params.end_token_ids,
-        allowed_token_ids=params.allowed_token_ids,
-        banned_token_ids=params.banned_token_ids,
-    )
+    """The message of sampling parameters; every field is set."""
+    values: dict[str, Any] = {name: getattr(params, name) for name in _SAMPLING}
+    return pb.SamplingParams(**values)
 
 
 def sampling_from_pb(message: pb.SamplingParams) -> SamplingParams:
-    """The value.
+    """The sampling parameters in a message.
 
     Raises:
         FieldInvalid: a field is out of range.
     """
-    return SamplingParams(
-        temperature=message.temperature,
-        top_p=message.top_p,
-        top_k=message.top_k,
-        min_p=message.min_p,
-        seed=message.seed,
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        repetition_penalty=message.repetition_penalty,
-        logit_bias=dict(message.logit_bias),
-        min_tokens=message.min_tokens,
-        end_token_ids=tuple(message.end_token_ids),
-        allowed_token_ids=tuple(message.allowed_token_ids),
-        banned_token_ids=tuple(message.banned_token_ids),
-    )
+    values: dict[str, Any] = {name: copied(getattr(message, name)) for name, copied in _SAMPLING.items()}
+    return SamplingParams(**values)

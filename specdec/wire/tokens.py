@@ -1,4 +1,4 @@
-"""Token ids as the wire carries them: int32, little-endian, one after the other."""
+"""Token ids as messages carry them: int32, little-endian, one after the other."""
 
 import sys
 from array import array
@@ -6,16 +6,19 @@ from collections.abc import Iterable
 
 from specdec.errors import FieldInvalid
 
+if sys.byteorder != "little":
+    raise ImportError("messages are little-endian and this machine is not")
+
 _BYTES = 4
 
 
 def tokens_to_bytes(tokens: Iterable[int]) -> bytes:
-    """Pack token ids."""
-    return _little_endian(array("i", tokens)).tobytes()
+    """The bytes of token ids."""
+    return array("i", tokens).tobytes()
 
 
 def tokens_from_bytes(data: bytes) -> list[int]:
-    """Unpack token ids.
+    """The token ids in `data`.
 
     Raises:
         FieldInvalid: the length is not a multiple of four, or an id is negative.
@@ -24,13 +27,6 @@ def tokens_from_bytes(data: bytes) -> list[int]:
         raise FieldInvalid(f"tokens must be whole int32 values, got {len(data)} bytes", "tokens")
     tokens = array("i")
     tokens.frombytes(data)
-    ids = _little_endian(tokens).tolist()
-    if ids and min(ids) < 0:
-        raise FieldInvalid(f"token ids must not be negative, got {min(ids)}", "tokens")
-    return ids
-
-
-def _little_endian(tokens: "array[int]") -> "array[int]":
-    if sys.byteorder == "big":
-        tokens.byteswap()
-    return tokens
+    if tokens and min(tokens) < 0:
+        raise FieldInvalid(f"token ids must not be negative, got {min(tokens)}", "tokens")
+    return tokens.tolist()

@@ -1,4 +1,4 @@
-"""The tables at the end of the run: p-values of what is served, and which check caught which planted bug."""
+"""The tables that are printed at the end of a run: p-values, and which check caught which planted bug."""
 
 import itertools
 from collections.abc import Callable, Iterator

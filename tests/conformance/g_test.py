@@ -1,4 +1,4 @@
-"""G-tests of joint sequences against their exact law, and how often they cry wolf."""
+"""G-tests of joint sequences against their exact law, and how often they raise a false alarm."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tests.conformance.tables import Context
+from tests.conformance.table_models import Context
 
 OFTEN = 10
 """Outputs that a cell of the G-test is expected to hold at least."""

@@ -7,8 +7,8 @@ import torch
 
 from specdec.rules.draft import SparseProbs
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.enumeration import Drawn, outcome, proposed, sample_law
-from tests.conformance.tables import Context, Tables, pair
+from tests.conformance.exact_chain import Drawn, outcome, proposed, sample_law
+from tests.conformance.table_models import Context, Tables, pair
 
 RATIO = [Mode.REJECTION, Mode.BLOCK]
 SHAPES = [(3, 1, 3), (3, 2, 1), (3, 3, 2), (3, 4, 3), (4, 2, 4), (4, 3, 2), (5, 2, 4), (6, 2, 3), (8, 1, 8), (8, 4, 2)]

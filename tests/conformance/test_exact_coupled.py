@@ -19,9 +19,9 @@ from torch import Tensor
 from specdec.rules.draft import Draft
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.verification import verify
-from tests.conformance.enumeration import completed
-from tests.conformance.races import chances, noise
-from tests.conformance.tables import Context, contexts, pair
+from tests.conformance.exact_chain import completed
+from tests.conformance.exact_coupled import chances, noise
+from tests.conformance.table_models import Context, contexts, pair
 
 VOCAB = 3
 GAMMA = 3

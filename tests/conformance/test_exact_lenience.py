@@ -6,9 +6,9 @@ It is the one mode that is not exact: this file says how inexact, and that ℓ =
 import pytest
 
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.enumeration import outcome, proposed
-from tests.conformance.lenience import published
-from tests.conformance.tables import pair
+from tests.conformance.exact_chain import outcome, proposed
+from tests.conformance.lenient_law import published
+from tests.conformance.table_models import pair
 
 LENIENCES = [1.0, 0.7, 0.3, 0.05]
 

@@ -12,8 +12,8 @@ from specdec.rules.multidraft import Choice, with_replacement, without_replaceme
 from specdec.rules.params import SamplingParams
 from specdec.rules.proposal import compress
 from specdec.rules.sampling import History, probabilities
-from tests.conformance.siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
-from tests.conformance.tables import TableModel
+from tests.conformance.exact_siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
+from tests.conformance.table_models import TableModel
 
 SEEDS = [1, 2, 3, 4]
 

@@ -6,7 +6,7 @@ import pytest
 
 from specdec.rules.multidraft import Siblings
 from specdec.rules.tree import Tree
-from tests.conformance.trees import DRAWS, TREES, Enumeration, Models
+from tests.conformance.exact_tree import DRAWS, TREES, Enumeration, Models
 
 
 @pytest.mark.parametrize("siblings", DRAWS, ids=str)

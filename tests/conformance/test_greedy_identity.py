@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdec.engine import NativeEngine
-from tests.conformance.greedy import NEW_TOKENS, PROMPTS, answers, speculated
+from tests.conformance.greedy_identity import NEW_TOKENS, PROMPTS, answers, speculated
 from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
 
 pytestmark = pytest.mark.integration

@@ -10,9 +10,9 @@ from functools import cache
 import pytest
 
 from tests.conformance.bugs import drafts, laws, lookup, noise, passes, rows, service, verdicts
-from tests.conformance.bugs.value import Bug, Law
+from tests.conformance.bugs.bug import Bug, Law
 from tests.conformance.checks import drafted, edges, engine, exact, sampled, served
-from tests.conformance.checks.value import Check
+from tests.conformance.checks.check import Check
 from tests.conformance.conftest import Note
 
 BUGS = tuple(bug for bugs in (drafts, lookup, verdicts, rows, noise, laws, passes, service) for bug in bugs.BUGS)

@@ -8,8 +8,8 @@ import pytest
 
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.g_test import g_test
-from tests.conformance.sampled import PROMPT, Service
-from tests.conformance.tables import TableModel, joint
+from tests.conformance.sampled_chain import PROMPT, Service
+from tests.conformance.table_models import TableModel, joint
 
 SESSIONS = 5_000
 LENGTH = 4

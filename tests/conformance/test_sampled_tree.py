@@ -8,7 +8,7 @@ import pytest
 
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import SamplingParams
-from tests.conformance.forests import first_token_p_value, forest
+from tests.conformance.sampled_trees import first_token_p_value, forest
 
 P_VALUE = 1e-3
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.law import PlainModel
-from tests.conformance.served import Ask, generate, pair
-from tests.conformance.small import END, VOCAB_SIZE, small
-from tests.conformance.tables import Context
+from tests.conformance.plain_model import PlainModel
+from tests.conformance.served_pair import Ask, generate, pair
+from tests.conformance.small_pair import END, VOCAB_SIZE, small
+from tests.conformance.table_models import Context
 
 pytestmark = pytest.mark.integration
 

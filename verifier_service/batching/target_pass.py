@@ -17,7 +17,7 @@ from specdec.rules.draft import Verdict
 from specdec.rules.lenience import lenient_greedy
 from specdec.rules.sampling import History, probabilities
 from specdec.rules.scoring import score
-from specdec.rules.transfer import moved
+from specdec.rules.transfer import to_device
 from specdec.rules.verification import verify_each
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 
@@ -113,7 +113,7 @@ def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts
         return scored
     index = [starts[b] + step for b in wanted for step in range(len(verdicts[b].tokens))]
     tokens = [token for b in wanted for token in verdicts[b].tokens]
-    (of_tokens,) = moved(logits.device, torch.tensor(index))
+    (of_tokens,) = to_device(logits.device, torch.tensor(index))
     scores = iter(score(logits[of_tokens], tokens, max(wanted.values())))
     for b, most in wanted.items():
         logprobs = tuple(next(scores).cut(most) for _ in verdicts[b].tokens)

@@ -338,8 +338,6 @@ class DraftTokens(_message.Message):
     SUPPORT_SIZES_FIELD_NUMBER: _builtins.int
     SUPPORT_IDS_FIELD_NUMBER: _builtins.int
     SUPPORT_WEIGHTS_FIELD_NUMBER: _builtins.int
-    DENSE_FP16_FIELD_NUMBER: _builtins.int
-    DENSE_FP32_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -354,12 +352,6 @@ class DraftTokens(_message.Message):
     """Supports one after the other, int32 little-endian."""
     support_weights: _builtins.bytes
     """Integer weights over the supports, uint16 little-endian; q(x) = weight(x) / sum of the support's weights."""
-    dense_fp16: _builtins.bytes
-    """In place of supports: weights of the ids 0, 1, 2 and so on, as many for each token, later ids having none; float16
-    little-endian, multiples of 2^-24.
-    """
-    dense_fp32: _builtins.bytes
-    """The same as float32, multiples of 2^-40."""
     @_builtins.property
     def support_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Support size of each token's distribution; empty for a mode that needs none."""
@@ -375,12 +367,10 @@ class DraftTokens(_message.Message):
         support_sizes: _abc.Iterable[_builtins.int] | None = ...,
         support_ids: _builtins.bytes = ...,
         support_weights: _builtins.bytes = ...,
-        dense_fp16: _builtins.bytes = ...,
-        dense_fp32: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "dense_fp16", b"dense_fp16", "dense_fp32", b"dense_fp32", "epoch", b"epoch", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

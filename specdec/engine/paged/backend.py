@@ -1,4 +1,4 @@
-"""Sessions in pages, and passes over them as the device allows: captured, by kernels, or on plain PyTorch."""
+"""Sessions in pages, and passes over them in the best way of the device: captured, by kernels, or on plain PyTorch."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -9,41 +9,41 @@ import torch
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_backend import KvBackend
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.paged.graphs import COMMON, Capture, CudaCapture, Switch
-from specdec.engine.paged.inputs import Shape
+from specdec.engine.paged.graphs import COMMON, Capture, CaptureSwitch, CudaCapture
+from specdec.engine.paged.inputs import PassShape
 from specdec.engine.paged.kernels import Kernels
-from specdec.engine.paged.page_list import PageList
 from specdec.engine.paged.page_store import PageStore
+from specdec.engine.paged.pages import PageList
 from specdec.engine.paged.runner import Runner
 from specdec.errors import ModelRefused
-from specdec.rules.kernels import usable
+from specdec.rules.triton_support import triton_works
 
 _log = logging.getLogger(__name__)
 
 
-class Paged:
-    """Opens pages for a model; see `place.Open`."""
+class PagedBackend:
+    """Opens pages for a model: an `OpenKvBackend` with settings."""
 
     def __init__(
         self,
         kernels: Kernels | None = None,
         capture: Callable[[], Capture] | None = None,
-        common: Sequence[Shape] = (),
+        common: Sequence[PassShape] = (),
     ) -> None:
         """
         Args:
-            kernels: None attends on plain PyTorch, to keys and values that are gathered for each pass and layer.
-            capture: makes what captures the passes of one model; needs kernels.
-            common: buckets to capture before the first session comes.
+            kernels: None attends on plain PyTorch, to keys and values that are gathered from the pages for each layer.
+            capture: makes the `Capture` for the passes of one model; needs kernels.
+            common: buckets to capture before the first session is admitted.
         """
         self._kernels = kernels
         self._capture = capture
         self._common = common
-        self._switch = Switch()
+        self._switch = CaptureSwitch()
 
     @classmethod
-    def on(cls, device: torch.device) -> "Paged":
-        """The best that runs on a device."""
+    def on(cls, device: torch.device) -> "PagedBackend":
+        """The fastest backend that runs on a device."""
         kernels = _kernels(device) if device.type == "cuda" else None
         return cls() if kernels is None else cls(kernels, partial(CudaCapture, device), COMMON)
 
@@ -51,7 +51,7 @@ class Paged:
         """Allocate the whole budget.
 
         Raises:
-            ModelRefused: the device has not so much memory.
+            ModelRefused: the device has less free memory.
         """
         try:
             store = PageStore(layout, budget)
@@ -64,8 +64,8 @@ class Paged:
 
 
 def _kernels(device: torch.device) -> Kernels | None:
-    """Triton's kernels where Triton works: it comes with PyTorch for CUDA, and needs a C compiler at run time."""
-    if usable(device):
+    """Triton's kernels if Triton works: it is installed with PyTorch for CUDA and needs a C compiler at run time."""
+    if triton_works(device):
         from specdec.engine.paged.triton_kernels import TritonKernels
 
         return TritonKernels()

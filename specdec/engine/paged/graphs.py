@@ -1,10 +1,10 @@
-"""Passes that are captured once and replayed: one graph for each bucket of sizes, all reading one static row.
+"""Passes that are captured once and replayed: one graph for each bucket of sizes, all of which read one static row.
 
-A pass is padded up to its bucket. Padding buys that Python and PyTorch issue nothing: a replay is one call. It costs
-rows that are computed for nothing, at most about as many again, which a pass that is bound by reading the weights
-hardly notices, and a capture the first time that a bucket is used. Within one bucket the same kernels run on the same
-shapes, so what a row computes does not depend on its batch-mates; between buckets last bits may differ. One bucket for
-all passes would remove that too, at the price of the largest pass for every token.
+A pass is padded to the size of its bucket, so that a replay is one call and Python and PyTorch launch nothing. This
+costs rows that are computed in vain, at most about as many as the pass has, which hardly slows a pass that is bound by
+reading the weights; and a capture when a bucket is used for the first time. Within one bucket the same kernels run on
+the same shapes, so the result of a row does not depend on the other rows. Between buckets the last bits may differ; one
+bucket for all passes would avoid that, but every pass would cost as much as the largest.
 """
 
 import logging
@@ -15,66 +15,70 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specdec.engine.paged.inputs import Inputs, Shape, room, views
+from specdec.engine.paged.inputs import PassInputs, PassShape, room, views
 
 TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 QUERIES = (1, 2, 4, 8, 16)
-"""Sizes that passes are padded to; a pass that needs more runs operation by operation."""
+"""Sizes that passes are padded to; a larger pass is not captured."""
 TABLE = 1 << 20
-"""Pages of all sequences of a pass, for which the static row has room."""
+"""Largest number of pages of all sequences of a pass that the static row has room for."""
 COMMON = (
-    *(Shape(size, 1, size) for size in QUERIES),
-    *(Shape(size, size, 1) for size in (2, 4, 8)),
-    *(Shape(8 * size, size, 8) for size in (2, 4, 8)),
+    *(PassShape(size, 1, size) for size in QUERIES),
+    *(PassShape(size, size, 1) for size in (2, 4, 8)),
+    *(PassShape(8 * size, size, 8) for size in (2, 4, 8)),
 )
-"""Buckets of a few sessions that decode or verify short drafts; worth capturing before the first session comes."""
+"""Buckets of a few sessions that decode or verify short drafts, captured before the first session is admitted."""
 
 _log = logging.getLogger(__name__)
 
 Replay = Callable[[], Tensor]
-"""Do again what was captured, with what the tensors it reads hold now; the result is the same tensor every time."""
+"""Repeats the captured work on the present contents of the tensors it reads; it always returns the same tensor."""
 
 
 class Capture(Protocol):
-    """How a device captures."""
+    """The way in which a device captures work."""
 
     def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        """Run `work`, which reads and writes tensors that stay where they are, and remember what it did."""
+        """Capture `work`, which reads and writes tensors whose addresses do not change."""
 
 
-class Switch:
-    """Whether graphs are captured; once that has failed, no more."""
+class CaptureSwitch:
+    """Whether graphs are captured, shared by all models of a backend; it is turned off when a capture fails."""
 
     def __init__(self) -> None:
         self.on = True
 
 
 class Graphs:
-    """The graphs of one model over one memory."""
+    """The captured graphs of one model with one memory."""
 
     def __init__(
-        self, work: Callable[[Inputs[Tensor], Shape], Tensor], capture: Capture, switch: Switch, device: torch.device
+        self,
+        work: Callable[[PassInputs[Tensor], PassShape], Tensor],
+        capture: Capture,
+        switch: CaptureSwitch,
+        device: torch.device,
     ) -> None:
-        """`work` runs a pass and gives the logits of all its tokens."""
+        """`work` runs a pass and returns the logits of all its tokens."""
         self._work = work
         self._capture = capture
         self._switch = switch
         self._row = torch.zeros(
-            room(Shape(TOKENS[-1], SEQUENCES[-1], QUERIES[-1]), TABLE), dtype=torch.long, device=device
+            room(PassShape(TOKENS[-1], SEQUENCES[-1], QUERIES[-1]), TABLE), dtype=torch.long, device=device
         )
-        self._captured: dict[Shape, tuple[Replay, Inputs[Tensor]]] = {}
+        self._captured: dict[PassShape, tuple[Replay, PassInputs[Tensor]]] = {}
 
-    def offers(self, shape: Shape) -> bool:
-        """Whether a pass of that shape is captured, or may yet be."""
+    def offers(self, shape: PassShape) -> bool:
+        """Whether a pass of that shape is captured, or can still be."""
         return shape in self._captured or self._switch.on
 
-    def run(self, shape: Shape, flat: Tensor) -> tuple[Tensor, Inputs[Tensor]] | None:
+    def run(self, shape: PassShape, flat: Tensor) -> tuple[Tensor, PassInputs[Tensor]] | None:
         """Run the pass that a flat row describes.
 
         Returns:
-            The logits of all tokens of the bucket, valid until the next run, and the row's views on the device; None
-            when the pass must be run otherwise.
+            The logits of all tokens of the bucket, valid until the next run, and the views of the row on the device;
+            None when the pass is too large or cannot be captured.
         """
         if flat.numel() > self._row.numel() or not self.offers(shape):
             return None
@@ -85,35 +89,35 @@ class Graphs:
         replay, inputs = found
         return replay(), inputs
 
-    def _capture_pass(self, shape: Shape) -> tuple[Replay, Inputs[Tensor]] | None:
+    def _capture_pass(self, shape: PassShape) -> tuple[Replay, PassInputs[Tensor]] | None:
         inputs = views(self._row, shape)
         try:
             self._captured[shape] = self._capture(lambda: self._work(inputs, shape)), inputs
-        except Exception as error:  # noqa: BLE001 - whatever a model does that cannot be captured, it can still be run
+        except Exception as error:  # noqa: BLE001 - a model that cannot be captured can still be run
             self._switch.on = False
             _log.warning("the model cannot be captured, its passes run operation by operation: %s", error)
         return self._captured.get(shape)
 
 
-def bucket(counts: Sequence[int]) -> Shape | None:
-    """The smallest bucket for sequences of so many new tokens; None when there is none."""
+def bucket(counts: Sequence[int]) -> PassShape | None:
+    """The smallest bucket for sequences with these numbers of new tokens; None when they are too many."""
     sizes = ((TOKENS, sum(counts)), (SEQUENCES, len(counts)), (QUERIES, max(counts)))
     if any(needed > offered[-1] for offered, needed in sizes):
         return None
-    return Shape(*(offered[bisect_left(offered, needed)] for offered, needed in sizes))
+    return PassShape(*(offered[bisect_left(offered, needed)] for offered, needed in sizes))
 
 
 class CudaCapture:
-    """Captures with CUDA graphs, whose intermediate results share one pool of memory."""
+    """Captures CUDA graphs, whose intermediate results share one pool of memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        """See `Capture`."""
+        """Capture `work` as a CUDA graph."""
         with torch.cuda.device(self._device):
-            work()  # compiles kernels and takes workspaces, which must not happen while work is only noted down
+            work()  # compiles kernels and allocates workspaces, which must not happen during a capture
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

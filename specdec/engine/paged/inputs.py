@@ -1,4 +1,4 @@
-"""All that a pass over pages must be told, as one flat row of integers, so that one copy brings it to the device."""
+"""The inputs of a pass over pages as one flat row of integers, so that one copy brings all of them to the device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.engine.batch import Batch
-from specdec.engine.paged.page_list import PageList
-from specdec.engine.paged.pages import PAGE_TOKENS
+from specdec.engine.batch import PackedBatch
+from specdec.engine.paged.pages import PAGE_TOKENS, PageList
 from specdec.rules.tree import Tree
 
 MOST_NODES = 64
-"""Tokens of a chunk up to which its tree is told by bits."""
+"""Largest number of tokens of a chunk whose tree can be described by bits."""
 
 _A = TypeVar("_A")
 _Row = NDArray[np.int64]
@@ -24,96 +23,102 @@ _CHAIN = np.array([(1 << (node + 1)) - 1 for node in range(MOST_NODES)], dtype=n
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Room in a pass: at least as much as it takes, the rest is padding."""
+class PassShape:
+    """The size of a pass with its padding."""
 
     tokens: int
+    """New tokens of all sequences together, T."""
     sequences: int
+    """Number of sequences, B."""
     queries: int
-    """New tokens of one sequence."""
+    """Largest number of new tokens of one sequence."""
 
 
-class Inputs(NamedTuple, Generic[_A]):
-    """Views into the flat row; int64. T tokens and B sequences with the padding, which is read but writes nothing."""
+class PassInputs(NamedTuple, Generic[_A]):
+    """Views into the flat row, int64, of T tokens and B sequences with padding. Padding is read but writes nothing."""
 
     ids: _A
-    """[T]"""
+    """Token ids [T]."""
     positions: _A
-    """[T], absolute in each token's own session."""
+    """Position of each token in its own sequence [T]."""
     slots: _A
-    """[T], where the new keys and values go; -1 for padding."""
+    """Slot that each token's key and value are written to [T]; -1 for padding."""
     owner: _A
-    """[T], index of the token's sequence; -1 for padding, and for tokens of chunks that are gathered."""
+    """Index of each token's sequence [T]; -1 for padding, and for tokens of chunks that are gathered."""
     bits: _A
-    """[T], bit j is set where the token sees the j-th new token of its own sequence."""
+    """Bit j of a token is set when it sees the j-th new token of its own sequence [T]."""
     keep: _A
-    """[T], indices of the tokens whose logits are wanted; behind them zeros."""
+    """Indices of the tokens that need logits [T], then zeros."""
     starts: _A
-    """[B + 1], each sequence's first token among the T; all of the padding's are the end of the last."""
+    """Index of each sequence's first token [B + 1]; behind the last sequence it is the number of tokens."""
     lengths: _A
-    """[B], tokens of each sequence, the new ones included; 0 for padding, and for chunks that are gathered."""
+    """Tokens of each sequence with the new ones [B]; 0 for padding, and for chunks that are gathered."""
     tables: _A
-    """[B], where each sequence's pages begin in `pages`."""
+    """Index in `pages` of each sequence's first page [B]."""
     pages: _A
-    """The pages of all sequences, one after the other; what is behind them is never read."""
+    """Page numbers of all sequences, one sequence after the other; what follows them is never read."""
 
 
-def views(flat: Tensor, shape: Shape) -> Inputs[Tensor]:
-    """The parts of the flat row of a pass of that shape."""
+def views(flat: Tensor, shape: PassShape) -> PassInputs[Tensor]:
+    """The parts of the flat row of a pass of that size."""
     sizes = _sizes(shape)
-    return Inputs(*flat.split_with_sizes([*sizes, flat.numel() - sum(sizes)]))
+    return PassInputs(*flat.split_with_sizes([*sizes, flat.numel() - sum(sizes)]))
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """What one sequence of a pass takes."""
+class SequenceShare:
+    """The part of a pass that belongs to one sequence."""
 
     first: int
-    """Its first token among the T."""
+    """Index of its first new token."""
     start: int
-    """Its tokens before the pass."""
+    """Number of its tokens before the pass."""
     count: int
+    """Number of its new tokens."""
     tree: Tree | None
+    """Tree of the new tokens; None for a chain."""
     table: int
-    """Where its pages begin in `Inputs.pages`."""
+    """Index of its first page in `PassInputs.pages`."""
     pages: int
-    """How many they are."""
+    """Number of its pages, for the new tokens too."""
 
 
-def reaches(holdings: Sequence[PageList], batch: Batch) -> Iterator[Reach]:
-    """Each sequence's share of a pass."""
+def sequence_shares(sequences: Sequence[PageList], batch: PackedBatch) -> Iterator[SequenceShare]:
+    """The share of each sequence in a pass."""
     firsts = accumulate(batch.counts, initial=0)
     table = 0
-    for holding, first, count, tree in zip(holdings, firsts, batch.counts, batch.trees, strict=False):
-        pages = -(-(holding.length + count) // PAGE_TOKENS)
-        yield Reach(first, holding.length, count, tree, table, pages)
+    for sequence, first, count, tree in zip(sequences, firsts, batch.counts, batch.trees, strict=False):
+        pages = -(-(sequence.length + count) // PAGE_TOKENS)
+        yield SequenceShare(first, sequence.length, count, tree, table, pages)
         table += pages
 
 
-def flatten(shape: Shape, holdings: Sequence[PageList], batch: Batch, shares: Sequence[Reach], pin: bool) -> Tensor:
-    """The flat row of a pass on the host, no longer than it must be.
+def flatten(
+    shape: PassShape, sequences: Sequence[PageList], batch: PackedBatch, shares: Sequence[SequenceShare], pin: bool
+) -> Tensor:
+    """The flat row of a pass, on the host, without room behind the pages.
 
     Args:
-        shape: has room for the pass.
-        holdings: of the sequences.
-        batch: what they compute.
-        shares: of them, see `reaches`; chunks of more than `shape.queries` are left to be gathered.
-        pin: whether the row is to be in pinned memory.
+        shape: size of the pass with its padding.
+        sequences: the pages of each sequence.
+        batch: the new tokens.
+        shares: what `sequence_shares` returned; chunks of more than `shape.queries` tokens will be gathered.
+        pin: whether the row is in pinned memory.
     """
     flat = torch.zeros(room(shape, sum(share.pages for share in shares)), dtype=torch.long, pin_memory=pin)
-    row = Inputs(*(part.numpy() for part in views(flat, shape)))
+    row = PassInputs(*(part.numpy() for part in views(flat, shape)))
     total = len(batch.tokens)
     row.ids[:total], row.positions[:total], row.keep[: len(batch.keep)] = batch.tokens, batch.positions, batch.keep
     row.slots[total:], row.owner[:], row.starts[len(shares) :] = -1, -1, total
-    for index, (share, holding) in enumerate(zip(shares, holdings, strict=True)):
-        _put(row, index, share, np.frombuffer(holding.pages, dtype=np.int64, count=share.pages))
+    for index, (share, sequence) in enumerate(zip(shares, sequences, strict=True)):
+        _put(row, index, share, np.frombuffer(sequence.pages, dtype=np.int64, count=share.pages))
         if share.count <= shape.queries:
             _let_attend(row, index, share)
     return flat
 
 
-def _put(row: Inputs[_Row], index: int, share: Reach, pages: _Row) -> None:
-    """Where one sequence's tokens and pages are."""
+def _put(row: PassInputs[_Row], index: int, share: SequenceShare, pages: _Row) -> None:
+    """Write where one sequence's new tokens and pages are."""
     rows, positions = slice(share.first, share.first + share.count), np.arange(share.start, share.start + share.count)
     row.slots[rows] = pages[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
     row.starts[index] = share.first
@@ -121,8 +126,8 @@ def _put(row: Inputs[_Row], index: int, share: Reach, pages: _Row) -> None:
     row.pages[share.table : share.table + share.pages] = pages
 
 
-def _let_attend(row: Inputs[_Row], index: int, share: Reach) -> None:
-    """What one sequence's tokens see."""
+def _let_attend(row: PassInputs[_Row], index: int, share: SequenceShare) -> None:
+    """Write what one sequence's new tokens see."""
     rows = slice(share.first, share.first + share.count)
     row.owner[rows] = index
     row.lengths[index] = share.start + share.count
@@ -130,18 +135,18 @@ def _let_attend(row: Inputs[_Row], index: int, share: Reach) -> None:
 
 
 def lineage_bits(tree: Tree) -> _Row:
-    """[n]: bit j of node i is set where j is i or above it; at most MOST_NODES nodes."""
+    """What each node sees of its tree [n]: bit j of node i is set if j is i or above it; at most MOST_NODES nodes."""
     bits: list[int] = []
     for node, parent in enumerate(tree.parents):
         bits.append(1 << node | (bits[parent] if parent >= 0 else 0))
     return np.array(bits, dtype=np.uint64).view(np.int64)
 
 
-def room(shape: Shape, pages: int) -> int:
-    """Length of the flat row of a pass of that shape over so many pages."""
+def room(shape: PassShape, pages: int) -> int:
+    """Length of the flat row of a pass of that size over `pages` pages."""
     return sum(_sizes(shape)) + pages
 
 
-def _sizes(shape: Shape) -> list[int]:
-    """Of the parts of a flat row but the last."""
+def _sizes(shape: PassShape) -> list[int]:
+    """Lengths of the parts of a flat row, without the last."""
     return [shape.tokens] * 6 + [shape.sequences + 1] + [shape.sequences] * 2

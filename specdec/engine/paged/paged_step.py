@@ -1,22 +1,39 @@
-"""Attention of one pass over pages: new keys and values to their slots, short chunks by kernels, others gathered."""
+"""Attention of one pass over pages: kernels attend with short chunks; for long ones each layer gathers the pages."""
 
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from specdec.engine.attention import Rule
-from specdec.engine.paged.inputs import Inputs, Shape
+from specdec.engine.attention import AttentionRule
+from specdec.engine.paged.inputs import PassInputs, PassShape, SequenceShare
 from specdec.engine.paged.kernels import Kernels
-from specdec.engine.paged.paged_span import PagedSpan
-from specdec.engine.paged.pages import Pages
+from specdec.engine.paged.pages import PAGE_TOKENS, Pages
+from specdec.engine.span import AttentionSpan
 
 
-class Gathered:
-    """A chunk that is gathered, and where it lies among the T."""
+class PagedSpan(AttentionSpan):
+    """The new tokens of a session whose pages are gathered: it reads the pages that its queries see, and no others."""
 
-    def __init__(self, first: int, span: PagedSpan) -> None:
-        self.rows = slice(first, first + span.count)
-        self.span = span
+    def __init__(self, memory: Pages, pages: Tensor, share: SequenceShare) -> None:
+        """`pages` are the numbers of all pages of the pass, on the device."""
+        super().__init__(share.start, share.count, share.tree)
+        self.rows = slice(share.first, share.first + share.count)
+        """Indices of the new tokens in the pass."""
+        self._memory = memory
+        self._pages = pages[share.table : share.table + share.pages]
+
+    def attend(self, layer: int, query: Tensor, rule: AttentionRule) -> Tensor:
+        """Attend to the session's keys, the new ones included, which are stored; shapes as in `AttentionSpan.over`."""
+        first = self.first_seen(rule.window)
+        keys, values = (self._gather(part[layer], first) for part in (self._memory.keys, self._memory.values))
+        return self.over(query, keys, values, rule)
+
+    def _gather(self, pages: Tensor, first: int) -> Tensor:
+        """The keys or values of the tokens from `first` on: [1, heads, tokens, width]."""
+        skipped = first // PAGE_TOKENS
+        tokens = pages.index_select(0, self._pages[skipped:]).flatten(0, 1)
+        offset = skipped * PAGE_TOKENS
+        return tokens[first - offset : self.start + self.count - offset].transpose(0, 1).unsqueeze(0)
 
 
 class PagedStep:
@@ -25,10 +42,10 @@ class PagedStep:
     def __init__(
         self,
         memory: Pages,
-        inputs: Inputs[Tensor],
-        shape: Shape,
+        inputs: PassInputs[Tensor],
+        shape: PassShape,
         kernels: Kernels | None,
-        gathered: Sequence[Gathered] = (),
+        gathered: Sequence[PagedSpan] = (),
     ) -> None:
         """Without `kernels` every chunk must be gathered."""
         self._memory = memory
@@ -37,8 +54,8 @@ class PagedStep:
         self._kernels = kernels
         self._gathered = gathered
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
-        """See `attention.Step`."""
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
+        """Store the new keys and values, then attend; shapes as in `AttentionStep.attend`."""
         keys, values = self._memory.keys[layer], self._memory.values[layer]
         store = _store if self._kernels is None else self._kernels.store
         store(key, value, keys, values, self._inputs.slots)
@@ -46,12 +63,12 @@ class PagedStep:
             out = self._kernels.attend(query, keys, values, self._inputs, rule, self._shape.queries)
         else:
             out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
-        for each in self._gathered:
-            out[:, each.rows] = each.span.attend(layer, query[:, :, each.rows], rule)
+        for span in self._gathered:
+            out[:, span.rows] = span.attend(layer, query[:, :, span.rows], rule)
         return out
 
 
 def _store(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """See `Kernels.store`; everything is stored."""
+    """Store every token on plain PyTorch; arguments as in `Kernels.store`, but no slot is -1."""
     for new, pages in ((key, keys), (value, values)):
         pages.flatten(0, 1).index_copy_(0, slots, new[0].transpose(0, 1))

@@ -1,6 +1,6 @@
-"""The kernels themselves; what is marked constexpr is known when a kernel is compiled.
+"""The kernels in Triton; arguments marked constexpr are known when a kernel is compiled.
 
-A row of a program is one query of one query head: the heads that share a key head lie beside each other.
+A row of a program is one query of one query head; the heads that share a key head are adjacent rows.
 """
 
 import triton
@@ -8,22 +8,22 @@ import triton.language as tl
 
 
 @triton.jit
-def store(  # noqa: PLR0913 - a kernel has no objects to take
+def store(  # noqa: PLR0913 - a kernel takes every tensor as an argument
     key, value, keys, values, slots,
     key_head, key_token, key_column, value_head, value_token, value_column,
     heads: tl.constexpr, key_width: tl.constexpr, value_width: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """One token and head: its new key and value to their slot."""
+    """One token and head: write its new key and value to their slot."""
     token, head = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + token)
     if slot >= 0:
         column = tl.arange(0, columns)
-        place = slot * heads + head
+        entry = slot * heads + head
         in_key, in_value = column < key_width, column < value_width
         new_key = tl.load(key + head * key_head + token * key_token + column * key_column, mask=in_key)
-        tl.store(keys + place * key_width + column, new_key, mask=in_key)
+        tl.store(keys + entry * key_width + column, new_key, mask=in_key)
         new_value = tl.load(value + head * value_head + token * value_token + column * value_column, mask=in_value)
-        tl.store(values + place * value_width + column, new_value, mask=in_value)
+        tl.store(values + entry * value_width + column, new_value, mask=in_value)
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def attend(  # noqa: PLR0913
     key_width: tl.constexpr, key_columns: tl.constexpr, value_width: tl.constexpr, value_columns: tl.constexpr,
     capped: tl.constexpr, windowed: tl.constexpr,
 ):  # fmt: skip
-    """One sequence, key head, tile of rows and split of the keys: its part of every row's softmax and sum."""
+    """One sequence, key head, tile of rows and split of the keys: store its part of each row's softmax and sum."""
     sequence, head, split = tl.program_id(0), tl.program_id(1) // tiles, tl.program_id(2)
     tile = tl.program_id(1) % tiles
     first, length = tl.load(starts + sequence), tl.load(lengths + sequence)
@@ -71,9 +71,9 @@ def attend(  # noqa: PLR0913
             seen = at + tl.arange(0, tile_keys)
             is_key = seen < end
             page = tl.load(pages + table + seen // page_tokens, mask=is_key, other=0)
-            place = (page * page_tokens + seen % page_tokens) * heads + head
+            entry = (page * page_tokens + seen % page_tokens) * heads + head
             k = tl.load(
-                keys + place[:, None] * key_width + key_column[None, :],
+                keys + entry[:, None] * key_width + key_column[None, :],
                 mask=is_key[:, None] & in_key[None, :],
                 other=0.0,
             )
@@ -94,7 +94,7 @@ def attend(  # noqa: PLR0913
             weight = tl.exp(score - level[:, None])
             fade = tl.exp(top - level)
             v = tl.load(
-                values + place[:, None] * value_width + value_column[None, :],
+                values + entry[:, None] * value_width + value_column[None, :],
                 mask=is_key[:, None] & in_value[None, :],
                 other=0.0,
             )
@@ -113,24 +113,24 @@ def join(  # noqa: PLR0913
     heads: tl.constexpr, groups: tl.constexpr, tile_rows: tl.constexpr, splits: tl.constexpr,
     value_width: tl.constexpr, value_columns: tl.constexpr, has_sinks: tl.constexpr,
 ):  # fmt: skip
-    """One token and query head: what all splits found; zeros for a token without an owner."""
+    """One token and query head: join the results of all splits; zeros for a token without an owner."""
     token, head = tl.program_id(0), tl.program_id(1)
     sequence = tl.load(owner + token)
     column = tl.arange(0, value_columns)
     result = tl.zeros([value_columns], tl.float32)
     if sequence >= 0:
         row = (token - tl.load(starts + sequence)) * groups + head % groups
-        place = ((sequence * heads + head // groups) * splits + tl.arange(0, splits)) * tile_rows + row
-        found = tl.load(tops + place)
+        entry = ((sequence * heads + head // groups) * splits + tl.arange(0, splits)) * tile_rows + row
+        found = tl.load(tops + entry)
         top = tl.max(found, 0)
         if has_sinks:
             sink = tl.load(sinks + head).to(tl.float32)
             top = tl.maximum(top, sink)
         weight = tl.exp(found - top)
-        mass = tl.sum(tl.load(masses + place) * weight, 0)
+        mass = tl.sum(tl.load(masses + entry) * weight, 0)
         if has_sinks:
             mass += tl.exp(sink - top)
-        parts = tl.load(sums + place[:, None] * value_columns + column[None, :])
+        parts = tl.load(sums + entry[:, None] * value_columns + column[None, :])
         result = tl.sum(parts * weight[:, None], 0) / mass
-    place = (token * heads * groups + head) * value_width + column
-    tl.store(out + place, result.to(out.dtype.element_ty), mask=column < value_width)
+    entry = (token * heads * groups + head) * value_width + column
+    tl.store(out + entry, result.to(out.dtype.element_ty), mask=column < value_width)

@@ -1,37 +1,38 @@
-"""Attention over pages in Triton: every live page is read once for all queries of a sequence that share a key head.
+"""Attention over pages in Triton: each page is read once for all queries of a sequence that share a key head.
 
-The keys of a sequence are split between programs, each of which keeps a running softmax, and another kernel joins what
-they found (split-KV, "flash decoding"). What differs from pass to pass is read from tensors: a launch can be captured.
+The keys of a sequence are split between programs, each with a running softmax, and another kernel joins their results
+(split-KV, as in "Flash-Decoding"). All that differs between passes is read from tensors, so a launch can be captured.
 """
 
 import torch
 import triton
 from torch import Tensor
 
-from specdec.engine.attention import Rule
+from specdec.engine.attention import AttentionRule
 from specdec.engine.paged import triton_code as code
-from specdec.engine.paged.inputs import Inputs
+from specdec.engine.paged.inputs import PassInputs
 
 _ROWS = 64
-"""Most query rows of one program."""
+"""Largest number of query rows of one program."""
 _TILE_BYTES = 1 << 14
-"""Of the keys that a program looks at together."""
+"""Bytes of the keys that a program loads together."""
 _PROGRAMS = 256
-"""Enough to fill a large GPU."""
+"""Number of programs that fill a large GPU."""
 _SPLITS = 32
+"""Largest number of parts that the keys of a sequence are split into."""
 _COMPILED = {"num_stages": 2, "enable_fp_fusion": True}
-"""How kernels are compiled; said aloud because Triton's defaults change."""
+"""Options of the compiler, explicit because Triton's defaults change."""
 
 
 class TritonKernels:
-    """See `kernels.Kernels`."""
+    """The `Kernels` in Triton."""
 
     def __init__(self, programs: int = _PROGRAMS) -> None:
-        """Where sequences and heads make fewer than so many programs, keys are split between more."""
+        """`programs` is how many should run: if sequences and heads make fewer, keys are split between more."""
         self._programs = programs
 
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-        """See `Kernels.store`."""
+        """Write new keys and values to their slots; arguments as in `Kernels.store`."""
         _, heads, tokens, key_width = key.shape
         value_width = value.shape[3]
         with torch.cuda.device_of(key):
@@ -42,9 +43,9 @@ class TritonKernels:
             )  # fmt: skip
 
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, inputs: Inputs[Tensor], rule: Rule, queries: int
+        self, query: Tensor, keys: Tensor, values: Tensor, inputs: PassInputs[Tensor], rule: AttentionRule, queries: int
     ) -> Tensor:
-        """See `Kernels.attend`."""
+        """Attend with the tokens that have an owner; arguments as in `Kernels.attend`."""
         _, query_heads, tokens, key_width = query.shape
         _, page_tokens, heads, value_width = values.shape
         sequences, groups = inputs.lengths.shape[0], query_heads // heads
@@ -75,10 +76,10 @@ class TritonKernels:
         return out
 
     def _splits(self, programs: int) -> int:
-        """A power of two: into how many parts the keys of each sequence are split."""
+        """The number of parts, a power of two, that the keys of each sequence are split into."""
         return 1 << min(_SPLITS, max(1, self._programs // programs)).bit_length() - 1
 
 
 def _keys_of_a_tile(row_bytes: int) -> int:
-    """A power of two: so many keys of `row_bytes` fit the memory of a program."""
+    """The number of keys of `row_bytes` each, a power of two, that a program loads together."""
     return max(16, min(64, _TILE_BYTES // row_bytes))

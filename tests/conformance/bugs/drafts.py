@@ -1,4 +1,4 @@
-"""Bugs of what is drafted and of what is said about it."""
+"""Bugs of the drafts, and of the distributions that are sent with them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,9 +12,9 @@ from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
 from specdec.rules.proposal import Proposal, compress, propose
 from specdec.rules.verification import verify
-from tests.conformance.bugs.value import Bug, Law, everywhere
-from tests.conformance.sampled import Service
-from tests.conformance.tables import Context
+from tests.conformance.bugs.bug import Bug, Law, everywhere
+from tests.conformance.sampled_chain import Service
+from tests.conformance.table_models import Context
 
 Propose = Callable[[Mode, Tensor, Sequence[int], Sequence[int], int, Sequence[int] | None], Proposal]
 

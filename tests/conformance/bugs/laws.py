@@ -11,7 +11,7 @@ from specdec.rules import sampling
 from specdec.rules.multidraft import Choice, with_replacement, without_replacement
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities, sample
-from tests.conformance.bugs.value import Bug, Law, everywhere
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import Row
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from drafter_service.drafters import prompt_lookup
 from specdec.rules.acceptance import rejection, residual
 from specdec.rules.draft import SparseProbs
-from tests.conformance.bugs.value import Bug, Law, everywhere
-from tests.conformance.small import VOCAB_SIZE
+from tests.conformance.bugs.bug import Bug, Law, everywhere
+from tests.conformance.small_pair import VOCAB_SIZE
 
 
 def always_kept(patch: pytest.MonkeyPatch) -> None:

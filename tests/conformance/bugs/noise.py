@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.rules.coupling import choose, coupled
+from specdec.rules.coupling import choose, coupled_on_host
 from specdec.rules.rng import Lane, uniform
 from specdec.rules.sampling import sample
-from tests.conformance.bugs.value import Bug, Law, everywhere
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 
 Keys = Sequence[int]
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -30,11 +30,9 @@ def sharing(one: Lane, other: Lane, back: int = 0) -> Plant:
 def starts_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Block verdicts reuse the accept numbers of the round before."""
 
-    def planted(
-        seeds: Keys, positions: Keys, lane: Lane, device: object = "cpu", starts: object = None, indices: object = None
-    ) -> Tensor:
+    def planted(seeds: Keys, positions: Keys, lane: Lane, starts: object = None, indices: object = None) -> Tensor:
         kept = None if lane is Lane.ACCEPT else starts
-        return uniform(seeds, positions, lane, device, kept, indices)  # type: ignore[arg-type]
+        return uniform(seeds, positions, lane, kept, indices)  # type: ignore[arg-type]
 
     everywhere(patch, uniform, planted)
 
@@ -63,7 +61,7 @@ def redrawn_after_a_mismatch(patch: pytest.MonkeyPatch) -> None:
     """Coupled mode compares one draw of the target's and emits another."""
 
     def planted(p: Tensor, drafts: Sequence[Keys], seeds: Keys, positions: Keys) -> list[tuple[int, ...]]:
-        emitted = coupled(p, drafts, seeds, positions)
+        emitted = coupled_on_host(p, drafts, seeds, positions)
         at = [position + len(tokens) for position, tokens in zip(positions, emitted, strict=True)]
         last = torch.tensor([len(draft) + 1 for draft in drafts]).cumsum(0) - 1
         rows = last - torch.tensor([len(d) + 1 - len(tokens) for d, tokens in zip(drafts, emitted, strict=True)])
@@ -73,7 +71,7 @@ def redrawn_after_a_mismatch(patch: pytest.MonkeyPatch) -> None:
             for tokens, draft, token in zip(emitted, drafts, again, strict=True)
         ]
 
-    everywhere(patch, coupled, planted)
+    everywhere(patch, coupled_on_host, planted)
 
 
 def draft_emitted(patch: pytest.MonkeyPatch) -> None:
@@ -82,10 +80,10 @@ def draft_emitted(patch: pytest.MonkeyPatch) -> None:
     def planted(p: Tensor, drafts: Sequence[Keys], seeds: Keys, positions: Keys) -> list[tuple[int, ...]]:
         return [
             tokens if len(tokens) > len(draft) else tuple(draft[: len(tokens)])
-            for tokens, draft in zip(coupled(p, drafts, seeds, positions), drafts, strict=True)
+            for tokens, draft in zip(coupled_on_host(p, drafts, seeds, positions), drafts, strict=True)
         ]
 
-    everywhere(patch, coupled, planted)
+    everywhere(patch, coupled_on_host, planted)
 
 
 def noise_of_the_round(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Bugs of what a model has read: KV that a failed pass leaves or a drafter lacks, and attention to wrong keys."""
+"""Bugs of a model's KV: what a failed pass leaves, what a drafter lacks, and attention to wrong keys."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from drafter_service.app import _load_engine
 from drafter_service.drafters import model_drafter
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.session_table import SessionTable
-from specdec.engine import Engine, self_check
-from specdec.engine.attention import Rule
-from specdec.engine.host.packed_step import SlabSpan
+from specdec.engine import Engine, model_check
+from specdec.engine.attention import AttentionRule
+from specdec.engine.host.backend import SlabSpan
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 from tests.conformance.bugs.service import Plant, rolled_back
-from tests.conformance.bugs.value import Bug, Law, everywhere
 from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import ScheduledChunk
 from verifier_service.batching.target_pass import Result, verify_batch
@@ -72,12 +72,12 @@ def attending(**changed: Any) -> Plant:
     """Layers attend by another rule; the proof at load time, which refuses such an engine, is off."""
     attend = SlabSpan.attend
 
-    def planted(span: SlabSpan, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
+    def planted(span: SlabSpan, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
         return attend(span, layer, query, key, value, rule._replace(**changed))
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(SlabSpan, "attend", planted)
-        patch.setattr(self_check, "self_check", lambda *_: None)
+        patch.setattr(model_check, "check_packed_passes", lambda *_: None)
 
     return plant
 

@@ -1,4 +1,4 @@
-"""Bugs of a verifier's row: whose lenience it has, what its bonus may be, and what is said of its tokens."""
+"""Bugs of one session in a verifier's pass: its lenience, its bonus token, and the log probabilities of its tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from specdec.rules.acceptance import rejection
 from specdec.rules.draft import Verdict
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
-from tests.conformance.bugs.value import Bug, Law, everywhere
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import Row
 

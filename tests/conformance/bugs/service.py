@@ -8,11 +8,11 @@ import pytest
 
 from gateway.text import detokenizer
 from gateway.text.stops import held_length
-from specdec.engine import NativeEngine, facts
+from specdec.engine import NativeEngine, loader
 from specdec.rules.draft import Verdict
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import Round
-from tests.conformance.bugs.value import Bug, Law, everywhere
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.app import load_engine
 from verifier_service.generation.rounds import cut
 from verifier_service.generation.session import Session
@@ -22,12 +22,12 @@ SLACK = 16
 """Positions more than a session asks for: what is not rolled back must not be what stops it."""
 
 
-def rolled_back(length: Callable[[int, int], int], loader: Callable[[Any], NativeEngine] = load_engine) -> Plant:
-    """KV of the engine that `loader` loads, the target's as a rule, is cut to `length(held, wanted)`."""
+def rolled_back(length: Callable[[int, int], int], load: Callable[[Any], NativeEngine] = load_engine) -> Plant:
+    """KV of the engine that `load` loads, the target's as a rule, is cut to `length(held, wanted)`."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         def planted(settings: Any) -> NativeEngine:
-            engine = loader(settings)
+            engine = load(settings)
             truncate, admit, real = engine.truncate, engine.admit, engine.length
             untold: dict[str, int] = {}
 
@@ -43,7 +43,7 @@ def rolled_back(length: Callable[[int, int], int], loader: Callable[[Any], Nativ
             engine.admit = lambda session, limit, *rest: admit(session, limit + SLACK, *rest)  # type: ignore[method-assign]
             return engine
 
-        everywhere(patch, loader, planted)
+        everywhere(patch, load, planted)
 
     return plant
 
@@ -63,7 +63,7 @@ rejected_position_read = rolled_back(lambda held, wanted: min(wanted + 1, held))
 
 def padding_unmasked(patch: pytest.MonkeyPatch) -> None:
     """The padding rows of the model's matrix count as ids."""
-    patch.setattr(facts, "_vocab_size", lambda path, ids, rows: rows)
+    patch.setattr(loader, "_vocab_size", lambda path, ids, rows: rows)
 
 
 def ends_overlooked(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from specdec.rules.params import Mode
 from specdec.rules.rng import Lane, uniform
 from specdec.rules.sampling import sample
 from specdec.rules.verification import verify
-from tests.conformance.bugs.value import Bug, Law, everywhere
+from tests.conformance.bugs.bug import Bug, Law, everywhere
 
 Keys = Sequence[int]
 

@@ -8,10 +8,10 @@ from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 from specdec.wire.tokens import tokens_from_bytes
+from tests.conformance.checks.check import Check, count
 from tests.conformance.checks.served import Workload
-from tests.conformance.checks.value import Check, count
-from tests.conformance.served import Done
-from tests.conformance.small import PROMPT, small
+from tests.conformance.served_pair import Done
+from tests.conformance.small_pair import PROMPT, small
 from verifier_service.drafters.session_drafts import RemoteDrafts
 from verifier_service.generation.session import Session
 

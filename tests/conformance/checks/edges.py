@@ -1,4 +1,4 @@
-"""Checks of single decisions where laws cannot look: ties, zeros, the cut of a round, text that spans rounds."""
+"""Checks of single decisions that no law shows: ties, zeros, the cut of a round, text that spans rounds."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.rules.sampling import History
 from specdec.wire.generation import Round
-from tests.conformance.checks.value import Check, count
+from tests.conformance.checks.check import Check, count
 from tests.gateway_fakes import ByteTokenizer
 from verifier_service.generation import rounds
 

@@ -11,10 +11,10 @@ from specdec.engine import NativeEngine
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
-from tests.conformance.checks.value import Check, count
-from tests.conformance.folders import root
-from tests.conformance.greedy import answers, differing
-from tests.conformance.small import PROMPT, VOCAB_SIZE, small
+from tests.conformance.checks.check import Check, count
+from tests.conformance.greedy_identity import answers, differing
+from tests.conformance.model_folders import root
+from tests.conformance.small_pair import PROMPT, VOCAB_SIZE, small
 from tests.tiny_models import make_tiny_model
 from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import Row, ScheduledChunk

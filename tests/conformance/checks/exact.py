@@ -10,13 +10,13 @@ from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import compress
 from specdec.rules.sampling import History
-from tests.conformance.checks.value import Check, exact
-from tests.conformance.enumeration import Drafter, Drawn, outcome, proposed, sample_law
-from tests.conformance.lenience import published
-from tests.conformance.races import chances
-from tests.conformance.siblings import Node, drawn_with_replacement
-from tests.conformance.tables import Context, Tables, pair, reference
-from tests.conformance.trees import TREES, Enumeration, Models, rule_of
+from tests.conformance.checks.check import Check, exact
+from tests.conformance.exact_chain import Drafter, Drawn, outcome, proposed, sample_law
+from tests.conformance.exact_coupled import chances
+from tests.conformance.exact_siblings import Node, drawn_with_replacement
+from tests.conformance.exact_tree import TREES, Enumeration, Models, rule_of
+from tests.conformance.lenient_law import published
+from tests.conformance.table_models import Context, Tables, pair, reference
 
 LENIENCE = 0.5
 PARAMS = (

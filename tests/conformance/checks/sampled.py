@@ -4,11 +4,11 @@ import torch
 
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.checks.value import Check, Kind, count
-from tests.conformance.forests import first_token_p_value, forest
+from tests.conformance.checks.check import Check, Kind, count
 from tests.conformance.g_test import g_test
-from tests.conformance.sampled import PROMPT, Service
-from tests.conformance.tables import Context, TableModel, joint
+from tests.conformance.sampled_chain import PROMPT, Service
+from tests.conformance.sampled_trees import first_token_p_value, forest
+from tests.conformance.table_models import Context, TableModel, joint
 
 SESSIONS = 2_500
 LENGTH = 4

@@ -11,12 +11,12 @@ import torch
 from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.tokens import tokens_from_bytes
-from tests.conformance.checks.value import Check, Kind
+from tests.conformance.checks.check import Check, Kind
 from tests.conformance.g_test import Law, p_value
-from tests.conformance.lenience import Rounds
-from tests.conformance.served import Ask, Done, generate, pair
-from tests.conformance.small import END, PROMPT, REPETITIVE, small
-from tests.conformance.tables import Context
+from tests.conformance.lenient_law import Rounds
+from tests.conformance.served_pair import Ask, Done, generate, pair
+from tests.conformance.small_pair import END, PROMPT, REPETITIVE, small
+from tests.conformance.table_models import Context
 
 P_VALUE = 1e-6
 LENGTH = 4

@@ -8,7 +8,7 @@ import pytest
 
 from specdec.engine import NativeEngine
 from tests.devices import NO_CUDA
-from tests.places import PLACES
+from tests.kv_backends import KV_BACKENDS
 from tests.tiny_models import make_tiny_model
 
 Load = Callable[..., NativeEngine]
@@ -27,20 +27,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
-@pytest.fixture(params=[*PLACES, pytest.param("cuda", marks=NO_CUDA)])
-def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture(params=[*KV_BACKENDS, pytest.param("cuda", marks=NO_CUDA)])
+def kv_backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Settings of an engine that say where its keys and values lie."""
     if request.param == "cuda":
         return {"device": "cuda"}
-    return {"device": "cpu", "place": PLACES[request.param]()}
+    return {"device": "cpu", "kv_backend": KV_BACKENDS[request.param]()}
 
 
 @pytest.fixture
-def load(tiny: Callable[[str], Path], place: dict[str, Any]) -> Load:
+def load(tiny: Callable[[str], Path], kv_backend: dict[str, Any]) -> Load:
     """Load an engine over a tiny folder."""
 
     def engine(architecture: str = "llama", **settings: Any) -> NativeEngine:
         defaults: dict[str, Any] = {"dtype": "float32", "kv_bytes": 1 << 22, "threads": 1}
-        return NativeEngine.load(tiny(architecture), **(defaults | place | settings))
+        return NativeEngine.load(tiny(architecture), **(defaults | kv_backend | settings))
 
     return engine

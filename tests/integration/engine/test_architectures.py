@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.attention import attending
 from specdec.engine.loader import load_decoder
-from specdec.engine.paged.backend import Paged
-from specdec.engine.probe import Recorder
+from specdec.engine.model_check import RecordingStep
+from specdec.engine.paged.backend import PagedBackend
 from specdec.errors import ModelRefused
-from tests.places import CallingCapture, triton_kernels
+from tests.kv_backends import CallingCapture, triton_kernels
 from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
 
 pytestmark = pytest.mark.integration
@@ -78,33 +78,33 @@ NODES = [50, 61, 72, 83, 94, 105]
 PATH = [0, 2, 4, 5]
 
 
-def load(folder: Path, **place: Any) -> NativeEngine:
+def load(folder: Path, **kv_backend: Any) -> NativeEngine:
     return NativeEngine.load(
-        folder, **({"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 23, "threads": 1} | place)
+        folder, **({"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 23, "threads": 1} | kv_backend)
     )
 
 
 @pytest.mark.parametrize("architecture", MATRIX)
 def test_an_architecture_is_served_as_transformers_runs_it(
-    architecture: str, place: dict[str, Any], tmp_path: Path
+    architecture: str, kv_backend: dict[str, Any], tmp_path: Path
 ) -> None:
-    check(architecture, place, tmp_path)
+    check(architecture, kv_backend, tmp_path)
 
 
 @pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
 def test_an_architecture_is_served_so_by_the_kernels_of_a_gpu(architecture: str, tmp_path: Path) -> None:
-    check(architecture, {"device": GPU, "place": Paged(triton_kernels(programs=8))}, tmp_path)
+    check(architecture, {"device": GPU, "kv_backend": PagedBackend(triton_kernels(programs=8))}, tmp_path)
 
 
 def test_the_kernels_of_a_gpu_may_be_captured(tmp_path: Path) -> None:
-    check("llama", {"device": GPU, "place": Paged(triton_kernels(programs=8), CallingCapture)}, tmp_path)
+    check("llama", {"device": GPU, "kv_backend": PagedBackend(triton_kernels(programs=8), CallingCapture)}, tmp_path)
 
 
-def check(architecture: str, place: dict[str, Any], tmp_path: Path) -> None:
+def check(architecture: str, kv_backend: dict[str, Any], tmp_path: Path) -> None:
     """A tree beside a prompt, then what is kept of the one and rolled back of the other."""
     folder = make_tiny_model(tmp_path, architecture, seed=2, layers=3, **MATRIX[architecture])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    engine = load(folder, **place)
+    engine = load(folder, **kv_backend)
     for name in "ab":
         engine.admit(name, 60)
     engine.forward([Chunk("a", TEXT[:11], 0), Chunk("b", TEXT[:5], 0)])
@@ -140,7 +140,7 @@ def test_a_pass_reads_nothing_back_so_that_it_can_be_captured(architecture: str,
     folder = make_tiny_model(tmp_path, architecture, seed=2, layers=3, **MATRIX[architecture])
     decoder, _ = load_decoder(folder, "float32", "cpu")
     row = torch.arange(4)[None]
-    with attending(Recorder()):
+    with attending(RecordingStep()):
         decoder.run(row, row, 0)
         with ReadsBack() as seen:
             decoder.run(row, row, 0)

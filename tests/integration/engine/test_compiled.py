@@ -29,7 +29,7 @@ def logits(engine: NativeEngine) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "place"),
+    ("architecture", "kv_backend"),
     [
         ("gemma2", "slabs"),
         ("gpt_oss", "slabs"),
@@ -37,13 +37,13 @@ def logits(engine: NativeEngine) -> torch.Tensor:
         pytest.param("gemma2", "cuda", marks=NO_CUDA),
         pytest.param("gpt_oss", "cuda", marks=NO_CUDA),
     ],
-    indirect=["place"],
+    indirect=["kv_backend"],
 )
 def test_compiled_passes_are_those_of_transformers(load: Load, architecture: str) -> None:
     torch.testing.assert_close(logits(load(architecture, compiled=True)), logits(load(architecture)))
 
 
-@pytest.mark.parametrize("place", ["slabs"], indirect=True)
+@pytest.mark.parametrize("kv_backend", ["slabs"], indirect=True)
 def test_a_model_that_cannot_be_compiled_is_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))

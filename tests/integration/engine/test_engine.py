@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.decoder import Decoder
-from specdec.engine.host.backend import open_host
+from specdec.engine.host.backend import open_host_backend
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules import vocabulary
@@ -26,12 +26,12 @@ SLAB_PAGE = 128
 """Tokens of a slab's page: a head's 8 floats of so many tokens fill one page of the operating system."""
 
 
-def test_the_engine_knows_its_models_facts(load: Load, place: dict[str, Any]) -> None:
+def test_the_engine_knows_its_models_facts(load: Load, kv_backend: dict[str, Any]) -> None:
     engine = load()
     assert (engine.name, engine.vocab_size, engine.context_length) == ("llama", 320, 256)
     assert engine.end_token_ids == {END_TOKEN_ID}
     assert engine.tokenizer_hash == vocabulary.fingerprint(make_tokenizer(320).get_vocab())
-    assert engine.device.type == place["device"]
+    assert engine.device.type == kv_backend["device"]
     assert engine.fingerprint == load().fingerprint != load(dtype="bfloat16").fingerprint
 
 
@@ -99,8 +99,8 @@ def test_a_freed_session_leaks_nothing_into_the_next_session(load: Load) -> None
     assert torch.equal(engine.forward([Chunk("a", TOKENS, 1)]), first)
 
 
-def test_admission_holds_the_budget_and_the_context(load: Load, place: dict[str, Any]) -> None:
-    page = SLAB_PAGE if place.get("place") is open_host else BLOCK_TOKENS
+def test_admission_holds_the_budget_and_the_context(load: Load, kv_backend: dict[str, Any]) -> None:
+    page = SLAB_PAGE if kv_backend.get("kv_backend") is open_host_backend else BLOCK_TOKENS
     page_bytes = page * TOKEN_BYTES
     engine = load(kv_bytes=page_bytes + TOKEN_BYTES)
     assert engine.memory == KvMemory(page_bytes, live=0, cached=0)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from specdec.engine import Chunk, NativeEngine
-from specdec.engine.paged.backend import Paged
+from specdec.engine.paged.backend import PagedBackend
 from specdec.engine.paged.graphs import COMMON, Replay
-from tests.places import CallingCapture, PlainKernels, graphs
+from tests.kv_backends import CallingCapture, PlainKernels, graphs
 
 pytestmark = pytest.mark.integration
 
@@ -20,9 +20,9 @@ TEXT = [(7 + 31 * i * i) % 320 for i in range(60)]
 Tiny = Callable[[str], Path]
 
 
-def load(folder: Path, place: Paged, **settings: Any) -> NativeEngine:
+def load(folder: Path, kv_backend: PagedBackend, **settings: Any) -> NativeEngine:
     defaults: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 22, "threads": 1}
-    return NativeEngine.load(folder, **(defaults | settings), place=place)
+    return NativeEngine.load(folder, **(defaults | settings), kv_backend=kv_backend)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_within_a_bucket_a_row_does_not_depend_on_its_batch_mates(engine: Native
 
 def test_common_buckets_are_captured_before_the_first_session_comes(tiny: Tiny) -> None:
     capture = CallingCapture()
-    engine = load(tiny("llama"), Paged(PlainKernels(), lambda: capture, COMMON))
+    engine = load(tiny("llama"), PagedBackend(PlainKernels(), lambda: capture, COMMON))
     captured = capture.captured
     assert captured >= len(COMMON)
     start(engine, "a")
@@ -107,8 +107,8 @@ def test_a_model_that_cannot_be_captured_is_served_and_that_is_said_once(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     with caplog.at_level(logging.WARNING):
-        engine = load(tiny("llama"), Paged(PlainKernels(), lambda: refuse))
-        plain = load(tiny("llama"), Paged())
+        engine = load(tiny("llama"), PagedBackend(PlainKernels(), lambda: refuse))
+        plain = load(tiny("llama"), PagedBackend())
         logits = []
         for each in (engine, plain):
             start(each, "a")

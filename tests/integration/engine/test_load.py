@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from specdec.engine import NativeEngine, span
 from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import ModelRefused
-from tests.places import PLACES
+from tests.kv_backends import KV_BACKENDS
 from tests.tiny_models import make_tiny_model
 
 pytestmark = pytest.mark.integration
@@ -128,31 +128,31 @@ def test_a_model_that_the_engine_cannot_serve_exactly_is_refused(
     assert str(folder) in refusal.value.message
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kv_backend", KV_BACKENDS)
 def test_the_self_check_finds_a_mask_that_shows_the_future(
-    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kv_backend: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = span.tail_mask
     monkeypatch.setattr(span, "tail_mask", lambda *args: torch.zeros_like(honest(*args)))
     with pytest.raises(ModelRefused, match="packed passes differ"):
-        load_folder(folder, place=PLACES[place]())
+        load_folder(folder, kv_backend=KV_BACKENDS[kv_backend]())
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kv_backend", KV_BACKENDS)
 def test_the_self_check_finds_a_rollback_that_does_not(
-    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kv_backend: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = SequenceKv.truncate
     monkeypatch.setattr(SequenceKv, "truncate", lambda self, length: honest(self, length - 1))
     with pytest.raises(ModelRefused, match="packed passes differ"):
-        load_folder(folder, place=PLACES[place]())
+        load_folder(folder, kv_backend=KV_BACKENDS[kv_backend]())
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kv_backend", KV_BACKENDS)
 def test_the_self_check_finds_a_window_that_is_ignored(
-    place: str, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    kv_backend: str, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = span.tail_mask
     monkeypatch.setattr(span, "tail_mask", lambda count, before, _, like: honest(count, before, None, like))
     with pytest.raises(ModelRefused, match="packed passes differ"):
-        load_folder(tiny("mistral"), place=PLACES[place]())
+        load_folder(tiny("mistral"), kv_backend=KV_BACKENDS[kv_backend]())

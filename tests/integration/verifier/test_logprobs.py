@@ -15,7 +15,7 @@ from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from specdec.wire.logprobs import logprobs_from_pb
-from tests.conformance.served import pair
+from tests.conformance.served_pair import pair
 from tests.integration.verifier.conftest import PROMPT, Client, output
 from tests.tiny_models import make_tiny_model
 

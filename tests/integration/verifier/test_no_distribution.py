@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from specdec.errors import FieldInvalid, NoDistribution, SpecdecError
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
-from tests.conformance.served import running_drafter, running_verifier
+from tests.conformance.served_pair import running_drafter, running_verifier
 from tests.integration.verifier.conftest import PROMPT, Client, output
 from tests.tiny_models import make_tiny_model
 

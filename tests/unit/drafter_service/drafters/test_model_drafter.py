@@ -15,8 +15,8 @@ from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.rules.draft import SparseProbs
 from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.session import Open
+from tests.device_syncs import device_syncs
 from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts
-from tests.looks import looks
 
 PENALISED = SamplingParams(seed=8, presence_penalty=1.5, repetition_penalty=1.3, min_tokens=3, end_token_ids=(4,))
 KINDS = [
@@ -160,7 +160,7 @@ def test_a_step_on_another_device_is_the_same_and_looks_at_it_once(kinds: list[O
     sessions = [_session(drafter, opened, f"s{number}") for number, opened in enumerate(kinds)]
     steps = []
     for _ in range(4):
-        with looks(device) as seen:
+        with device_syncs(device) as seen:
             steps.append(_step(drafter, *sessions))
         assert len(seen) == 1, seen
     for row, opened in enumerate(kinds):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from specdec.engine.attention import NAME, Rule, attending
+from specdec.engine.attention import ATTENTION_NAME, AttentionRule, attending
 from specdec.errors import ModelRefused
 
 TENSOR = torch.zeros(1, 1, 1, 1)
@@ -17,15 +17,15 @@ TENSOR = torch.zeros(1, 1, 1, 1)
 
 class NotedStep:
     def __init__(self) -> None:
-        self.calls: list[tuple[int, Rule]] = []
+        self.calls: list[tuple[int, AttentionRule]] = []
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
         self.calls.append((layer, rule))
         return query
 
 
 def call(mask: Tensor | None = None, **options: Any) -> Any:
-    function: Any = AttentionInterface()[NAME]
+    function: Any = AttentionInterface()[ATTENTION_NAME]
     return function(SimpleNamespace(layer_idx=3), TENSOR, TENSOR, TENSOR, mask, **options)
 
 
@@ -33,7 +33,7 @@ def test_a_call_reaches_the_step_with_the_layer_and_its_rule() -> None:
     step = NotedStep()
     with attending(step):
         call(scaling=0.5, sliding_window=4, softcap=2.0, s_aux=TENSOR, dropout=0.0)
-    assert step.calls == [(3, Rule(0.5, 4, 2.0, TENSOR))]
+    assert step.calls == [(3, AttentionRule(0.5, 4, 2.0, TENSOR))]
 
 
 def test_outside_the_block_there_is_no_step() -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.engine.host.slab_store import SlabStore
+from specdec.engine.host.slabs import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.kv_store import KvStore
@@ -56,17 +56,17 @@ def numbers(tokens: Sequence[int]) -> torch.Tensor:
 
 def run(kv: KvPool[Any], session: str, tokens: Sequence[int], tree: Tree | None = None) -> None:
     """Compute tokens, as a pass does."""
-    holding = kv[session]
+    sequence = kv[session]
     kv.seal(session)
-    assert kv.reserve(session, holding.length + len(tokens))
-    holding.append(tokens, numbers(tokens))
-    holding.tree = tree
+    assert kv.reserve(session, sequence.length + len(tokens))
+    sequence.append(tokens, numbers(tokens))
+    sequence.tree = tree
 
 
 def holds(kv: KvPool[Any], session: str) -> bool:
     """Whether the session's keys and values are those of its tokens."""
-    holding = kv[session]
-    return torch.equal(holding.read(0, holding.length), numbers(holding.tokens))
+    sequence = kv[session]
+    return torch.equal(sequence.read(0, sequence.length), numbers(sequence.tokens))
 
 
 def pages(kv: KvPool[Any]) -> tuple[int, int]:

@@ -9,20 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.engine.attention import Rule, Step
-from specdec.engine.batch import Batch
-from specdec.engine.host.packed_step import PackedStep, SlabSpan
-from specdec.engine.host.slab_store import SlabStore
+from specdec.engine.attention import AttentionRule, AttentionStep
+from specdec.engine.batch import PackedBatch
+from specdec.engine.host.backend import HostStep, SlabSpan
+from specdec.engine.host.slabs import SlabStore
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.kv_store import H, KvStore
-from specdec.engine.paged.inputs import Inputs, Reach, Shape, flatten, reaches, views
+from specdec.engine.kv_store import KvStore, S
+from specdec.engine.paged.inputs import PassShape, SequenceShare, flatten, sequence_shares, views
 from specdec.engine.paged.page_store import PageStore
-from specdec.engine.paged.paged_span import PagedSpan
-from specdec.engine.paged.paged_step import Gathered, PagedStep
+from specdec.engine.paged.paged_step import PagedSpan, PagedStep
 from specdec.engine.span import FOLD_LIMIT, tail_mask, tree_mask
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.tree import Tree
-from tests.places import PlainKernels
+from tests.kv_backends import PlainKernels
 
 KERNEL_LIMIT = 6
 """Most tokens of a chunk for the kernels: some chunks of a pass are gathered beside them."""
@@ -30,13 +29,13 @@ QUERY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH, LAYERS = 6, 2, 8, 4, 2
 LAYOUT = KvLayout(LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH, torch.float64, torch.device("cpu"))
 
 RULES = {
-    "plain": Rule(None, None, None, None),
-    "scaled": Rule(0.3, None, None, None),
-    "window": Rule(None, 4, None, None),
-    "softcap": Rule(None, None, 0.7, None),
-    "softcap and window": Rule(0.5, 4, 0.7, None),
-    "sinks": Rule(None, None, None, torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -3.0], dtype=torch.float64)),
-    "sinks and window": Rule(None, 4, None, torch.linspace(-1, 1, QUERY_HEADS, dtype=torch.float64)),
+    "plain": AttentionRule(None, None, None, None),
+    "scaled": AttentionRule(0.3, None, None, None),
+    "window": AttentionRule(None, 4, None, None),
+    "softcap": AttentionRule(None, None, 0.7, None),
+    "softcap and window": AttentionRule(0.5, 4, 0.7, None),
+    "sinks": AttentionRule(None, None, None, torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -3.0], dtype=torch.float64)),
+    "sinks and window": AttentionRule(None, 4, None, torch.linspace(-1, 1, QUERY_HEADS, dtype=torch.float64)),
 }
 LENGTHS = {
     "one fresh": [(0, 5)],
@@ -58,22 +57,22 @@ class Session:
         self.key = torch.randn(LAYERS, HEADS, total, KEY_WIDTH, dtype=torch.float64)
         self.value = torch.randn(LAYERS, HEADS, total, VALUE_WIDTH, dtype=torch.float64)
 
-    def hold(self, store: KvStore[H]) -> H:
+    def hold(self, store: KvStore[S]) -> S:
         """The first tokens, and room for the others."""
-        holding = store.open(self.start + self.count + 2, b"")
-        store.extend(holding, self.start)
-        holding.append([0] * self.start, torch.cat([self.key, self.value], -1)[:, :, : self.start])
-        store.extend(holding, self.start + self.count)
-        return holding
+        sequence = store.open(self.start + self.count + 2, b"")
+        store.extend(sequence, self.start)
+        sequence.append([0] * self.start, torch.cat([self.key, self.value], -1)[:, :, : self.start])
+        store.extend(sequence, self.start + self.count)
+        return sequence
 
-    def expected(self, layer: int, rule: Rule) -> Tensor:
+    def expected(self, layer: int, rule: AttentionRule) -> Tensor:
         """[count, query heads, value width] by the formula, one query and one head at a time."""
         rows = range(self.start, self.start + self.count)
         return torch.stack(
             [torch.stack([self._one(layer, head, row, rule) for head in range(QUERY_HEADS)]) for row in rows]
         )
 
-    def _one(self, layer: int, head: int, row: int, rule: Rule) -> Tensor:
+    def _one(self, layer: int, head: int, row: int, rule: AttentionRule) -> Tensor:
         shared = head // (QUERY_HEADS // HEADS)
         seen = self.lineage(row)[-rule.window if rule.window else None :]
         scale = KEY_WIDTH**-0.5 if rule.scale is None else rule.scale
@@ -97,12 +96,12 @@ class Session:
         return [*self.lineage(self.start + parent), row] if parent >= 0 else [*range(self.start), row]
 
 
-def over_slabs(sessions: Sequence[Session]) -> Step:
+def over_slabs(sessions: Sequence[Session]) -> AttentionStep:
     store = SlabStore(LAYOUT, 1 << 30)
-    return PackedStep([SlabSpan(session.hold(store), session.count, session.tree) for session in sessions])
+    return HostStep([SlabSpan(session.hold(store), session.count, session.tree) for session in sessions])
 
 
-def over_pages(sessions: Sequence[Session], kernels: PlainKernels | None = None) -> Step:
+def over_pages(sessions: Sequence[Session], kernels: PlainKernels | None = None) -> AttentionStep:
     """In pages that hold numbers no session has written, chunks that kernels cannot take are gathered."""
     store = PageStore(LAYOUT, 64 * BLOCK_TOKENS * LAYOUT.token_bytes)
     for part in (store.memory.keys, store.memory.values):
@@ -110,23 +109,15 @@ def over_pages(sessions: Sequence[Session], kernels: PlainKernels | None = None)
     lists = [session.hold(store) for session in sessions]
     counts, trees = [session.count for session in sessions], [session.tree for session in sessions]
     positions = [session.start + depth for session in sessions for depth in session.depths]
-    batch = Batch([0] * sum(counts), positions, counts, trees, [])
-    shares = list(reaches(lists, batch))
-    shape = Shape(sum(counts), len(counts), 0 if kernels is None else KERNEL_LIMIT)
+    batch = PackedBatch([0] * sum(counts), positions, counts, trees, [])
+    shares = list(sequence_shares(lists, batch))
+    shape = PassShape(sum(counts), len(counts), 0 if kernels is None else KERNEL_LIMIT)
     inputs = views(flatten(shape, lists, batch, shares, False), shape)
-    gathered = [
-        Gathered(share.first, PagedSpan(store.memory, pages_of(inputs, share), share.start, share.count, share.tree))
-        for share in shares
-        if share.count > shape.queries
-    ]
+    gathered = [PagedSpan(store.memory, inputs.pages, share) for share in shares if share.count > shape.queries]
     return PagedStep(store.memory, inputs, shape, kernels, gathered)
 
 
-def pages_of(inputs: Inputs[Tensor], share: Reach) -> Tensor:
-    return inputs.pages[share.table : share.table + share.pages]
-
-
-STEPS: dict[str, Callable[[Sequence[Session]], Step]] = {
+STEPS: dict[str, Callable[[Sequence[Session]], AttentionStep]] = {
     "slabs": over_slabs,
     "pages": over_pages,
     "pages with kernels": lambda sessions: over_pages(sessions, PlainKernels()),
@@ -137,7 +128,7 @@ STEPS: dict[str, Callable[[Sequence[Session]], Step]] = {
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_every_session_attends_to_its_own_past_only(
-    make: Callable[[Sequence[Session]], Step], rule: Rule, lengths: list[tuple[int, int]]
+    make: Callable[[Sequence[Session]], AttentionStep], rule: AttentionRule, lengths: list[tuple[int, int]]
 ) -> None:
     torch.manual_seed(0)
     check([Session(start, count) for start, count in lengths], rule, make)
@@ -147,7 +138,7 @@ def test_every_session_attends_to_its_own_past_only(
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("start", [0, 2, 19])
 def test_a_node_attends_to_the_context_and_its_own_lineage_only(
-    make: Callable[[Sequence[Session]], Step], rule: Rule, start: int
+    make: Callable[[Sequence[Session]], AttentionStep], rule: AttentionRule, start: int
 ) -> None:
     torch.manual_seed(0)
     forked, wide = Tree((-1, 0, 0, 2, 1, 3, 5, -1)), Tree((-1, *[node // 2 for node in range(FOLD_LIMIT + 3)]))
@@ -156,7 +147,7 @@ def test_a_node_attends_to_the_context_and_its_own_lineage_only(
     check([sessions[0], Session(9, 4), sessions[1], Session(0, 6), Session(3, 1)], rule, make)
 
 
-def check(sessions: list[Session], rule: Rule, make: Callable[[Sequence[Session]], Step]) -> None:
+def check(sessions: list[Session], rule: AttentionRule, make: Callable[[Sequence[Session]], AttentionStep]) -> None:
     step = make(sessions)
     for layer in range(LAYERS):
         got = step.attend(
@@ -176,11 +167,11 @@ def test_what_is_appended_piece_by_piece_is_read_whole(store: type[SlabStore] | 
     torch.manual_seed(0)
     memory: KvStore[Any] = store(LAYOUT, 1 << 20)
     session = Session(0, 20)
-    holding = memory.open(20, b"")
+    sequence = memory.open(20, b"")
     for start, end in pairwise([0, 4, 5, 9, 16, 20]):
-        memory.extend(holding, end)
-        holding.append([0] * (end - start), torch.cat([session.key, session.value], -1)[:, :, start:end])
-        assert torch.equal(holding.read(0, end), torch.cat([session.key, session.value], -1)[:, :, :end])
+        memory.extend(sequence, end)
+        sequence.append([0] * (end - start), torch.cat([session.key, session.value], -1)[:, :, start:end])
+        assert torch.equal(sequence.read(0, end), torch.cat([session.key, session.value], -1)[:, :, :end])
 
 
 def test_pages_and_spans_stay_on_their_device(device: torch.device) -> None:
@@ -190,7 +181,7 @@ def test_pages_and_spans_stay_on_their_device(device: torch.device) -> None:
     pages = torch.tensor(session.hold(store).pages, device=device)
     kv = torch.cat([session.key, session.value], -1).to(device)
     store.memory.write(range(26), kv)
-    span = PagedSpan(store.memory, pages, 21, 5)
+    span = PagedSpan(store.memory, pages, SequenceShare(0, 21, 5, None, 0, len(pages)))
     got = span.attend(1, session.query[None, :, 21:].to(device), RULES["softcap and window"])
     torch.testing.assert_close(got[0].cpu(), session.expected(1, RULES["softcap and window"]), rtol=1e-6, atol=1e-6)
 
@@ -200,7 +191,7 @@ def test_new_keys_and_values_lie_behind_the_old_ones_in_the_slab() -> None:
     session = Session(5, 3)
     slab = session.hold(SlabStore(LAYOUT, 1 << 20))
     slab.keys[:, 0, :, 5:], slab.values[:, 0, :, 5:] = torch.nan, torch.nan
-    step = PackedStep([SlabSpan(slab, 3)])
+    step = HostStep([SlabSpan(slab, 3)])
     for layer in range(LAYERS):
         key, value = session.key[layer, None, :, 5:], session.value[layer, None, :, 5:]
         step.attend(layer, session.query[None, :, 5:], key, value, RULES["plain"])

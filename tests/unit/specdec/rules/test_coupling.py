@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.rules.coupling import choose, coupled
-from specdec.rules.rng import exponential
+from specdec.rules.coupling import choose, coupled_on_host
+from specdec.rules.rng import exponential_on_host
 
 COUNT = 20_000
 
@@ -20,7 +20,7 @@ def ids(p: Tensor) -> Tensor:
 
 def test_the_winner_has_the_least_noise_over_probability() -> None:
     p = torch.tensor([[0.2, 0.0, 0.5, 0.3]], dtype=torch.float64)
-    noise = exponential([7], [11], torch.zeros(4, dtype=torch.int64), torch.arange(4))
+    noise = exponential_on_host([7], [11], torch.zeros(4, dtype=torch.int64), torch.arange(4))
     arrival = [float(e / mass) if mass else float("inf") for e, mass in zip(noise, p[0], strict=True)]
     assert int(choose(p, ids(p), [7], [11])) == arrival.index(min(arrival))
 
@@ -60,10 +60,10 @@ def test_the_targets_draws_go_on_while_the_draft_agrees() -> None:
     p = torch.rand(4, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     plain = [int(choose(p[[step]], ids(p[[step]]), [5], [20 + step])) for step in range(4)]
     wrong = (plain[1] + 1) % 10
-    assert coupled(p, [plain[:3]], [5], [20]) == [tuple(plain)]
-    assert coupled(p, [[plain[0], wrong, plain[2]]], [5], [20]) == [tuple(plain[:2])]
-    assert coupled(p[:1], [[]], [5], [20]) == [tuple(plain[:1])]
+    assert coupled_on_host(p, [plain[:3]], [5], [20]) == [tuple(plain)]
+    assert coupled_on_host(p, [[plain[0], wrong, plain[2]]], [5], [20]) == [tuple(plain[:2])]
+    assert coupled_on_host(p[:1], [[]], [5], [20]) == [tuple(plain[:1])]
 
 
 def test_a_batch_of_no_drafts_is_empty() -> None:
-    assert coupled(torch.zeros(0, 4), [], [], []) == []
+    assert coupled_on_host(torch.zeros(0, 4), [], [], []) == []

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from specdec.rules.dense import Dense
 from specdec.rules.draft import SparseProbs
 from specdec.rules.lenience import lenient_greedy
 from specdec.rules.multidraft import Siblings
@@ -11,7 +10,7 @@ from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_siblings
 from specdec.rules.sampling import History, probabilities, sample
 from specdec.rules.scoring import score
-from tests.unit.specdec.rules.test_verification import DRAFTING, drafted
+from tests.unit.specdec.rules.random_drafts import DRAFTING, drafted
 
 VOCAB, ROWS = 320, 6
 PARAMS = [
@@ -38,9 +37,9 @@ def test_distributions_and_draws(device: torch.device) -> None:
     assert sample(there, u.to(device)).tolist() == sample(here, u).tolist()
 
 
-@pytest.mark.parametrize("support", [16, Dense.FP16])
+@pytest.mark.parametrize("support", [16, VOCAB])
 @pytest.mark.parametrize("mode", DRAFTING)
-def test_proposals(mode: Mode, support: int | Dense, device: torch.device) -> None:
+def test_proposals(mode: Mode, support: int, device: torch.device) -> None:
     q = probabilities(_logits(), PARAMS, HISTORIES).double()
     here, there = (propose(mode, each, SEEDS, POSITIONS, support, POSITIONS) for each in (q, q.to(device)))
     assert (there[0], _rows(there[1])) == (here[0], _rows(here[1]))

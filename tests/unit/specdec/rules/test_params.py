@@ -92,3 +92,41 @@ def test_masks_that_leave_nothing_are_refused_by_name(params: SamplingParams, fi
 )
 def test_masks_that_leave_a_token_are_a_choice(params: SamplingParams) -> None:
     params.check_choice(4)
+
+
+V = 152_000
+
+
+@pytest.mark.parametrize(
+    ("params", "possible"),
+    [
+        (SamplingParams(), True),
+        (SamplingParams(banned_token_ids=tuple(range(V - 1))), True),
+        (SamplingParams(banned_token_ids=tuple(range(V))), False),
+        (SamplingParams(banned_token_ids=(*range(V - 1), V, V + 1)), True),
+        (SamplingParams(banned_token_ids=(*range(V - 1), 0)), True),
+        (SamplingParams(banned_token_ids=tuple(range(1, V)), end_token_ids=(0, V), min_tokens=1), False),
+        (SamplingParams(banned_token_ids=tuple(range(1, V)), end_token_ids=(0, V)), True),
+        (SamplingParams(allowed_token_ids=(V - 1, 3), banned_token_ids=tuple(range(V - 1))), True),
+        (SamplingParams(allowed_token_ids=(V - 1, 3), banned_token_ids=tuple(range(3, V))), False),
+    ],
+    ids=[
+        "no mask",
+        "all but one",
+        "all",
+        "others than the vocabulary's",
+        "one twice",
+        "end token masked",
+        "end token",
+        "allowed",
+        "not allowed",
+    ],
+)
+def test_masks_are_counted_as_sets_of_a_large_vocabulary_would_be(params: SamplingParams, possible: bool) -> None:
+    masked = {*params.banned_token_ids, *(params.end_token_ids if params.min_tokens else ())}
+    assert bool((set(params.allowed_token_ids) or set(range(V))) - masked) is possible
+    if possible:
+        params.check_choice(V)
+    else:
+        with pytest.raises(FieldInvalid):
+            params.check_choice(V)

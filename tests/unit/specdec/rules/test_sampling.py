@@ -13,7 +13,7 @@ from transformers.generation import logits_process as hf
 from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities, sample
-from tests.conformance.tables import reference
+from tests.conformance.table_models import reference
 
 NO_HISTORY = History()
 

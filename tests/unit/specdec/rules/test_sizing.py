@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.rules.sizing import Costs, Policy, drafters_per_verifier, pays, size
+from specdec.rules.sizing import Policy, RoundCosts, drafters_per_verifier, pays, size
 
-EXAMPLE = Costs(
+EXAMPLE = RoundCosts(
     alpha=0.7,
     gamma=4,
     draft_step=0.003,
@@ -21,7 +21,7 @@ EXAMPLE = Costs(
 FULL = Policy(verify_busy=1.0, draft_busy=1.0)
 SECONDS = st.floats(1e-4, 1.0)
 COSTS = st.builds(
-    Costs,
+    RoundCosts,
     alpha=st.floats(0.0, 1.0),
     gamma=st.integers(0, 16),
     draft_step=SECONDS,
@@ -46,7 +46,7 @@ def test_a_worked_example() -> None:
 
 
 @given(WANTED, COSTS, POLICIES)
-def test_the_replicas_are_enough_and_one_fewer_is_not(wanted: float, costs: Costs, policy: Policy) -> None:
+def test_the_replicas_are_enough_and_one_fewer_is_not(wanted: float, costs: RoundCosts, policy: Policy) -> None:
     found = size(wanted, costs, policy)
     seconds = costs.verify_pass if found.pays else costs.plain_pass
     verify = costs.verify_batch * policy.verify_busy / seconds * found.tokens_per_round
@@ -59,25 +59,25 @@ def test_the_replicas_are_enough_and_one_fewer_is_not(wanted: float, costs: Cost
 
 
 @given(COSTS, POLICIES)
-def test_at_a_large_throughput_the_counts_have_the_ratio(costs: Costs, policy: Policy) -> None:
+def test_at_a_large_throughput_the_counts_have_the_ratio(costs: RoundCosts, policy: Policy) -> None:
     found = size(1e12, costs, policy)
     assert found.drafters / found.verifiers == pytest.approx(found.ratio, rel=1e-3)
 
 
 @given(COSTS, POLICIES, st.floats(0.0, 1.0))
-def test_acceptance_does_not_move_the_ratio(costs: Costs, policy: Policy, alpha: float) -> None:
+def test_acceptance_does_not_move_the_ratio(costs: RoundCosts, policy: Policy, alpha: float) -> None:
     assert drafters_per_verifier(replace(costs, alpha=alpha), policy) == drafters_per_verifier(costs, policy)
 
 
 @given(COSTS, POLICIES, WANTED, WANTED)
-def test_more_throughput_never_takes_less(costs: Costs, policy: Policy, one: float, other: float) -> None:
+def test_more_throughput_never_takes_less(costs: RoundCosts, policy: Policy, one: float, other: float) -> None:
     less, more = (size(wanted, costs, policy) for wanted in sorted((one, other)))
     assert less.verifiers <= more.verifiers
     assert less.drafters <= more.drafters
 
 
 @given(WANTED, COSTS)
-def test_where_drafting_does_not_pay_there_are_no_drafters(wanted: float, costs: Costs) -> None:
+def test_where_drafting_does_not_pay_there_are_no_drafters(wanted: float, costs: RoundCosts) -> None:
     policy = Policy(min_speedup=max(costs.speedup, 1.0))
     found = size(wanted, costs, policy)
     assert not pays(costs, policy)

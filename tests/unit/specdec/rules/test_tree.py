@@ -7,23 +7,9 @@ from hypothesis import strategies as st
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import SparseProbs
 from specdec.rules.tree import ROOT, Tree, TreeDraft
+from tests.unit.specdec.rules.random_trees import lineage, trees
 
 FORKED = Tree((ROOT, ROOT, 0, 0, 3, 1))
-
-
-@st.composite
-def trees(draw: st.DrawFn, most: int = 12) -> Tree:
-    size = draw(st.integers(0, most))
-    return Tree(tuple(draw(st.integers(ROOT, node - 1)) for node in range(size)))
-
-
-def lineage(tree: Tree, node: int) -> list[int]:
-    """From a first node down to `node`."""
-    path: list[int] = []
-    while node != ROOT:
-        path.insert(0, node)
-        node = tree.parents[node]
-    return path
 
 
 @given(trees())

@@ -16,7 +16,7 @@ from specdec.rules.proposal import compress, propose, propose_siblings
 from specdec.rules.tree import ROOT, Tree, TreeDraft, TreeVerdict
 from specdec.rules.tree_verification import check_trees, verify_tree
 from specdec.rules.verification import verify
-from tests.unit.specdec.rules.test_tree import lineage, trees
+from tests.unit.specdec.rules.random_trees import lineage, trees
 
 VOCAB = 12
 SAMPLED = [Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT]

@@ -7,30 +7,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
+from specdec.rules.checks import check_drafts
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, Origin
-from specdec.rules.proposal import propose
-from specdec.rules.verification import check_drafts, verify, verify_each
+from specdec.rules.verification import verify, verify_each
+from tests.unit.specdec.rules.random_drafts import DRAFTING, VOCAB, distributions, drafted
 
-DRAFTING = [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED]
 RATIO = [Mode.REJECTION, Mode.BLOCK]
-VOCAB = 50
-
-
-def distributions(rows: int, seed: int, vocab_size: int = VOCAB, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (2 * torch.randn(rows, vocab_size, generator=generator)).to(dtype).softmax(-1)
-
-
-def drafted(mode: Mode, gamma: int, seed: int, position: int = 10, support: int = 8) -> Draft:
-    """γ tokens drawn from γ unrelated distributions."""
-    if gamma == 0:
-        return NO_DRAFT
-    at = [position + step for step in range(gamma)]
-    tokens, probs = propose(
-        mode, distributions(gamma, 77 + seed), [seed] * gamma, at, support, starts=[position] * gamma
-    )
-    return Draft(tuple(tokens), tuple(probs))
 
 
 def point_mass(token: int) -> SparseProbs:

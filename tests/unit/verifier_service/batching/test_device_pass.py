@@ -14,7 +14,7 @@ from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.proposal import propose
 from specdec.rules.sampling import History, probabilities
-from tests.looks import looks
+from tests.device_syncs import device_syncs
 from tests.unit.verifier_service.verifier_fakes import VOCABULARY, TableEngine, make_row, point_mass
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 from verifier_service.batching.target_pass import Result, verify_batch
@@ -95,7 +95,7 @@ CASES = {
 
 @pytest.mark.parametrize("rows", CASES.values(), ids=CASES)
 def test_a_pass_looks_once_whatever_is_in_it(rows: list[Row], device: torch.device) -> None:
-    with looks(device) as seen:
+    with device_syncs(device) as seen:
         there = judged(device, rows)
     assert len(seen) == 1, seen
     if device.type == "lazy":
@@ -108,9 +108,9 @@ def test_some_drafts_are_kept_and_some_are_not() -> None:
         assert min(kept) == 0 < 2 <= max(kept)
 
 
-def test_log_probabilities_are_one_look_more(device: torch.device) -> None:
+def test_log_probabilities_are_one_sync_more(device: torch.device) -> None:
     rows = [replace(row, call=replace(row.call, logprobs=number % 3)) for number, row in enumerate(mixed())]
-    with looks(device) as seen:
+    with device_syncs(device) as seen:
         there = judged(device, rows)
     assert len(seen) == 2, seen
     if device.type == "lazy":
@@ -126,17 +126,17 @@ PLANTS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
-def test_a_look_planted_in_a_pass_is_counted(
+def test_a_sync_planted_in_a_pass_is_counted(
     plant: Callable[[Tensor], object], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = verification.judged
+    judge = verification.judge
 
     def planted(mode: Mode, p: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
         plant(p)
         return judge(mode, p, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(verification, "judged", planted)
-    with looks(device) as seen:
+    monkeypatch.setattr(verification, "judge", planted)
+    with device_syncs(device) as seen:
         judged(device, mixed([Mode.REJECTION]))
     assert len(seen) == 2
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec.engine.paged.kernels import Kernels
-from tests.places import triton_kernels
+from tests.kv_backends import triton_kernels
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +14,6 @@ def triton() -> Kernels:
 
 
 @pytest.fixture(scope="session")
-def place() -> torch.device:
+def kernel_device() -> torch.device:
     """Where they run."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

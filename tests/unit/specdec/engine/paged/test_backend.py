@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from specdec.engine.host.backend import open_host
-from specdec.engine.kv_backends import place_for
+from specdec.engine.host.backend import open_host_backend
+from specdec.engine.kv_backend import kv_backend_for
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.paged import backend
-from specdec.engine.paged.backend import Paged
+from specdec.engine.paged.backend import PagedBackend
 from specdec.errors import ModelRefused
 from tests.devices import NO_CUDA
 
@@ -20,21 +20,21 @@ DECODER: Any = SimpleNamespace()
 
 
 def test_the_host_has_slabs_and_every_other_device_pages() -> None:
-    assert place_for(torch.device("cpu")) is open_host
-    assert isinstance(place_for(torch.device("mps")), Paged)
+    assert kv_backend_for(torch.device("cpu")) is open_host_backend
+    assert isinstance(kv_backend_for(torch.device("mps")), PagedBackend)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine where Triton does not run")
 def test_where_triton_does_not_run_that_is_said_and_pages_are_gathered(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        opened = place_for(torch.device("cuda"))(DECODER, LAYOUT, 1 << 16)
+        opened = kv_backend_for(torch.device("cuda"))(DECODER, LAYOUT, 1 << 16)
     assert [record.message.partition(",")[0] for record in caplog.records] == ["Triton does not run here"]
     assert opened.store.total == (1 << 16) // (16 * LAYOUT.token_bytes)
 
 
 @NO_CUDA
 def test_on_cuda_triton_runs(caplog: pytest.LogCaptureFixture) -> None:
-    place_for(torch.device("cuda"))
+    kv_backend_for(torch.device("cuda"))
     assert not caplog.records
 
 
@@ -44,4 +44,4 @@ def test_a_budget_beyond_the_device_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(backend, "PageStore", full)
     with pytest.raises(ModelRefused, match="no room for kv_bytes of 65536"):
-        Paged()(DECODER, LAYOUT, 1 << 16)
+        PagedBackend()(DECODER, LAYOUT, 1 << 16)

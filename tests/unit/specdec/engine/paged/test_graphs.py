@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec.engine.paged.graphs import COMMON, QUERIES, SEQUENCES, TOKENS, Graphs, Replay, Switch, bucket
-from specdec.engine.paged.inputs import Inputs, Shape, room
+from specdec.engine.paged.graphs import COMMON, QUERIES, SEQUENCES, TOKENS, CaptureSwitch, Graphs, Replay, bucket
+from specdec.engine.paged.inputs import PassInputs, PassShape, room
 from tests.devices import NO_CUDA
-from tests.places import CallingCapture
+from tests.kv_backends import CallingCapture
 
-ONE, TWO = Shape(1, 1, 1), Shape(2, 2, 1)
+ONE, TWO = PassShape(1, 1, 1), PassShape(2, 2, 1)
 
 
-def doubled(inputs: Inputs[Tensor], shape: Shape) -> Tensor:
+def doubled(inputs: PassInputs[Tensor], shape: PassShape) -> Tensor:
     """A pass whose logits are twice the ids."""
     assert inputs.ids.shape == (shape.tokens,)
     return 2.0 * inputs.ids
 
 
-def flat(shape: Shape, ids: int, pages: int = 0) -> Tensor:
+def flat(shape: PassShape, ids: int, pages: int = 0) -> Tensor:
     """A row whose numbers are all `ids`."""
     return torch.full((room(shape, pages),), ids)
 
@@ -42,8 +42,8 @@ class Refusing:
         return work
 
 
-def make(capture: CallingCapture | Refusing, switch: Switch | None = None) -> Graphs:
-    return Graphs(doubled, capture, switch or Switch(), torch.device("cpu"))
+def make(capture: CallingCapture | Refusing, switch: CaptureSwitch | None = None) -> Graphs:
+    return Graphs(doubled, capture, switch or CaptureSwitch(), torch.device("cpu"))
 
 
 @given(st.lists(st.integers(1, QUERIES[-1]), min_size=1, max_size=SEQUENCES[-1]))
@@ -82,7 +82,7 @@ def test_a_bucket_is_captured_once_and_replayed_with_what_the_row_holds_then() -
 
 
 def test_what_cannot_be_captured_is_said_once_and_run_otherwise(caplog: pytest.LogCaptureFixture) -> None:
-    capture, switch = Refusing(), Switch()
+    capture, switch = Refusing(), CaptureSwitch()
     graphs = make(capture, switch)
     assert graphs.run(ONE, flat(ONE, 3)) is not None
     capture.broken = True
@@ -107,7 +107,7 @@ def test_cuda_replays_what_it_captured_with_what_the_row_holds_then() -> None:
     from specdec.engine.paged.graphs import CudaCapture
 
     device = torch.device("cuda")
-    graphs = Graphs(doubled, CudaCapture(device), Switch(), device)
+    graphs = Graphs(doubled, CudaCapture(device), CaptureSwitch(), device)
     seen = []
     for ids, shape in ((3, ONE), (4, TWO), (5, ONE)):
         run = graphs.run(shape, flat(shape, ids).pin_memory())
@@ -121,7 +121,7 @@ def test_cuda_goes_on_after_a_capture_that_fails(caplog: pytest.LogCaptureFixtur
     from specdec.engine.paged.graphs import CudaCapture
 
     device = torch.device("cuda")
-    graphs = Graphs(lambda inputs, _: inputs.ids * int(inputs.ids[0]), CudaCapture(device), Switch(), device)
+    graphs = Graphs(lambda inputs, _: inputs.ids * int(inputs.ids[0]), CudaCapture(device), CaptureSwitch(), device)
     assert graphs.run(ONE, flat(ONE, 3)) is None
     assert len(caplog.records) == 1
     assert (torch.ones(3, device=device) * 2).tolist() == [2.0, 2.0, 2.0]

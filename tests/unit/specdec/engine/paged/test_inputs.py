@@ -2,11 +2,11 @@
 
 import torch
 
-from specdec.engine.batch import Batch
+from specdec.engine.batch import PackedBatch
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.paged.inputs import Inputs, Shape, flatten, lineage_bits, reaches, views
-from specdec.engine.paged.page_list import PageList
+from specdec.engine.paged.inputs import PassInputs, PassShape, flatten, lineage_bits, sequence_shares, views
 from specdec.engine.paged.page_store import PageStore
+from specdec.engine.paged.pages import PageList
 from specdec.rules.tree import Tree
 
 LAYOUT = KvLayout(1, 1, 1, 1, torch.float32, torch.device("cpu"))
@@ -18,21 +18,21 @@ def lists(*lengths: tuple[int, int]) -> list[PageList]:
     store = PageStore(LAYOUT, 32 * 16 * LAYOUT.token_bytes)
     made = []
     for length, more in lengths:
-        holding = store.open(1000, b"")
-        holding.grow([0] * length)
-        store.extend(holding, length + more)
-        made.append(holding)
+        sequence = store.open(1000, b"")
+        sequence.grow([0] * length)
+        store.extend(sequence, length + more)
+        made.append(sequence)
     return made
 
 
-def row(shape: Shape, holdings: list[PageList], batch: Batch) -> Inputs[torch.Tensor]:
-    return views(flatten(shape, holdings, batch, list(reaches(holdings, batch)), False), shape)
+def row(shape: PassShape, sequences: list[PageList], batch: PackedBatch) -> PassInputs[torch.Tensor]:
+    return views(flatten(shape, sequences, batch, list(sequence_shares(sequences, batch)), False), shape)
 
 
 def test_each_token_is_told_its_slot_its_owner_and_what_it_sees() -> None:
-    holdings = lists((15, 3), (0, 4))
-    batch = Batch([1, 2, 3, 4, 5, 6, 7], [15, 16, 17, 0, 1, 1, 2], [3, 4], [None, FORKED], [2, 6])
-    inputs = row(Shape(8, 4, 4), holdings, batch)
+    sequences = lists((15, 3), (0, 4))
+    batch = PackedBatch([1, 2, 3, 4, 5, 6, 7], [15, 16, 17, 0, 1, 1, 2], [3, 4], [None, FORKED], [2, 6])
+    inputs = row(PassShape(8, 4, 4), sequences, batch)
     assert inputs.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 0]
     assert inputs.positions.tolist() == [15, 16, 17, 0, 1, 1, 2, 0]
     assert inputs.slots.tolist() == [15, 16, 17, 32, 33, 34, 35, -1]
@@ -46,13 +46,13 @@ def test_each_token_is_told_its_slot_its_owner_and_what_it_sees() -> None:
 
 
 def test_reserved_pages_behind_the_last_token_are_not_told() -> None:
-    holdings = lists((3, 100))
-    assert row(Shape(1, 1, 1), holdings, Batch([1], [3], [1], [None], [])).pages.tolist() == [0]
+    sequences = lists((3, 100))
+    assert row(PassShape(1, 1, 1), sequences, PackedBatch([1], [3], [1], [None], [])).pages.tolist() == [0]
 
 
 def test_a_chunk_of_more_tokens_than_the_shape_has_queries_is_stored_and_left_to_be_gathered() -> None:
-    holdings = lists((3, 2), (5, 1))
-    inputs = row(Shape(3, 2, 1), holdings, Batch([1, 2, 3], [3, 4, 5], [2, 1], [None, None], []))
+    sequences = lists((3, 2), (5, 1))
+    inputs = row(PassShape(3, 2, 1), sequences, PackedBatch([1, 2, 3], [3, 4, 5], [2, 1], [None, None], []))
     assert inputs.slots.tolist() == [3, 4, 21]
     assert inputs.owner.tolist() == [-1, -1, 1]
     assert inputs.lengths.tolist() == [0, 6]
@@ -66,7 +66,7 @@ def test_the_last_of_as_many_nodes_as_bits_is_told_too() -> None:
 
 
 def test_padding_alone_is_a_row_too() -> None:
-    inputs = row(Shape(2, 2, 1), [], Batch([], [], [], [], []))
+    inputs = row(PassShape(2, 2, 1), [], PackedBatch([], [], [], [], []))
     assert inputs.slots.tolist() == inputs.owner.tolist() == [-1, -1]
     assert inputs.starts.tolist() == [0, 0, 0]
     assert inputs.lengths.tolist() == [0, 0]

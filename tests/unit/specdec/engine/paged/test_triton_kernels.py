@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.engine.attention import Rule
-from specdec.engine.batch import Batch
+from specdec.engine.attention import AttentionRule
+from specdec.engine.batch import PackedBatch
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.paged.inputs import MOST_NODES, Inputs, Shape, flatten, reaches, views
+from specdec.engine.paged.inputs import MOST_NODES, PassInputs, PassShape, flatten, sequence_shares, views
 from specdec.engine.paged.kernels import Kernels
-from specdec.engine.paged.page_list import PageList
 from specdec.engine.paged.page_store import PageStore
+from specdec.engine.paged.pages import PageList
 from specdec.rules.tree import Tree
 from tests.devices import NO_CUDA
-from tests.places import PlainKernels
+from tests.kv_backends import PlainKernels
 
 FORKED = Tree((-1, 0, 0, 1, 1, 2, 4))
 STRANDS = Tree(tuple(max(-1, node - 2) for node in range(MOST_NODES)))
@@ -39,22 +39,26 @@ class Heads:
     value_width: int = 16
 
 
-CASES: dict[str, tuple[Heads, Rule, Sequences]] = {
-    "grouped": (Heads(), Rule(None, None, None, None), RAGGED),
-    "one key head": (Heads(8, 1, 64, 64), Rule(0.2, None, None, None), RAGGED),
-    "a head each, odd width": (Heads(4, 4, 40, 40), Rule(None, None, None, None), RAGGED),
-    "keys wider than values": (Heads(4, 4, 24, 16), Rule(None, None, None, None), RAGGED),
-    "values wider than keys": (Heads(4, 2, 8, 32), Rule(None, None, None, None), RAGGED),
-    "window": (Heads(), Rule(None, 9, None, None), RAGGED),
-    "window of one": (Heads(), Rule(None, 1, None, None), RAGGED),
-    "window beyond the start": (Heads(), Rule(None, 500, None, None), RAGGED),
-    "soft cap": (Heads(), Rule(None, None, 0.7, None), RAGGED),
-    "sinks": (Heads(8, 2), Rule(None, None, None, SINKS), RAGGED),
-    "all together": (Heads(8, 2), Rule(0.3, 20, 2.0, SINKS), RAGGED),
-    "as many nodes as bits": (Heads(), Rule(None, None, None, None), [(70, MOST_NODES, STRANDS), (3, 1, None)]),
-    "a windowed tree": (Heads(), Rule(None, 9, None, None), [(70, MOST_NODES, STRANDS)]),
-    "many keys": (Heads(), Rule(None, None, None, None), [(700, 2, None), (1, 1, None)]),
-    "many keys, one window": (Heads(), Rule(None, 100, None, None), [(700, 2, None), (90, 4, None)]),
+CASES: dict[str, tuple[Heads, AttentionRule, Sequences]] = {
+    "grouped": (Heads(), AttentionRule(None, None, None, None), RAGGED),
+    "one key head": (Heads(8, 1, 64, 64), AttentionRule(0.2, None, None, None), RAGGED),
+    "a head each, odd width": (Heads(4, 4, 40, 40), AttentionRule(None, None, None, None), RAGGED),
+    "keys wider than values": (Heads(4, 4, 24, 16), AttentionRule(None, None, None, None), RAGGED),
+    "values wider than keys": (Heads(4, 2, 8, 32), AttentionRule(None, None, None, None), RAGGED),
+    "window": (Heads(), AttentionRule(None, 9, None, None), RAGGED),
+    "window of one": (Heads(), AttentionRule(None, 1, None, None), RAGGED),
+    "window beyond the start": (Heads(), AttentionRule(None, 500, None, None), RAGGED),
+    "soft cap": (Heads(), AttentionRule(None, None, 0.7, None), RAGGED),
+    "sinks": (Heads(8, 2), AttentionRule(None, None, None, SINKS), RAGGED),
+    "all together": (Heads(8, 2), AttentionRule(0.3, 20, 2.0, SINKS), RAGGED),
+    "as many nodes as bits": (
+        Heads(),
+        AttentionRule(None, None, None, None),
+        [(70, MOST_NODES, STRANDS), (3, 1, None)],
+    ),
+    "a windowed tree": (Heads(), AttentionRule(None, 9, None, None), [(70, MOST_NODES, STRANDS)]),
+    "many keys": (Heads(), AttentionRule(None, None, None, None), [(700, 2, None), (1, 1, None)]),
+    "many keys, one window": (Heads(), AttentionRule(None, 100, None, None), [(700, 2, None), (90, 4, None)]),
 }
 EXACT = {torch.float32: 5e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 DTYPES = [torch.float32, *(pytest.param(each, marks=NO_CUDA) for each in (torch.float16, torch.bfloat16))]
@@ -64,20 +68,22 @@ PADDING = 3
 class Layer:
     """One layer's pages, filled with what the sequences have, and the inputs of a pass over them."""
 
-    def __init__(self, heads: Heads, sequences: Sequences, dtype: torch.dtype, place: torch.device) -> None:
-        self.layout = KvLayout(1, heads.key, heads.key_width, heads.value_width, dtype, place)
+    def __init__(self, heads: Heads, sequences: Sequences, dtype: torch.dtype, kernel_device: torch.device) -> None:
+        self.layout = KvLayout(1, heads.key, heads.key_width, heads.value_width, dtype, kernel_device)
         pages = sum(start + count + 16 for start, count, _ in sequences) // 16 + 4
         self.store = PageStore(self.layout, pages * 16 * self.layout.token_bytes)
         for part in (self.store.memory.keys, self.store.memory.values):
-            part.normal_(generator=torch.Generator(place).manual_seed(1))
+            part.normal_(generator=torch.Generator(kernel_device).manual_seed(1))
         self.lists = [self._list(start, count) for start, count, _ in sequences]
         counts = [count for _, count, _ in sequences]
         trees = [tree for *_, tree in sequences]
         positions = [start + depth for start, count, tree in sequences for depth in (tree or Tree.chain(count)).depths]
-        batch = Batch([0] * sum(counts), positions, counts, trees, [])
-        self.shape = Shape(sum(counts) + PADDING, len(counts) + 1, max(counts))
-        shares = list(reaches(self.lists, batch))
-        self.inputs: Inputs[Tensor] = views(flatten(self.shape, self.lists, batch, shares, False).to(place), self.shape)
+        batch = PackedBatch([0] * sum(counts), positions, counts, trees, [])
+        self.shape = PassShape(sum(counts) + PADDING, len(counts) + 1, max(counts))
+        shares = list(sequence_shares(self.lists, batch))
+        self.inputs: PassInputs[Tensor] = views(
+            flatten(self.shape, self.lists, batch, shares, False).to(kernel_device), self.shape
+        )
 
     def _list(self, start: int, count: int) -> PageList:
         """A sequence whose pages are not in a row."""
@@ -89,13 +95,18 @@ class Layer:
 
     def tensor(self, heads: int, width: int, seed: int) -> Tensor:
         """[1, heads, T, width], laid out as a projection gives it."""
-        place = self.layout.device
+        kernel_device = self.layout.device
         made = torch.randn(
-            1, self.shape.tokens, heads, width, device=place, generator=torch.Generator(place).manual_seed(seed)
+            1,
+            self.shape.tokens,
+            heads,
+            width,
+            device=kernel_device,
+            generator=torch.Generator(kernel_device).manual_seed(seed),
         )
         return made.to(self.layout.dtype).transpose(1, 2)
 
-    def run(self, kernels: Kernels, heads: Heads, rule: Rule) -> Tensor:
+    def run(self, kernels: Kernels, heads: Heads, rule: AttentionRule) -> Tensor:
         """Store new keys and values, then attend."""
         keys, values = self.store.memory.keys[0], self.store.memory.values[0]
         key, value = self.tensor(heads.key, heads.key_width, 2), self.tensor(heads.key, heads.value_width, 3)
@@ -106,11 +117,13 @@ class Layer:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernels_are_plain_attention(case: str, dtype: torch.dtype, triton: Kernels, place: torch.device) -> None:
+def test_the_kernels_are_plain_attention(
+    case: str, dtype: torch.dtype, triton: Kernels, kernel_device: torch.device
+) -> None:
     heads, rule, sequences = CASES[case]
     if rule.sinks is not None:
-        rule = rule._replace(sinks=rule.sinks.to(place, dtype))
-    layer, reference = (Layer(heads, sequences, dtype, place) for _ in range(2))
+        rule = rule._replace(sinks=rule.sinks.to(kernel_device, dtype))
+    layer, reference = (Layer(heads, sequences, dtype, kernel_device) for _ in range(2))
     got, want = layer.run(triton, heads, rule), reference.run(PlainKernels(), heads, rule)
     assert got.shape == (1, layer.shape.tokens, heads.query, heads.value_width)
     torch.testing.assert_close(got, want, rtol=EXACT[dtype], atol=EXACT[dtype])
@@ -118,34 +131,34 @@ def test_the_kernels_are_plain_attention(case: str, dtype: torch.dtype, triton: 
     assert torch.equal(layer.store.memory.values, reference.store.memory.values)
 
 
-def test_half_precision_is_summed_in_float32(triton: Kernels, place: torch.device) -> None:
-    test_the_kernels_are_plain_attention("all together", torch.float16, triton, place)
+def test_half_precision_is_summed_in_float32(triton: Kernels, kernel_device: torch.device) -> None:
+    test_the_kernels_are_plain_attention("all together", torch.float16, triton, kernel_device)
 
 
 def test_padding_and_gathered_chunks_are_not_attended_to_and_padding_is_not_stored(
-    triton: Kernels, place: torch.device
+    triton: Kernels, kernel_device: torch.device
 ) -> None:
     heads = Heads()
-    layer = Layer(heads, [(5, 2, None), (4, 3, None)], torch.float32, place)
+    layer = Layer(heads, [(5, 2, None), (4, 3, None)], torch.float32, kernel_device)
     inputs = layer.inputs._replace(owner=layer.inputs.owner.clone(), lengths=layer.inputs.lengths.clone())
     inputs.owner[:2], inputs.lengths[0] = -1, 0
     before = layer.store.memory.keys.clone()
     layer.inputs = inputs
-    out = layer.run(triton, heads, Rule(None, None, None, None))
+    out = layer.run(triton, heads, AttentionRule(None, None, None, None))
     assert out.isfinite().all()
     assert torch.equal(out[0].flatten(1).any(1).cpu(), torch.tensor([False] * 2 + [True] * 3 + [False] * PADDING))
     changed = (layer.store.memory.keys != before).flatten(3).any(3).flatten().nonzero()[:, 0].tolist()
     assert changed == sorted(inputs.slots[:5].tolist())
 
 
-def test_what_a_row_computes_does_not_depend_on_its_batch_mates(triton: Kernels, place: torch.device) -> None:
-    heads, rule = Heads(), Rule(None, None, None, None)
-    one = Layer(heads, [(37, 3, None), (90, 2, None)], torch.float32, place)
-    other = Layer(heads, [(37, 3, None), (11, 2, None)], torch.float32, place)
+def test_what_a_row_computes_does_not_depend_on_its_batch_mates(triton: Kernels, kernel_device: torch.device) -> None:
+    heads, rule = Heads(), AttentionRule(None, None, None, None)
+    one = Layer(heads, [(37, 3, None), (90, 2, None)], torch.float32, kernel_device)
+    other = Layer(heads, [(37, 3, None), (11, 2, None)], torch.float32, kernel_device)
     for layer in (one, other):
         for part in (layer.store.memory.keys, layer.store.memory.values):
             flat = part.flatten(1, 2)
-            flat[:, layer.lists[0].slots(0, 40)] = torch.arange(40.0, device=place)[:, None, None].sin()
+            flat[:, layer.lists[0].slots(0, 40)] = torch.arange(40.0, device=kernel_device)[:, None, None].sin()
     assert torch.equal(one.run(triton, heads, rule)[:, :3], other.run(triton, heads, rule)[:, :3])
 
 

@@ -1,0 +1,130 @@
+"""Slabs that take memory as they are written: address space up to a session's limit, charged page by page.
+
+A slab never moves, so nothing is copied when it grows; the tokens that sessions have in common are copied to each.
+"""
+
+import math
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.engine.kv_layout import KvLayout
+from specdec.engine.kv_store import KvStore
+from specdec.engine.sequence_kv import SequenceKv
+from specdec.rules.blocks import BLOCK_TOKENS
+
+
+class Slab(SequenceKv):
+    """The keys and values of one sequence, contiguous in every head."""
+
+    __slots__ = ("keys", "pages", "values")
+
+    def __init__(self, keys: Tensor, values: Tensor, limit: int, root: bytes = b"") -> None:
+        super().__init__(limit, root)
+        self.keys = keys
+        """[layers, 1, heads, at least limit, key_width]"""
+        self.values = values
+        """[layers, 1, heads, at least limit, value_width]"""
+        self.pages = 0
+        """Number of pages that the sequence is charged for."""
+
+    def take(self, source: "Slab", count: int) -> None:
+        """Copy the keys and values of the first `count` tokens of another sequence."""
+        self.keys[..., :count, :] = source.keys[..., :count, :]
+        self.values[..., :count, :] = source.values[..., :count, :]
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """A copy of the keys and values of tokens start..stop-1."""
+        return torch.cat([self.keys[:, 0, :, start:stop], self.values[:, 0, :, start:stop]], dim=-1)
+
+    def _write(self, start: int, kv: Tensor) -> None:
+        stop = start + kv.shape[2]
+        widths = (self.keys.shape[-1], self.values.shape[-1])
+        self.keys[:, 0, :, start:stop], self.values[:, 0, :, start:stop] = kv.split_with_sizes(widths, dim=-1)
+
+    def _move(self, sources: Sequence[int], start: int) -> None:
+        stop, index = start + len(sources), torch.tensor(sources)
+        self.keys[..., start:stop, :] = self.keys.index_select(-2, index)
+        self.values[..., start:stop, :] = self.values.index_select(-2, index)
+
+
+class SlabStore(KvStore[Slab]):
+    """The budget as a count of pages; the operating system holds the pages themselves."""
+
+    def __init__(self, layout: KvLayout, budget: int) -> None:
+        super().__init__(layout, page_tokens(layout), budget)
+        self._free = self.total
+        self._cached = 0
+
+    @property
+    def free(self) -> int:
+        """Pages that no sequence is charged for."""
+        return self._free
+
+    @property
+    def cached(self) -> int:
+        """Pages that ended sequences are charged for."""
+        return self._cached
+
+    def open(self, limit: int, root: bytes) -> Slab:
+        """A sequence without tokens, with address space for `limit` of them."""
+        layout = self.layout
+        shape = (layout.layers, 1, layout.heads, self.pages(limit) * self.page_tokens)
+        keys, values = (lazy(layout.dtype, *shape, width) for width in (layout.key_width, layout.value_width))
+        return Slab(keys, values, limit, root)
+
+    def shared(self, tokens: int) -> int:
+        """0, because slabs share no pages."""
+        return 0
+
+    def share(self, sequence: Slab, source: Slab, tokens: int) -> None:
+        """Copy the first `tokens` tokens of another sequence."""
+        sequence.take(source, tokens)
+
+    def missing(self, sequence: Slab, length: int) -> int:
+        """Pages up to `length` that the sequence is not charged for yet."""
+        return self.pages(length) - sequence.pages
+
+    def extend(self, sequence: Slab, length: int) -> None:
+        """Charge the sequence for the pages up to `length`."""
+        more = self.missing(sequence, length)
+        sequence.pages += more
+        self._free -= more
+
+    def retire(self, sequence: Slab) -> None:
+        """Count the pages of an ended sequence as cached."""
+        self._cached += sequence.pages
+
+    def pinned(self, sequence: Slab) -> int:
+        """All pages of the ended sequence."""
+        return sequence.pages
+
+    def drop(self, sequence: Slab) -> None:
+        """Free the pages of an ended sequence."""
+        self._cached -= sequence.pages
+        self._free += sequence.pages
+
+
+def page_tokens(layout: KvLayout) -> int:
+    """Tokens of one page: whole blocks, and whole pages of the operating system in every head of every layer.
+
+    So every page is in memory or not, and the pages that are counted are the bytes that are used.
+    """
+    rows = (layout.key_width * layout.dtype.itemsize, layout.value_width * layout.dtype.itemsize)
+    return math.lcm(BLOCK_TOKENS, *(mmap.PAGESIZE // math.gcd(mmap.PAGESIZE, row) for row in rows))
+
+
+def lazy(dtype: torch.dtype, *shape: int) -> Tensor:
+    """A tensor that takes memory only as it is written."""
+    count = torch.Size(shape).numel()
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    # This address space goes back to the system with the tensor. PyTorch's allocator would hand out memory that is in
+    # use already, and huge pages would take more memory than is written.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    memory = mmap.mmap(-1, count * dtype.itemsize, flags=flags)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

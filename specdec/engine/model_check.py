@@ -1,0 +1,157 @@
+"""The check of a model at load time: its attention runs through this engine, and packed passes equal plain ones."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec.engine.attention import AttentionRule, attending
+from specdec.engine.batch import Chunk
+from specdec.engine.decoder import Decoder
+from specdec.engine.kv_backend import OpenKvBackend, RunPass, forward
+from specdec.engine.kv_layout import KvLayout
+from specdec.engine.kv_pool import KvPool
+from specdec.errors import ModelRefused
+
+LONG, MIDDLE, SHORT = "long", "middle", "short"
+LENGTHS = {LONG: 11, MIDDLE: 5, SHORT: 2}
+"""Tokens of each session of the check."""
+LIMIT = max(LENGTHS.values())
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""Allowed ‖difference‖ / ‖logits‖ by the dtype of the model: more than rounding, less than what a wrong mask causes."""
+
+_SERVED_LAYERS = {"full_attention", "sliding_attention"}
+
+
+def check_model(path: Path, decoder: Decoder, kv_backend: OpenKvBackend[Any]) -> KvLayout:
+    """The layout of the model's keys and values, once trial passes have shown that the engine computes its logits.
+
+    Raises:
+        ModelRefused: they differ from those of transformers, or a trial pass fails; the message says where and why.
+    """
+    try:
+        layout = read_kv_layout(decoder)
+        check_packed_passes(decoder, layout, kv_backend)
+    except ModelRefused as refusal:
+        raise ModelRefused(f"{path}: {refusal.message}") from None
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ModelRefused(f"{path}: a trial pass fails: {error}") from error
+    return layout
+
+
+class RecordingStep:
+    """An attention step that records what each layer passes on."""
+
+    def __init__(self) -> None:
+        self.layers: list[int] = []
+        self.windows: list[int | None] = []
+        self.shapes: list[tuple[int, int, int]] = []
+        self.dtypes: list[Any] = []
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
+        """Record the call and return zeros, with shapes as in `AttentionStep.attend`."""
+        self.layers.append(layer)
+        self.windows.append(rule.window)
+        self.shapes.append((key.shape[1], key.shape[3], value.shape[3]))
+        self.dtypes.append(key.dtype)
+        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+def read_kv_layout(decoder: Decoder) -> KvLayout:
+    """The layout of the model's keys and values, read from a pass of one token.
+
+    Raises:
+        ModelRefused: a layer does not attend through transformers' attention interface, or not in a supported way.
+    """
+    config = decoder.config
+    _refuse_layers(config)
+    seen = RecordingStep()
+    with attending(seen):
+        decoder.logits([0], [0], [0])
+    count = config.num_hidden_layers
+    if sorted(seen.layers) != list(range(count)):
+        raise ModelRefused(
+            f"{config.model_type}: {len(seen.layers)} of {count} layers attend through transformers' attention "
+            f"interface; every layer must, once"
+        )
+    if set(zip(seen.layers, seen.windows, strict=True)) != set(enumerate(_windows(config))):
+        raise ModelRefused(f"{config.model_type}: the layers do not all pass on their sliding window")
+    if len(set(seen.shapes)) != 1:
+        raise ModelRefused(
+            f"{config.model_type}: the layers' keys and values differ in shape: {sorted(set(seen.shapes))}"
+        )
+    heads, key_width, value_width = seen.shapes[0]
+    return KvLayout(count, heads, key_width, value_width, seen.dtypes[0], decoder.device)
+
+
+def check_packed_passes(decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any]) -> None:
+    """Compare packed logits of three sessions with those of transformers.
+
+    Raises:
+        ModelRefused: they differ, so the model mixes tokens in a way that this engine does not compute.
+    """
+    texts = {name: _text(length, decoder.vocab_size) for name, length in LENGTHS.items()}
+    packed = _packed_logits(decoder, layout, kv_backend, texts)
+    for name, tokens in texts.items():
+        plain = decoder.plain_logits(tokens)
+        error = float((packed[name] - plain).norm() / plain.norm().clamp_min(1e-9))
+        if not error <= TOLERANCE[layout.dtype]:
+            raise ModelRefused(
+                f"{decoder.config.model_type}: packed passes differ from plain ones by {error:.1e} of the logits, "
+                f"allowed is {TOLERANCE[layout.dtype]:.0e}"
+            )
+
+
+def _refuse_layers(config: Any) -> None:
+    """Refuse layers whose state cannot be rolled back by length, or whose mask this engine does not make."""
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - _SERVED_LAYERS)
+    if other:
+        raise ModelRefused(f"{config.model_type}: layers of kind {', '.join(other)} are not served")
+
+
+def _windows(config: Any) -> list[int | None]:
+    """The sliding window that each layer must pass on, according to the configuration."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _text(length: int, vocab_size: int) -> list[int]:
+    """Ids without a simple pattern, so that no mistake cancels out."""
+    return [(length + 7919 * index * index) % vocab_size for index in range(length)]
+
+
+def _packed_logits(
+    decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any], texts: dict[str, list[int]]
+) -> dict[str, Tensor]:
+    """Logits of every token of every text: three ragged passes, with a rejected draft rolled back after the second."""
+    pool, run = _pool(decoder, layout, kv_backend)
+
+    def logits(*chunks: Chunk) -> Tensor:
+        return forward(run, pool, chunks, decoder.vocab_size)
+
+    long, middle, short = texts[LONG], texts[MIDDLE], texts[SHORT]
+    rejected = long[:3]
+    first = logits(Chunk(LONG, long[:6], 6), Chunk(MIDDLE, middle[:4], 4), Chunk(SHORT, short[:1], 1))
+    second = logits(Chunk(SHORT, short[1:], 1), Chunk(LONG, long[6:7] + rejected, 4))
+    pool.truncate(LONG, 7)
+    third = logits(Chunk(LONG, long[7:], 4), Chunk(MIDDLE, middle[4:], 1))
+    return {
+        LONG: torch.cat([first[:6], second[1:2], third[:4]]),
+        MIDDLE: torch.cat([first[6:10], third[4:]]),
+        SHORT: torch.cat([first[10:], second[:1]]),
+    }
+
+
+def _pool(decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any]) -> tuple[KvPool[Any], RunPass[Any]]:
+    """A pool with room for the texts, in which each is admitted, and how passes run over it."""
+    page = kv_backend(decoder, layout, 0).store
+    opened = kv_backend(decoder, layout, len(LENGTHS) * page.pages(LIMIT) * page.page_bytes)
+    pool = KvPool(opened.store)
+    for name in LENGTHS:
+        pool.admit(name, LIMIT)
+    return pool, opened.run

@@ -1,0 +1,76 @@
+"""What is refused before a verdict: a p whose rows are no distributions, and drafts that no drafter of ours sends."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.errors import FieldInvalid, InternalError, NoDistribution, TokenOutOfRange
+from specdec.rules.draft import MAX_WEIGHT, Draft, SparseProbs
+from specdec.rules.params import Mode
+
+
+def masses(p: Tensor, rows: int) -> Tensor:
+    """Σp of each row, float64 [R], which `check_masses` judges: float32 rows sum to 1 to seven digits only.
+
+    Raises:
+        InternalError: p is not floating, or has another shape than [rows, V].
+    """
+    if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
+        raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
+    return p.sum(-1, dtype=torch.float64).masked_fill_(p.amin(-1) < 0, -math.inf)
+
+
+def check_masses(mass: Tensor) -> None:
+    """Judge the sums [R] that `masses` made, on the host.
+
+    Raises:
+        NoDistribution: a row is NaN, which on a device is what `probabilities` makes of logits without a distribution.
+        InternalError: a row has a negative number, is infinite or is 0 everywhere.
+    """
+    proper = (mass > 0) & (mass < math.inf)
+    if not bool(proper.all()):
+        error = NoDistribution if bool(mass.isnan().any()) else InternalError
+        raise error(f"not a distribution in rows {(~proper).nonzero()[:, 0].tolist()} of p")
+
+
+def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:
+    """Refuse drafts that are malformed. Called on a draft when it arrives, it keeps a bad one out of a batch.
+
+    Raises:
+        TokenOutOfRange: a draft token is not in the vocabulary.
+        FieldInvalid: the mode takes no drafts; a token has no q̂; or a q̂ is refused by `check_probs`.
+    """
+    tokens = [token for draft in drafts for token in draft.tokens]
+    if not all(0 <= token < vocab_size for token in tokens):
+        raise TokenOutOfRange(f"a draft token is outside the vocabulary of {vocab_size}", "tokens")
+    if mode is Mode.OFF and tokens:
+        raise FieldInvalid("mode off takes no drafts", "mode")
+    if mode in (Mode.REJECTION, Mode.BLOCK) and tokens:
+        if any(len(draft.tokens) != len(draft.probs) for draft in drafts):
+            raise FieldInvalid("each draft token needs its distribution", "probs")
+        check_probs([probs for draft in drafts for probs in draft.probs], range(len(tokens)), tokens, vocab_size)
+
+
+def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequence[int], vocab_size: int) -> None:
+    """Check every q̂, and that token i has a weight in `probs[slots[i]]`.
+
+    Raises:
+        FieldInvalid: a q̂ is empty, has ids that are not ascending or outside the vocabulary, has a weight outside
+            1..65535, or lacks one of its tokens.
+    """
+    for row in probs:
+        if not 0 < len(row.ids) == len(row.weights) or row.ids.is_floating_point() or row.weights.is_floating_point():
+            raise FieldInvalid("a draft distribution needs as many integer weights as ids, and at least one", "probs")
+    ids, weights = torch.cat([row.ids for row in probs]), torch.cat([row.weights for row in probs])
+    owners = torch.arange(len(probs)).repeat_interleave(torch.tensor([len(row.ids) for row in probs]))
+    if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")
+    if not 1 <= int(weights.min()) <= int(weights.max()) <= MAX_WEIGHT:
+        raise FieldInvalid(f"a draft distribution has a weight outside 1..{MAX_WEIGHT}", "probs")
+    if bool(((ids[1:] <= ids[:-1]) & (owners[1:] == owners[:-1])).any()):
+        raise FieldInvalid("the ids of a draft distribution are not ascending", "probs")
+    held, wanted = owners * vocab_size + ids, torch.tensor(slots) * vocab_size + torch.tensor(tokens)
+    if not bool((held[torch.searchsorted(held, wanted).clamp_max(len(held) - 1)] == wanted).all()):
+        raise FieldInvalid("a draft token is not in its own distribution", "probs")

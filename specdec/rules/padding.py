@@ -1,0 +1,151 @@
+"""The drafts of a batch as padded tensors, with every number that their verdicts need: made on the host, copied once.
+
+Shapes: B drafts, Γ the length of the longest, K the size of the largest support, R rows of p.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.params import Mode
+from specdec.rules.rng import coordinates
+from specdec.rules.transfer import to_device
+
+NO_PROBS = SparseProbs(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+"""The q̂ of a position that has no draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBatch:
+    """Drafts that one rule judges; the fields are the arguments of `specdec.rules.verification.verify`."""
+
+    mode: Mode
+    drafts: Sequence[Draft]
+    seeds: Sequence[int]
+    positions: Sequence[int]
+    lenience: Sequence[float] | None
+    first: Sequence[int]
+    """Row of p of each draft's first position [B]."""
+
+    def part(self, mode: Mode, members: Sequence[int]) -> "DraftBatch":
+        """The drafts at the indices `members`, judged by another rule."""
+        drafts = [self.drafts[b] for b in members]
+        seeds, positions, first = ([each[b] for b in members] for each in (self.seeds, self.positions, self.first))
+        lenience = None if self.lenience is None else [self.lenience[b] for b in members]
+        return DraftBatch(mode, drafts, seeds, positions, lenience, first)
+
+    def steps(self, extra: int = 0) -> list[tuple[int, int]]:
+        """(index of the draft, step) of every drafted position and of `extra` positions behind each draft, in order."""
+        return [(b, step) for b, draft in enumerate(self.drafts) for step in range(len(draft.tokens) + extra)]
+
+    def rows(self) -> list[int]:
+        """The rows of p that belong to the drafts, γ + 1 of each."""
+        return [self.first[b] + step for b, step in self.steps(extra=1)]
+
+    def keys(self, steps: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+        """The seed and the absolute position of each step."""
+        return [self.seeds[b] for b, _ in steps], [self.positions[b] + step for b, step in steps]
+
+
+class PaddedDrafts(NamedTuple):
+    """What the ratio rules read beside p; everything is 0 past a draft's own length and past a support."""
+
+    first: Tensor
+    """Row of p of each draft's first position, int64 [B]."""
+    lengths: Tensor
+    """Length γ of each draft, int64 [B]."""
+    tokens: Tensor
+    """Draft tokens, int64 [B, Γ]."""
+    ids: Tensor
+    """Ids of each q̂, int64 [B, Γ+1, K]; the position behind the last draft has none."""
+    weights: Tensor
+    """Weights of those ids, int64 [B, Γ+1, K]."""
+    u: Tensor
+    """Uniforms of the drafted positions, float64 [B, Γ]."""
+    lenience: Tensor
+    """ℓ of each draft, float64 [B]."""
+    last: Tensor
+    """The uniform of the last token for each number of kept drafts, float64 [B, Γ+1]; empty on the host, where it is
+    made once that number is known."""
+
+
+class PaddedRaces(NamedTuple):
+    """What the coupled rule reads beside p."""
+
+    rows: Tensor
+    """Rows of p that belong to the batch, int64 [R]."""
+    first: Tensor
+    """Index, among those rows, of each draft's first, int64 [B]."""
+    lengths: Tensor
+    """Length γ of each draft, int64 [B]."""
+    tokens: Tensor
+    """Draft tokens, int64 [B, Γ]; 0 past a draft's own length."""
+    words: Tensor
+    """Coordinates of each row's noise, int64 [4, R]."""
+
+
+def pad_drafts(batch: DraftBatch, u: Tensor, last: Tensor | None = None) -> PaddedDrafts:
+    """Lay out the drafts of a ratio mode.
+
+    Args:
+        batch: holds at least one drafted token, unless `last` is given.
+        u: uniforms of the drafted positions, draft after draft, float64 [Σγ].
+        last: the uniform of the last token for 0..γ kept drafts, draft after draft, float64 [Σ(γ+1)].
+    """
+    lengths = torch.tensor([len(draft.tokens) for draft in batch.drafts])
+    gamma = int(lengths.max())
+    laws = [law for draft in batch.drafts for law in (*draft.probs, *[NO_PROBS] * (gamma + 1 - len(draft.probs)))]
+    ids, weights = (part.view(len(lengths), gamma + 1, part.shape[1]) for part in _pad_supports(laws))
+    return PaddedDrafts(
+        first=torch.tensor(batch.first),
+        lengths=lengths,
+        tokens=_pad_tokens(batch.drafts, gamma),
+        ids=ids,
+        weights=weights,
+        u=_pad(u, lengths, gamma),
+        lenience=torch.tensor(batch.lenience or [1.0] * len(batch.drafts), dtype=torch.float64),
+        last=u.new_zeros(0) if last is None else _pad(last, lengths + 1, gamma + 1),
+    )
+
+
+def pad_races(batch: DraftBatch) -> PaddedRaces:
+    """Lay out the drafts of mode coupled or off."""
+    lengths = torch.tensor([len(draft.tokens) for draft in batch.drafts])
+    return PaddedRaces(
+        rows=torch.tensor(batch.rows()),
+        first=(lengths + 1).cumsum(0) - lengths - 1,
+        lengths=lengths,
+        tokens=_pad_tokens(batch.drafts, int(lengths.max())),
+        words=torch.from_numpy(coordinates(*batch.keys(batch.steps(extra=1)))),
+    )
+
+
+def supports(laws: Sequence[SparseProbs], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids, int64 [D, K], and probabilities, float64 [D, K], of D supports, at least one; 0 past the end of each."""
+    ids, weights = to_device(device, *_pad_supports(laws))
+    q = weights.double()
+    return ids, q / q.sum(-1, keepdim=True).clamp_min_(1.0)
+
+
+def _pad_supports(laws: Sequence[SparseProbs]) -> tuple[Tensor, Tensor]:
+    """Ids and weights of D supports, int64 [D, K]."""
+    sizes = torch.tensor([len(law.ids) for law in laws])
+    width = int(sizes.max())
+    ids, weights = torch.cat([law.ids for law in laws]), torch.cat([law.weights for law in laws])
+    return _pad(ids, sizes, width), _pad(weights, sizes, width)
+
+
+def _pad_tokens(drafts: Sequence[Draft], gamma: int) -> Tensor:
+    rows = [[*draft.tokens, *[0] * (gamma - len(draft.tokens))] for draft in drafts]
+    return torch.tensor(rows, dtype=torch.int64)
+
+
+def _pad(flat: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """Values that lie row after row [Σ lengths] as rows of one width [len(lengths), width], filled with 0."""
+    rows = flat.new_zeros(len(lengths), width)
+    rows[torch.arange(width) < lengths[:, None]] = flat
+    return rows

@@ -1,0 +1,43 @@
+"""The exact law of coupled mode's choice, from the slopes of its race, which are read from the real decision."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from specdec.rules import coupling
+
+
+@contextmanager
+def noise(table: Tensor) -> Iterator[None]:
+    """Let seed s have the noise table[s, t, v] for id v at position t; table is [N, positions, V]."""
+
+    def given(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
+        return table[torch.tensor(seeds)[rows], torch.tensor(positions)[rows], ids]
+
+    with patch.object(coupling, "exponential_on_host", given):
+        yield
+
+
+def winners(p: Tensor, table: Tensor) -> Tensor:
+    """Who wins each race: p [N, V] against table [N, V]."""
+    with noise(table[:, None]):
+        return coupling.choose(p, torch.arange(p.shape[1]).expand_as(p), range(len(p)), [0] * len(p))
+
+
+def chances(p: Tensor, own: float = 1.0) -> Tensor:
+    """P(i wins) of each id of p [V], from slopes measured at the noise `own` of the winner."""
+    size = len(p)
+    first, second = (each.flatten() for each in torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij"))
+    rows = torch.arange(size * size)
+    low, high = torch.zeros(len(rows), dtype=torch.float64), torch.full((len(rows),), 1e6, dtype=torch.float64)
+    for _ in range(100):
+        middle = (low + high) / 2
+        table = torch.full((len(rows), size), torch.inf, dtype=torch.float64)
+        table[rows, first], table[rows, second] = own, torch.where(first == second, own, middle)
+        lost = winners(p.expand(len(rows), -1), table) != first
+        low, high = torch.where(lost, middle, low), torch.where(lost, high, middle)
+    slopes = torch.where(first == second, 1.0, low / own).view(size, size)
+    return torch.where(p > 0, 1 / slopes.sum(1), 0.0)

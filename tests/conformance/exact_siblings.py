@@ -1,0 +1,86 @@
+"""The exact law of one position with several drafts, by integrating the real rules over their uniforms."""
+
+import math
+from collections.abc import Callable
+from itertools import permutations, product
+
+import torch
+from torch import Tensor
+
+from specdec.rules.draft import SparseProbs
+from specdec.rules.multidraft import NONE, Choice
+from specdec.rules.padding import supports
+
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Choice]
+"""As `specdec.rules.multidraft.with_replacement`."""
+Draws = dict[tuple[int, ...], float]
+"""The chance of each ordered set of siblings."""
+
+
+def drawn_with_replacement(q: SparseProbs, width: int) -> Draws:
+    share = _share(q)
+    return {tokens: math.prod(share[token] for token in tokens) for tokens in product(share, repeat=width)}
+
+
+def drawn_without_replacement(q: SparseProbs, width: int) -> Draws:
+    share = _share(q)
+    return {tokens: _without(share, tokens) for tokens in permutations(share, min(width, len(share)))}
+
+
+def _share(q: SparseProbs) -> dict[int, float]:
+    total = int(q.weights.sum())
+    return {token: weight / total for token, weight in zip(q.ids.tolist(), q.weights.tolist(), strict=True)}
+
+
+def _without(share: dict[int, float], tokens: tuple[int, ...]) -> float:
+    chance, left = 1.0, 1.0
+    for token in tokens:
+        chance *= share[token] / left
+        left -= share[token]
+    return chance
+
+
+class Node:
+    """One position's siblings in every order they can be drawn in, judged by a rule."""
+
+    def __init__(self, rule: Rule, p: Tensor, q: SparseProbs, draws: Draws) -> None:
+        self._rule, self._q = rule, q
+        self.draws = list(draws)
+        self.chances = torch.tensor([draws[tokens] for tokens in self.draws], dtype=torch.float64)
+        self._children = torch.tensor(self.draws)
+        self._p = p.double().expand(len(self.draws), -1)
+
+    def choose(self, u: Tensor) -> Choice:
+        ids, q = supports([self._q] * len(self.draws), torch.device("cpu"))
+        return self._rule(self._p, ids, q, self._children, u)
+
+    def kept(self) -> Tensor:
+        """Chance that each sibling is the one kept, and last that none is [N, K + 1]."""
+        columns, rejected = [], torch.ones(len(self.draws), dtype=torch.float64)
+        for place in range(self._children.shape[1]):
+            threshold = self._threshold(place)
+            columns.append(rejected * threshold)
+            rejected = rejected * (1 - threshold)
+        return torch.stack([*columns, rejected], dim=1)
+
+    def law(self) -> Tensor:
+        """Of the token that is committed [V]."""
+        kept = self.kept() * self.chances[:, None]
+        left = self.choose(torch.full(self._children.shape, math.inf, dtype=torch.float64)).left
+        law = (kept[:, -1:] * left / left.sum(1, keepdim=True)).sum(0)
+        return law.index_add_(0, self._children.flatten(), kept[:, :-1].flatten())
+
+    def accepted(self) -> float:
+        """Chance that some sibling is kept."""
+        return float((self.chances * (1 - self.kept()[:, -1])).sum())
+
+    def _threshold(self, place: int) -> Tensor:
+        """Below which uniforms the sibling is kept when those before it were not; an infinite uniform keeps nothing."""
+        u = torch.full(self._children.shape, math.inf, dtype=torch.float64)
+        low, high = torch.zeros(len(u), dtype=torch.float64), torch.ones(len(u), dtype=torch.float64)
+        for _ in range(60):
+            middle = (low + high) / 2
+            u[:, place] = middle
+            passed = self.choose(u).child != NONE
+            low, high = torch.where(passed, middle, low), torch.where(passed, high, middle)
+        return low

@@ -1,0 +1,15 @@
+"""The temporary folder of the tiny models that several tests share."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def root() -> Path:
+    """A temporary folder for this run, which is deleted when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="specdec-conformance-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,53 @@
+"""The pair of tiny models whose law is computed exactly: eight ids, one layer, and different distributions."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from drafter_service.drafters.counts import COUNTS_FILE, count, save_counts
+from specdec.rules.vocabulary import fingerprint
+from tests.conformance.model_folders import root
+from tests.conformance.plain_model import PlainModel
+from tests.tiny_models import make_tiny_model, make_tokenizer
+
+VOCAB_SIZE = 8
+"""Number of ids: the end token, id 0, and seven more."""
+END = 0
+PROMPT = (3, 5, 1, 6)
+REPETITIVE = (*PROMPT, 3, 5)
+"""A prompt in which prompt lookup finds three draft tokens."""
+SPREAD = 0.3
+"""Scale of the weights: p has a mean entropy of 1.2 nats, and rows differ by a total variation of 0.5."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two model folders whose distributions agree by Σ min(p, q) = 0.56 in the mean."""
+
+    target: Path
+    drafter: Path
+    plain: PlainModel
+    """The target as transformers runs it."""
+    plain_drafter: PlainModel
+    """The drafter as transformers runs it."""
+    counts: Path
+    """The folder of a bigram model of the same tokenizer."""
+
+
+@cache
+def small() -> Pair:
+    """The pair, made once in each run."""
+    folder = root() / "small"
+    shape: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "layers": 1, "context": 64}
+    target = make_tiny_model(folder / "target", seed=3, spread=SPREAD, **shape)
+    drafter = make_tiny_model(folder / "drafter", seed=3, spread=SPREAD, noise=SPREAD / 4, **shape)
+    return Pair(target, drafter, PlainModel(target), PlainModel(drafter), _counts(folder / "counts"))
+
+
+def _counts(folder: Path) -> Path:
+    """The counts of a text in which some pairs are frequent and every token occurs."""
+    text = [number * number % 7 + (number % 5 == 0) for number in range(200)]
+    tokenizer = fingerprint(make_tokenizer(VOCAB_SIZE).get_vocab())
+    save_counts(count(text, VOCAB_SIZE, tokenizer, order=2), folder / COUNTS_FILE)
+    return folder

@@ -1,0 +1,96 @@
+"""KV backends of an engine in tests: slabs, pages, and pages with kernels and graphs that any machine can run."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec.engine.attention import AttentionRule
+from specdec.engine.host.backend import open_host_backend
+from specdec.engine.kv_backend import OpenKvBackend
+from specdec.engine.paged.backend import PagedBackend
+from specdec.engine.paged.graphs import Replay
+from specdec.engine.paged.inputs import PassInputs
+from specdec.engine.paged.kernels import Kernels
+from specdec.engine.paged.pages import PAGE_TOKENS
+from specdec.engine.span import AttentionSpan
+from specdec.rules.tree import ROOT, Tree
+
+
+class PlainKernels:
+    """Kernels on plain PyTorch, which read the same tensors as the real ones."""
+
+    def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        for token, slot in enumerate(slots.tolist()):
+            if slot >= 0:
+                keys.flatten(0, 1)[slot], values.flatten(0, 1)[slot] = key[0, :, token], value[0, :, token]
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, inputs: PassInputs[Tensor], rule: AttentionRule, queries: int
+    ) -> Tensor:
+        out = query.new_zeros(1, query.shape[2], query.shape[1], values.shape[3])
+        starts = inputs.starts.tolist()
+        for sequence, length in enumerate(inputs.lengths.tolist()):
+            rows = slice(starts[sequence], starts[sequence + 1])
+            count = rows.stop - rows.start
+            if not length or not count:
+                continue
+            assert count <= queries
+            assert inputs.owner[rows].tolist() == [sequence] * count
+            tree = _tree(inputs.bits[rows].tolist())
+            assert inputs.positions[rows].tolist() == [length - count + depth for depth in tree.depths]
+            span = AttentionSpan(length - count, count, None if tree.is_chain else tree)
+            first, table = span.first_seen(rule.window), int(inputs.tables[sequence])
+            pages = inputs.pages[table : table - (-length // PAGE_TOKENS)]
+            seen = [part[pages].flatten(0, 1)[first:length].transpose(0, 1)[None] for part in (keys, values)]
+            out[:, rows] = span.over(query[:, :, rows], *seen, rule)
+        return out
+
+
+def _tree(bits: list[int]) -> Tree:
+    """The tree whose nodes have these bits: a node's parent is the highest other one."""
+    above = [(each & ~(1 << node)) & (1 << 64) - 1 for node, each in enumerate(bits)]
+    return Tree(tuple(each.bit_length() - 1 if each else ROOT for each in above))
+
+
+class CallingCapture:
+    """A capture whose replay calls the work again; its one output tensor is cleared before every replay."""
+
+    def __init__(self) -> None:
+        self.captured = 0
+        self.replayed = 0
+
+    def __call__(self, work: Callable[[], Tensor]) -> Replay:
+        self.captured += 1
+        out = work().clone()
+
+        def replay() -> Tensor:
+            self.replayed += 1
+            out.fill_(torch.nan)
+            return out.copy_(work())
+
+        return replay
+
+
+def graphs(capture: CallingCapture | None = None) -> PagedBackend:
+    """Pages with passes that are captured if a bucket fits."""
+    return PagedBackend(PlainKernels(), CallingCapture if capture is None else lambda: capture)
+
+
+KV_BACKENDS: dict[str, Callable[[], OpenKvBackend]] = {
+    "slabs": lambda: open_host_backend,
+    "pages": PagedBackend,
+    "graphs": graphs,
+}
+"""The KV backends that every machine can run, by name."""
+
+
+def triton_kernels(programs: int = 24) -> Kernels:
+    """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter, in few programs."""
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("needs a GPU that PyTorch can use, or none at all")
+    from specdec.engine.paged.triton_kernels import TritonKernels
+
+    return TritonKernels() if torch.cuda.is_available() else TritonKernels(programs)
