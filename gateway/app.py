@@ -17,7 +17,7 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.http import routes
-from gateway.kv import check as block_store
+from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
@@ -61,22 +61,19 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         ConfigError: the tokenizer does not load, the session store is unfit, or an address cannot be bound.
     """
     tokenizer = await asyncio.to_thread(ModelTokenizer.load, settings.model.path)
-    sessions = RedisSessionStore.at(settings.redis_url, _policy(settings))
+    policy = StorePolicy(
+        lease=settings.lease,
+        ttl=settings.session_ttl,
+        patience=settings.store_patience,
+        replicas=settings.store_replicas,
+    )
+    sessions = RedisSessionStore.at(settings.redis_url, policy)
     pins = RedisPins(redis_client.connect(settings.redis_url), settings.session_ttl)
     async with running(settings, tokenizer, sessions, pins) as gateway:
         await _check_stores(sessions, settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
         await gateway.drain()
-
-
-def _policy(settings: GatewaySettings) -> StorePolicy:
-    return StorePolicy(
-        lease=settings.lease,
-        ttl=settings.session_ttl,
-        patience=settings.store_patience,
-        replicas=settings.store_replicas,
-    )
 
 
 async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> None:
@@ -89,7 +86,7 @@ async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> No
     except SessionStoreDown as error:
         _log.warning("session_store_away", error=error.message)
     if settings.kv.redis_url:
-        lines += await block_store.look(settings.kv.redis_url, facts)
+        lines += await check_block_store(settings.kv.redis_url, facts)
     for line in lines:
         if line.status is Status.FAIL:
             raise ConfigError(f"{line.name}: {line.detail}; {line.remedy}")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
-from gateway.kv import check as block_store
+from gateway.kv.check import check_block_store
 from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore
@@ -90,7 +90,7 @@ async def _stores(settings: GatewaySettings) -> list[Check]:
         checks = [Check.fail("session store", error.message, remedy)]
     except TimeoutError:
         checks = [Check.fail("session store", "it does not answer", remedy)]
-    return [*checks, *await block_store.look(settings.kv.redis_url, facts)] if settings.kv.redis_url else checks
+    return [*checks, *await check_block_store(settings.kv.redis_url, facts)] if settings.kv.redis_url else checks
 
 
 async def _store_facts(url: str) -> ServerFacts:

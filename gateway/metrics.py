@@ -5,8 +5,6 @@ What happens inside a round (drafts, acceptance, origins of tokens, phases) is c
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from specdec.wire.generation import Round
-
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -56,28 +54,3 @@ class GatewayMetrics:
         self.cancellations = Counter(
             "specdec_cancellations", "Generations that ended early.", ("by",), registry=registry
         )
-
-    def count_round(self, verified: Round, accepted: int, kept: int) -> None:
-        """Add one committed round.
-
-        Args:
-            verified: as the verifier reported it.
-            accepted: drafts among the tokens kept.
-            kept: tokens kept.
-        """
-        self.tokens.labels("output").inc(kept)
-        for origin in verified.origins[:kept]:
-            self.origins.labels(origin.value).inc()
-        self.phase_seconds.labels("draft").inc(verified.timing.draft)
-        self.phase_seconds.labels("queue").inc(verified.timing.queue)
-        self.phase_seconds.labels("verify").inc(verified.timing.verify)
-        if verified.fallback:
-            self.fallbacks.labels(verified.fallback).inc()
-        if not verified.draft:
-            self.plain_rounds.inc()
-            return
-        self.rounds.inc()
-        self.drafted.inc(len(verified.draft))
-        self.accepted.inc(accepted)
-        for position in range(accepted):
-            self.accepted_at.labels(str(position)).inc()

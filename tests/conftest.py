@@ -1,4 +1,4 @@
-"""How all tests run: properties without a clock, kernels without a GPU, logs without the variables of every frame."""
+"""Settings of every test run: property tests without a clock, kernels without a GPU, and the fixtures of all rooms."""
 
 import os
 import shutil

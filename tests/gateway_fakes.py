@@ -8,7 +8,17 @@ from typing import TypeVar
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.store.redis_client import ServerFacts
-from gateway.store.sessions import Commit, Committed, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
+from gateway.store.redis_replies import diverged, expired, fenced, not_found, open_refusal
+from gateway.store.values import (
+    LapsedTurn,
+    Lease,
+    Opened,
+    RoundCommit,
+    SessionState,
+    SessionView,
+    StoredRound,
+    TurnView,
+)
 from specdec.errors import (
     DeadlineExceeded,
     Draining,

@@ -60,7 +60,7 @@ async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: 
     return await asyncio.gather(*(_drafter(address, identity) for address in addresses))
 
 
-async def _drafter(address: str, identity: Identity) -> Line:
+async def _drafter(address: str, identity: Identity) -> Check:
     """Connect to the drafter as a serving verifier does."""
     name = f"drafter {address}"
     link = DrafterLink(address, probe=_DRAFTER_SECONDS, metrics=VerifierMetrics(CollectorRegistry()))
@@ -68,7 +68,7 @@ async def _drafter(address: str, identity: Identity) -> Line:
     try:
         async with client.greeted():
             model = link.drafter_state.model
-            return Line(name, "ok", f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step")
+            return Check.ok(name, f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step")
     except DrafterMismatch as error:
         return Check.fail(name, error.message, "give it the target's tokenizer and this version of the software")
     except LinkBroken as error:

@@ -33,7 +33,7 @@ def error_body(error: SpecdecError) -> ErrorBody:
 
 def error_response(error: SpecdecError) -> Response:
     """The response to a request that failed before anything was sent."""
-    shown = row(error)
+    shown = status_of(error)
     headers = {"retry-after": f"{shown.retry_after:.0f}"} if shown.retry_after else {}
     return JSONResponse(error_body(error).model_dump(), status_code=shown.http, headers=headers)
 

@@ -19,7 +19,7 @@ class Usage(BaseModel):
 
 
 class SpeculativeDecoding(BaseModel):
-    """The Summary's fields that vLLM reports, under its names; see there for their meaning."""
+    """The Summary's fields that vLLM reports, under its names."""
 
     mean_acceptance_length: float
     draft_acceptance_rate: float

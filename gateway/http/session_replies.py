@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, WithJsonSchema
 
 from gateway.http.body import Body
-from gateway.turns.sessions import Session
+from gateway.turns.sessions import SessionInfo
 
 Seconds = Annotated[float, WithJsonSchema({"type": "number", "minimum": 1})]
 
@@ -61,7 +61,7 @@ class Cancelled(BaseModel):
     """False when it had ended already."""
 
 
-def session_reply(session: Session) -> SessionReply:
+def session_reply(session: SessionInfo) -> SessionReply:
     """The session as the HTTP API shows it."""
     return SessionReply(
         id=session.id,

@@ -22,7 +22,7 @@ from gateway.http.writers import Writer, writer_for
 from gateway.turns.events import Started
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
-from gateway.turns.sessions import DEFAULT_PAGE, Sessions
+from gateway.turns.sessions import DEFAULT_PAGE, UserSessions
 from specdec.errors import FieldInvalid
 
 
@@ -46,7 +46,7 @@ class _Routes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._sessions = Sessions(services)
+        self._sessions = UserSessions(services)
         self._generator = Generator(services)
 
     async def create(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ from specdec.serving.checks import Check
 TIMEOUT = 5.0
 
 
-async def look(url: str, sessions: ServerFacts | None) -> list[Line]:
+async def check_block_store(url: str, sessions: ServerFacts | None) -> list[Check]:
     """The findings about the server at a URL; `sessions` is what is known of the session store's server."""
     try:
         client = connect(url)
@@ -27,9 +27,9 @@ async def look(url: str, sessions: ServerFacts | None) -> list[Line]:
         await client.aclose()
 
 
-def block_lines(facts: ServerFacts, sessions: ServerFacts | None) -> Iterator[Line]:
+def block_checks(facts: ServerFacts, sessions: ServerFacts | None) -> Iterator[Check]:
     """The findings; a block store evicts when it is full and keeps nothing on disk, unlike the session store."""
-    yield version_line("block store", facts)
+    yield version_check("block store", facts)
     if sessions is not None and facts.run_id == sessions.run_id:
         detail = "it is the session store: blocks would fill it, evict sessions or slow every commit down"
         yield Check.fail("block store server", detail, "set kv.redis_url to a server of its own")

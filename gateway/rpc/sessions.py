@@ -7,7 +7,7 @@ import grpc.aio
 
 from gateway.request import check_name
 from gateway.turns.services import Services
-from gateway.turns.sessions import DEFAULT_PAGE, Session, Sessions
+from gateway.turns.sessions import DEFAULT_PAGE, SessionInfo, UserSessions
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 
@@ -23,7 +23,7 @@ class SessionServicer(pb_grpc.SessionServiceServicer):
     """specdec.gateway.v1.SessionService."""
 
     def __init__(self, services: Services) -> None:
-        self._sessions = Sessions(services)
+        self._sessions = UserSessions(services)
 
     async def CreateSession(  # noqa: N802
         self, request: pb.CreateSessionRequest, context: Context
@@ -56,5 +56,5 @@ class SessionServicer(pb_grpc.SessionServiceServicer):
         return pb.DeleteSessionResponse()
 
 
-def _session(session: Session) -> pb.Session:
+def _session(session: SessionInfo) -> pb.Session:
     return pb.Session(**asdict(session))

@@ -6,7 +6,7 @@ import time
 
 import structlog
 
-from gateway.store.orphans import Orphan
+from gateway.store.values import LapsedTurn
 from gateway.turns.ownership import release
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_from_bytes
@@ -49,7 +49,7 @@ class Adopter:
             self._services.metrics.orphans.labels(outcome).inc()
             _log.info("turn_adopted", generation=turn.name, outcome=outcome, silent=round(orphan.silent, 3))
 
-    async def _adopt(self, turn: Turn, orphan: Orphan) -> str:
+    async def _adopt(self, turn: Turn, orphan: LapsedTurn) -> str:
         """Own the turn; continues it ("continued"), or releases it for whoever resumes it ("paused")."""
         services = self._services
         view = await services.sessions.read(turn.session_id, turn.tenant, turn.number)
@@ -64,6 +64,6 @@ class Adopter:
         services.broadcasts.start(turn.name, stream.events(), services.settings.grace).expect_reader(grace_left)
         return "continued"
 
-    def _grace_left(self, header: Header, orphan: Orphan) -> float:
+    def _grace_left(self, header: Header, orphan: LapsedTurn) -> float:
         """Seconds in which the caller may still come back, counted from the moment its gateway fell silent."""
         return self._services.settings.grace - orphan.silent if header.resumable else 0.0

@@ -124,7 +124,7 @@ class Broadcasts:
         return self._running.get(name)
 
     def start(self, name: str, events: AsyncGenerator[Event], grace: float) -> Broadcast:
-        """Run a generation that does not run here yet; see Broadcast for `grace`."""
+        """Run a generation that does not run here yet; without readers it goes on for `grace` seconds."""
         broadcast = Broadcast(events, grace, lambda: self._forget(name))
         self._running[name] = broadcast
         return broadcast

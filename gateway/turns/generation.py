@@ -8,7 +8,7 @@ from dataclasses import replace
 import structlog
 
 from gateway.request import GenerationRequest, check_model, new_id, tenant_of
-from gateway.store.sessions import Opened, TurnView
+from gateway.store.values import Opened, TurnView
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
 from gateway.turns.choices import merged
@@ -181,7 +181,7 @@ class Generator:
         if not request.session:
             return (), "", request.expect_turn
         sessions = self._services.sessions
-        view = await sessions.look(check_session_id(request.session), request.tenant, request.idempotency_key)
+        view = await sessions.get(check_session_id(request.session), request.tenant, request.idempotency_key)
         unopened = view.n > 0 and view.request_turn is None
         history = tuple(await sessions.tokens(request.session)) if unopened else ()
         return history, view.model_fingerprint, view.turn if request.expect_turn is None else request.expect_turn

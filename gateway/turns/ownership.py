@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from gateway.metrics import GatewayMetrics
-from gateway.store.retry import patiently
-from gateway.store.sessions import Commit, Lease, SessionStore
+from gateway.store.retry import retry
+from gateway.store.sessions import SessionStore
+from gateway.store.values import Lease, RoundCommit
 from gateway.tasks import cancel_and_wait
 from specdec.errors import Fenced, SessionStoreDown, SpecdecError
 
@@ -76,7 +77,7 @@ class OwnedSession:
 
     async def _watch_for_cancel(self) -> None:
         """Hear of a cancellation at once; one that is missed here is found by the next renewal or commit."""
-        await self._sessions.cancelled(self.id, self._turn)
+        await self._sessions.wait_cancelled(self.id, self._turn)
         self.cancelled.set()
 
     async def _renew(self, every: float) -> None:

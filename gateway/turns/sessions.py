@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.request import check_model, tenant_of
-from gateway.store.sessions import SessionState
+from gateway.store.values import SessionState
 from gateway.turns.services import Services
 from gateway.turns.turn import check_session_id, new_session_id, session_id_for
 from specdec.errors import FieldInvalid, SessionExpired, SessionNotFound
@@ -17,7 +17,7 @@ DEFAULT_PAGE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionInfo:
     """A session as it is at one moment."""
 
     id: str
@@ -32,13 +32,13 @@ class Session:
     """Seconds until it is deleted, unless it is used before."""
 
 
-class Sessions:
+class UserSessions:
     """The sessions of all users."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def create(self, user: str, model: str = "", ttl: float | None = None, key: str = "") -> Session:
+    async def create(self, user: str, model: str = "", ttl: float | None = None, key: str = "") -> SessionInfo:
         """Create a session.
 
         Args:
@@ -61,11 +61,11 @@ class Sessions:
         await services.sessions.create(session_id, tenant, fingerprint, ttl)
         return await self._read(session_id, tenant)
 
-    async def get(self, session_id: str, user: str) -> Session:
+    async def get(self, session_id: str, user: str) -> SessionInfo:
         """One session; raises SessionNotFound or SessionExpired."""
         return await self._read(check_session_id(session_id), tenant_of(user))
 
-    async def page(self, user: str, limit: int, after: str = "") -> list[Session]:
+    async def page(self, user: str, limit: int, after: str = "") -> list[SessionInfo]:
         """At most `limit` sessions made with `create`, newest first, from the one behind the id `after` on.
 
         Raises:
@@ -74,7 +74,7 @@ class Sessions:
         if not 1 <= limit <= MAX_PAGE:
             raise FieldInvalid(f"limit must be between 1 and {MAX_PAGE}", "limit")
         tenant = tenant_of(user)
-        names = await self._services.sessions.named(tenant, limit, after)
+        names = await self._services.sessions.list_ids(tenant, limit, after)
         found = await asyncio.gather(*(self._read_or_delete(name, tenant) for name in names))
         return [session for session in found if session is not None]
 
@@ -82,7 +82,7 @@ class Sessions:
         """Delete a session; raises SessionNotFound."""
         await self._services.sessions.delete(check_session_id(session_id), tenant_of(user))
 
-    async def _read_or_delete(self, session_id: str, tenant: str) -> Session | None:
+    async def _read_or_delete(self, session_id: str, tenant: str) -> SessionInfo | None:
         """A session of the user's list; one that has expired is taken off the list."""
         try:
             return await self._read(session_id, tenant)
@@ -91,9 +91,9 @@ class Sessions:
                 await self._services.sessions.delete(session_id, tenant)
             return None
 
-    async def _read(self, session_id: str, tenant: str) -> Session:
-        view = await self._services.sessions.look(session_id, tenant)
-        return Session(
+    async def _read(self, session_id: str, tenant: str) -> SessionInfo:
+        view = await self._services.sessions.get(session_id, tenant)
+        return SessionInfo(
             id=session_id,
             model=self._services.settings.model.served_name,
             turn=view.turn,

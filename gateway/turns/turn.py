@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from gateway.priority import PriorityClass
-from gateway.store.sessions import StoredRound
+from gateway.store.values import StoredRound
 from specdec.errors import GenerationNotFound, SessionNotFound
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from gateway.turns.events import OutputRound
 from gateway.turns.interruption import until_set
 from gateway.turns.ownership import OwnedSession
@@ -94,7 +94,7 @@ class TurnRunner:
 
     async def _store(self, kept: Round) -> bool:
         """Write one round; returns whether the caller has cancelled the turn."""
-        commit = Commit(
+        commit = RoundCommit(
             session_id=self._session.id,
             epoch=self._session.epoch,
             base=kept.base_len,
@@ -109,4 +109,4 @@ class TurnRunner:
         first = self._transcript.committed == len(kept.tokens)
         (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - self._last_commit)
         self._last_commit = now
-        metrics.count_round(kept, kept.accepted, len(kept.tokens))
+        metrics.tokens.labels("output").inc(len(kept.tokens))

@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 import structlog
 
-from gateway.store.retry import patiently
-from gateway.store.sessions import TurnView
+from gateway.store.retry import retry
+from gateway.store.values import TurnView
 from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript

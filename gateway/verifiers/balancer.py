@@ -29,14 +29,7 @@ class VerifierPool:
     def __init__(
         self, verifiers: Sequence[Verifier], tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None
     ) -> None:
-        """Begin with `verifiers`; `follow` adds and removes others.
-
-        Args:
-            verifiers: known from the start.
-            tokenizer_hash: of this gateway's tokenizer; a verifier with another one is refused.
-            metrics: where states are shown.
-            pins: which verifier served each session last; None remembers nothing.
-        """
+        """Begin with `verifiers`; those whose tokenizer has another hash than `tokenizer_hash` are refused."""
         self._pins = pins or NoPins()
         self._replicas = {verifier.address: Replica(verifier, Endpoint(verifier.address)) for verifier in verifiers}
         self._leaving: list[Replica] = []
@@ -49,7 +42,7 @@ class VerifierPool:
 
     @property
     def states(self) -> dict[str, str]:
-        """The state of every verifier by its address; see Replica.state for the values."""
+        """Address to "ready", "connecting", "unreachable", "draining", or "refused: " and why."""
         return {address: replica.state for address, replica in self._replicas.items()}
 
     @property
@@ -112,12 +105,7 @@ class VerifierPool:
     ) -> Verifier:
         """The verifier that served the session last, while it is ready; otherwise `verifier`, which is pinned now.
 
-        Args:
-            verifier: what `verifier_for` chose.
-            session: its id.
-            epoch: of the session's owner; an older owner's pin changes nothing.
-            system_fingerprint: what the verifier must have.
-            avoid: addresses that are chosen only when no other verifier is ready.
+        A pin of an older `epoch` than the one stored changes nothing; the other arguments are those of `verifier_for`.
         """
         replica = self._replica_of(verifier)
         candidates = self._candidates(self._ready(system_fingerprint), avoid)
@@ -153,12 +141,7 @@ class VerifierPool:
                 await self._changed.wait()
 
     async def follow(self, source: Source, dial: Callable[[str], Verifier]) -> None:
-        """Know exactly the verifiers that `source` names; runs until it is cancelled.
-
-        Args:
-            source: discovery, whose snapshots name all verifiers.
-            dial: makes the client of an address.
-        """
+        """Know exactly the verifiers that `source` names, dialled with `dial`; runs until it is cancelled."""
         async with aclosing(source.snapshots()) as snapshots:
             async for endpoints in snapshots:
                 _log.info("verifiers_found", addresses=[endpoint.address for endpoint in endpoints])

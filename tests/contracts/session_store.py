@@ -10,7 +10,7 @@ import pytest
 
 from gateway.store.sessions import SessionStore
 from gateway.store.values import Opened, RoundCommit, SessionState, StoredRound
-from gateway.tasks import end
+from gateway.tasks import cancel_and_wait
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,
@@ -402,7 +402,7 @@ class SessionStoreContract:
             await waiting[sid]
             await store.wait_cancelled(sid, 1)
         assert not waiting[other].done()
-        await end(waiting[other])
+        await cancel_and_wait(waiting[other])
 
     async def test_a_cancel_of_one_turn_does_not_reach_the_next(self, store: SessionStore, sid: str) -> None:
         epoch = await begin(store, sid)

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.config import DrainSettings
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.store.sessions import Commit, SessionState
+from gateway.store.values import RoundCommit, SessionState
 from gateway.tasks import cancel_and_wait
 from gateway.turns.turn import note_of
 from specdec.rules.params import Origin
@@ -65,7 +65,7 @@ async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_
     lease = await server.take_over(thief, sid, "thief")
     for base, token in enumerate(b"!?", start=lease.n):
         stolen = Round(base_len=base, tokens=(token,), origins=(Origin.PLAIN,))
-        await thief.commit(Commit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
+        await thief.commit(RoundCommit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
     await thief.release(sid, lease.epoch)
     await thief.close()
     await listening

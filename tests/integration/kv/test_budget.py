@@ -26,7 +26,7 @@ async def redis(server: Server) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-async def blocks(server: Server, redis: Redis) -> AsyncIterator[Callable[..., BlockStore]]:  # noqa: F811
+async def blocks(server: Server, redis: Redis) -> AsyncIterator[Callable[..., BlockStore]]:
     """Makes one more gateway's view of the store."""
     made: list[BlockStore] = []
 

@@ -8,19 +8,9 @@ import pytest
 from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.store.sessions import Commit, Opened, SessionState, SessionStore
-from gateway.tasks import cancel_and_wait
-from specdec.errors import (
-    ContextLengthExceeded,
-    Fenced,
-    FieldInvalid,
-    FieldRequired,
-    SessionBusy,
-    SessionDiverged,
-    SessionNotFound,
-    SessionStoreDown,
-    TurnOver,
-)
+from gateway.store.values import RoundCommit
+from specdec.errors import SessionDiverged, SessionNotFound, SessionStoreDown, SessionStoreFull
+from tests.contracts.session_store import MAX_TOKENS, Backend, SessionStoreContract, begin, finish_turn, open_turn
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
@@ -76,69 +66,7 @@ async def test_a_log_that_lost_tokens_is_not_written_to(store: RedisSessionStore
     async with connect(server.url) as client:
         await client.set(lua.keys(sid)[1], b"\x01\x00\x00\x00")
     with pytest.raises(SessionDiverged, match="should"):
-        await store.commit(_round(sid, lease.epoch, 3, 10))
-
-
-async def test_no_session_cannot_be_committed_to(store: RedisSessionStore, sid: str) -> None:
-    with pytest.raises(SessionNotFound):
-        await store.commit(_round(sid, 1, 0, 10))
-
-
-# cancel
-
-
-async def test_the_owner_sees_a_cancel_with_its_next_commit_and_renewal(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    assert await store.cancel(sid, "t", 1)
-    assert await store.renew(sid, lease.epoch)
-    round_ = _round(sid, lease.epoch, 3, 10)
-    assert (await store.commit(round_)).cancelled
-    assert (await store.commit(round_)).cancelled
-
-
-async def test_whoever_waits_for_a_cancel_hears_of_it_and_of_no_other(store: RedisSessionStore, sid: str) -> None:
-    other = uuid.uuid4().hex
-    for name in (sid, other):
-        await _open(store, name)
-        await store.acquire(name, "a")
-    waiting = {name: asyncio.create_task(store.cancelled(name, 1)) for name in (sid, other)}
-    for _ in range(2):
-        assert await store.cancel(sid, "t", 1)
-    async with asyncio.timeout(20):
-        await waiting[sid]
-        await store.cancelled(sid, 1)
-    assert not waiting[other].done()
-    await cancel_and_wait(waiting[other])
-
-
-async def test_a_cancel_of_one_turn_is_not_heard_in_the_next(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    lease = await store.acquire(sid, "a")
-    await store.cancel(sid, "t", 1)
-    await store.commit(_round(sid, lease.epoch, 3, finish="stop"))
-    await store.open(sid, "r2", [4], b"{}", "fp", "t")
-    await store.acquire(sid, "a")
-    waiting = asyncio.create_task(store.cancelled(sid, 2))
-    async with asyncio.timeout(20):
-        await store.cancelled(sid, 1)
-    assert not waiting.done()
-    await store.cancel(sid, "t", 2)
-    async with asyncio.timeout(20):
-        await waiting
-
-
-async def test_a_turn_that_does_not_run_is_not_cancelled(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    assert not await store.cancel(sid, "t", 2)
-    await _finish_turn(store, sid)
-    assert not await store.cancel(sid, "t", 1)
-
-
-async def test_only_the_tenant_may_cancel(store: RedisSessionStore, sid: str) -> None:
-    await _open(store, sid)
-    with pytest.raises(SessionNotFound):
-        await store.cancel(sid, "other", 1)
+        await store.commit(RoundCommit(sid, epoch, 3, [10]))
 
 
 async def test_the_next_turn_begins_uncancelled_and_drops_events_of_turns_before_the_last(

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.metrics import GatewayMetrics
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from gateway.turns.ownership import OwnedSession, release
 from specdec.errors import Fenced, SessionHeld, SessionStoreDown
 from tests.gateway_fakes import MemorySessionStore, until
@@ -26,7 +26,7 @@ async def test_every_acquisition_has_a_higher_epoch_and_fences_the_one_before() 
     assert epochs == [1, 2]
     assert session.epoch == 2
     with pytest.raises(Fenced):
-        await session.commit(Commit(TURN.session_id, 1, len(PROMPT), (65,)))
+        await session.commit(RoundCommit(TURN.session_id, 1, len(PROMPT), (65,)))
 
 
 async def test_another_owner_is_kept_out() -> None:
@@ -44,7 +44,7 @@ async def test_a_turn_that_has_not_ended_is_released_and_one_that_has_is_not() -
     assert store.journal[-1] == "release"
     async with session.kept(60.0):
         await session.acquire(0.0)
-        await session.commit(Commit(TURN.session_id, session.epoch, len(PROMPT), (65,), finish="stop"))
+        await session.commit(RoundCommit(TURN.session_id, session.epoch, len(PROMPT), (65,), finish="stop"))
     assert store.journal[-1] == "commit"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.http.cursor import cursor, idempotency_key, received
 from gateway.request import MAX_CHOICES, MAX_NAME, GenerationRequest, TextPrompt, tenant_of
-from gateway.store.sessions import StoredRound
+from gateway.store.values import StoredRound
 from gateway.turns.events import OutputRound
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.store.sessions import Commit
+from gateway.store.values import RoundCommit
 from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, note_of
@@ -32,7 +32,7 @@ def stream(made: Services, head: Header | None = None, seconds: float = 60.0) ->
 async def commit(store: MemorySessionStore, epoch: int, base: int, text: bytes, finish: str = "") -> None:
     """Commit as another owner does."""
     written = Round(base_len=base, tokens=tuple(text), origins=(Origin.PLAIN,) * len(text))
-    await store.commit(Commit(TURN.session_id, epoch, base, written.tokens, finish=finish, note=note_of(written)))
+    await store.commit(RoundCommit(TURN.session_id, epoch, base, written.tokens, finish=finish, note=note_of(written)))
 
 
 def text_of(events: Sequence[Event]) -> str:
