@@ -51,7 +51,6 @@ class Reflector:
         self._objects: dict[str, Object] = {}
         self._version = ""
         self._heard = time.monotonic()
-        self.relists = 0
 
     @property
     def age(self) -> float:
@@ -84,7 +83,6 @@ class Reflector:
         self._objects = {_name(each): each for each in answer["items"]}
         self._version = answer["metadata"]["resourceVersion"]
         self._heard = time.monotonic()
-        self.relists += 1
 
     async def _events(self) -> AsyncGenerator[Object]:
         times = self._times

@@ -4,19 +4,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.helm.cases import CASES, values_of
 from tests.helm.engine import CHART, Helm, Manifest, find_helm, manifests
-from tests.integration.kubernetes.conftest import api, cluster  # noqa: F401 - fixtures
-
-CASES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
-
-
-@cache
-def values_of(case: str) -> dict[str, object]:
-    """The values of one file in ci/."""
-    loaded: dict[str, object] = yaml.safe_load((CHART / "ci" / f"{case}-values.yaml").read_text(encoding="utf-8"))
-    return loaded
 
 
 @cache

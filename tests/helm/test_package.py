@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helm.conftest import values_of
+from tests.helm.cases import values_of
 from tests.helm.engine import CHART, ChartRefused, Helm
 
 REDIS = {"redis": {"external": {"url": "redis://redis:6379/0"}}}

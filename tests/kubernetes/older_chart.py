@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.helm.conftest import CASES
+from tests.helm.cases import CASES
 from tests.helm.engine import CHART, Values
 
 _PRE_STOP = (r"sleep: \{seconds: (\d+)\}", r'exec: {command: [sleep, "\1"]}')
