@@ -17,7 +17,7 @@ from specdec.rules.draft import Draft, Verdict
 from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, pad_drafts, pad_races
 from specdec.rules.params import Mode
 from specdec.rules.rng import Lane, final_uniform, uniform
-from specdec.rules.sampling import sample
+from specdec.rules.sampling import argmax, sample
 from specdec.rules.transfer import to_device, to_host
 
 _RACED = (Mode.COUPLED, Mode.OFF)
@@ -108,9 +108,8 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     check_masses(mass)
     if not drafts:
         return []
-    best = p.max(-1)
-    if torch.equal(best.values.double(), mass):
-        return _verdicts(drafts, _certain(best.indices.tolist(), drafts))
+    if torch.equal(p.amax(-1).double(), mass):
+        return _verdicts(drafts, _certain(argmax(p).tolist(), drafts))
     if batch.mode in _RACED:
         return _verdicts(drafts, coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions))
     return _verdicts(drafts, _by_ratio(p, mass, batch))
