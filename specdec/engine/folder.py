@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ModelRefused
+from specdec.rules.rng import SEED_VERSION
 
 KV_VERSION = 1
 """Increased when the engine computes or lays out keys and values in another way."""
@@ -28,8 +29,10 @@ class ModelFolder:
     """Paths of all weight files."""
 
     def fingerprint(self, dtype: str) -> str:
-        """SHA-256 in hex of all that decides keys and values: weights, configuration, dtype and `KV_VERSION`."""
-        digest = hashlib.sha256(f"{KV_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode())
+        """SHA-256 in hex of all that decides KV and the tokens of a seed: weights, configuration, dtype and versions."""
+        digest = hashlib.sha256(
+            f"{KV_VERSION} {SEED_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode()
+        )
         for file in self.weights:
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
