@@ -29,7 +29,7 @@ class ModelFolder:
     """Paths of all weight files."""
 
     def fingerprint(self, dtype: str) -> str:
-        """SHA-256 in hex of all that decides KV and the tokens of a seed: weights, configuration, dtype and versions."""
+        """SHA-256 in hex of all that decides KV and the tokens of a seed: weights, configuration, dtype, versions."""
         digest = hashlib.sha256(
             f"{KV_VERSION} {SEED_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode()
         )
