@@ -5,11 +5,12 @@ certainly expired. It is touched after every block of it, so that a server that 
 evicts it last.
 """
 
-_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+from gateway.store.lua import NOW
+
 _LATER = "local function later(ms) return string.format('%.0f', now + ms + 1000) end\n"
 
 PUT = (
-    _NOW
+    NOW
     + _LATER
     + r"""
 -- KEYS: block, ledger, mark of a full ledger. ARGV: value, ttl ms, budget in bytes, ms that the mark lasts
@@ -33,7 +34,7 @@ return 1
 )
 
 TOUCH = (
-    _NOW
+    NOW
     + _LATER
     + r"""
 -- KEYS: ledger, then blocks of one sequence, the last first: of a prefix that is cut short, the beginning is of use.
