@@ -12,7 +12,7 @@ from specdec.errors import ConfigError, FieldInvalid, InternalError
 from specdec.serving.channel import open_channel
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.status import from_rpc_error
-from tests.chaos.wire import Wire
+from tests.chaos.proxy import Proxy
 
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
@@ -115,10 +115,10 @@ async def test_a_peer_that_hangs_in_the_middle_of_a_stream_is_lost_soon() -> Non
         lambda server: verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Silent(), server),
         [SERVICE],
     )
-    async with Wire(running.address) as wire, open_channel(wire.address) as channel:
+    async with Proxy(running.address) as proxy, open_channel(proxy.address) as channel:
         call = verifier_pb2_grpc.VerifierServiceStub(channel).Generate(verifier_pb2.GenerateRequest())
         assert (await call.read()).base_len == 7
-        wire.freeze()
+        proxy.freeze()
         with pytest.raises(grpc.aio.AioRpcError) as lost:
             async with asyncio.timeout(20):
                 await call.read()
