@@ -31,6 +31,13 @@ def test_paths_in_a_page_exist(page: Path) -> None:
     assert not missing
 
 
+def test_the_tests_that_show_a_failure_exist() -> None:
+    page = (ROOT / "docs" / "failure.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:unit|integration|e2e)/[\w/]+)`", page)
+    assert len(named) > 5
+    assert not [name for name in named if not (ROOT / "tests" / f"{name}.py").exists()]
+
+
 def test_the_values_of_the_walk_are_where_the_page_says() -> None:
     rows = ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
     assert len(rows) > 10
