@@ -25,7 +25,7 @@ from gateway.rpc import service
 from gateway.rpc.decoding import DecodeInterceptor
 from gateway.store import redis_client
 from gateway.store.check import store_checks
-from gateway.store.pins import Pins, RedisPins
+from gateway.store.pins import Pins
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
@@ -68,7 +68,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         replicas=settings.store_replicas,
     )
     sessions = RedisSessionStore.at(settings.redis_url, policy)
-    pins = RedisPins(redis_client.connect(settings.redis_url), settings.session_ttl)
+    pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl)
     async with running(settings, tokenizer, sessions, pins) as gateway:
         await _check_stores(sessions, settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)

@@ -9,7 +9,7 @@ from contextlib import aclosing, contextmanager, suppress
 import structlog
 
 from gateway.metrics import GatewayMetrics
-from gateway.store.pins import NoPins, Pins
+from gateway.store.pins import Pins
 from gateway.verifiers.replica import Replica
 from gateway.verifiers.verifier import Verifier
 from specdec.errors import NoVerifier
@@ -29,8 +29,15 @@ class VerifierPool:
     def __init__(
         self, verifiers: Sequence[Verifier], tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None
     ) -> None:
-        """Begin with `verifiers`; those whose tokenizer has another hash than `tokenizer_hash` are refused."""
-        self._pins = pins or NoPins()
+        """Begin with `verifiers`.
+
+        Args:
+            verifiers: those that are known already.
+            tokenizer_hash: verifiers whose tokenizer has another hash are refused.
+            metrics: where the states of verifiers are shown.
+            pins: remembers the verifier of each session; None relies on the ranking alone.
+        """
+        self._pins = pins
         self._replicas = {verifier.address: Replica(verifier, Endpoint(verifier.address)) for verifier in verifiers}
         self._leaving: list[Replica] = []
         """Replicas that are no longer known, kept open while generations of this gateway run there."""
@@ -109,7 +116,7 @@ class VerifierPool:
         """
         replica = self._replica_of(verifier)
         candidates = self._candidates(self._ready(system_fingerprint), avoid)
-        if replica is None or replica.endpoint.key not in candidates:
+        if self._pins is None or replica is None or replica.endpoint.key not in candidates:
             return verifier
         key = await self._pins.settle(session, epoch, replica.endpoint.key, candidates)
         pinned = self._replicas.get(candidates.get(key, ""))
@@ -179,7 +186,8 @@ class VerifierPool:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._pins.close()
+        if self._pins is not None:
+            await self._pins.close()
         replicas = (*self._replicas.values(), *self._leaving)
         await asyncio.gather(*(replica.verifier.close() for replica in replicas))
 
