@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.http import routes
 from gateway.kv.check import check_block_store
-from gateway.kv.tier import KvTier
+from gateway.kv.tier import KvTier, KvVerifierClient
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
 from gateway.rpc import service
@@ -131,9 +131,11 @@ async def running(
     """
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
-    plain = partial(VerifierClient, certificates=Certificates.of(settings.tls))
-    kv_tier = KvTier.of(settings.kv, metrics.registry)
-    dial = kv_tier.dialling(plain) if kv_tier else plain
+    certificates = Certificates.of(settings.tls)
+    dial: Callable[[str], VerifierClient] = partial(VerifierClient, certificates=certificates)
+    kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
+    if kv_tier:
+        dial = partial(KvVerifierClient, certificates=certificates, tier=kv_tier)
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
     services = Services(
@@ -150,8 +152,8 @@ async def running(
         stack.push_async_callback(pool.close)
         stack.push_async_callback(services.broadcasts.close)
         if kv_tier:
-            stack.push_async_callback(kv_tier.close)
-            await stack.enter_async_context(_background(kv_tier.run()))
+            stack.push_async_callback(kv_tier.store.close)
+            await stack.enter_async_context(_background(kv_tier.writer.run()))
         await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
         await stack.enter_async_context(_background(Adopter(services).run()))

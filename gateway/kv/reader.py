@@ -10,7 +10,7 @@ from gateway.config import KvSettings
 from gateway.kv.gate import Bandwidth, worth_restoring
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
-from gateway.verifiers.verifier import BlockVerifier
+from gateway.verifiers.client import VerifierClient
 from specdec.errors import SessionStoreDown, SpecdecError
 from specdec.wire.generation import GenerationCall
 from specdec.wire.kv import KvSpan
@@ -40,7 +40,7 @@ class KvReader:
         self._paused_until = 0.0
 
     async def restore(
-        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], prefill_rate: float
+        self, verifier: VerifierClient, call: GenerationCall, blocks: Sequence[Block], prefill_rate: float
     ) -> int:
         """Restore what the store has of a call's blocks into its verifier, where that saves time.
 
@@ -80,7 +80,7 @@ class KvReader:
         return max(self._settings.patience + tokens * _PATIENCE_PER_TOKEN, computing / 2)
 
     async def _move(
-        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
+        self, verifier: VerifierClient, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
     ) -> tuple[int, str]:
         """Move the blocks that the verifier lacks from the store to it.
 
