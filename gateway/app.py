@@ -70,18 +70,18 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     sessions = RedisSessionStore.at(settings.redis_url, policy)
     pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl)
     async with running(settings, tokenizer, sessions, pins) as gateway:
-        await _check_stores(sessions, settings)
+        await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
         await gateway.drain()
 
 
-async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> None:
+async def _check_stores(settings: GatewaySettings) -> None:
     """Refuse stores that cannot work, and log what is unwise; a store that does not answer yet is not refused."""
     facts: ServerFacts | None = None
     lines: list[Check] = []
     try:
-        facts = await sessions.server_facts()
+        facts = await redis_client.server_facts(settings.redis_url)
         lines += store_checks(facts, settings.store_replicas)
     except SessionStoreDown as error:
         _log.warning("session_store_away", error=error.message)

@@ -1,5 +1,6 @@
 """Opens connections to Redis with timeouts and retries, and reads what kind of server is there."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ POOL_TIMEOUT = 1.0
 HEALTH_CHECK_INTERVAL = 15.0
 """Seconds after which an idle connection is pinged before it is used again."""
 RETRIES = 5
+FACTS_TIMEOUT = 5.0
+"""Seconds for reading the facts about a server."""
 SCHEMES = "redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
 
 
@@ -86,16 +89,25 @@ def _retry() -> Retry:
     return Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.02), RETRIES)
 
 
-async def server_facts(client: Redis) -> ServerFacts:
-    """Read the server's INFO and its appendfsync setting.
+async def server_facts(url: str) -> ServerFacts:
+    """Read INFO and the appendfsync setting of the server at a Redis URL.
 
     Raises:
+        ConfigError: it is no Redis URL.
         SessionStoreDown: the server does not answer.
     """
+    client = connect(url)
     try:
-        info = await client.info()
-    except (RedisError, OSError) as error:
+        async with asyncio.timeout(FACTS_TIMEOUT):
+            return await _server_facts(client)
+    except (RedisError, OSError) as error:  # a timeout is an OSError
         raise SessionStoreDown(f"the server does not answer: {error}") from error
+    finally:
+        await client.aclose()
+
+
+async def _server_facts(client: Redis) -> ServerFacts:
+    info = await client.info()
     return ServerFacts(
         name=str(info.get("server_name", "redis")),
         version=str(info.get("valkey_version") or info["redis_version"]),

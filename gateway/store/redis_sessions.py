@@ -8,7 +8,7 @@ from typing import Any, Self
 from redis.asyncio import Redis
 
 from gateway.store import lua, lua_sessions, lua_turns, redis_replies
-from gateway.store.redis_client import ServerFacts, connect, server_facts
+from gateway.store.redis_client import connect
 from gateway.store.redis_index import TenantIndex
 from gateway.store.redis_memory import MemoryGuard
 from gateway.store.redis_scripts import Scripts, guarded
@@ -185,10 +185,6 @@ class RedisSessionStore:
     async def ping(self) -> None:
         """Send PING."""
         await guarded(self._client.ping())
-
-    async def server_facts(self) -> ServerFacts:
-        """Read the server's INFO."""
-        return await server_facts(self._client)
 
     async def close(self) -> None:
         """Wait for the commits that have begun, then close both clients."""
