@@ -3,14 +3,16 @@
 Whatever is lost on the way, nothing that was shown is taken back or shown twice.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TypeVar
 
 from gateway.store.values import RoundCommit
+from gateway.tasks import cancel_and_wait
 from gateway.turns.events import OutputRound
-from gateway.turns.interruption import until_set
 from gateway.turns.ownership import OwnedSession
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
@@ -19,6 +21,8 @@ from gateway.verifiers.failover import Failover
 from specdec.errors import Fenced
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round
+
+_Item = TypeVar("_Item")
 
 
 class TurnRunner:
@@ -110,3 +114,25 @@ class TurnRunner:
         (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - self._last_commit)
         self._last_commit = now
         metrics.tokens.labels("output").inc(len(kept.tokens))
+
+
+async def until_set(items: AsyncGenerator[_Item], event: asyncio.Event) -> AsyncGenerator[_Item]:
+    """The items up to the moment `event` is set; the item that is waited for then is cancelled, and `items` ends."""
+    stop = asyncio.create_task(event.wait())
+    try:
+        while True:
+            following = asyncio.ensure_future(anext(items))
+            try:
+                await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not following.done():
+                    await cancel_and_wait(following)
+            if following.cancelled():
+                return
+            try:
+                item = following.result()
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        await cancel_and_wait(stop)
