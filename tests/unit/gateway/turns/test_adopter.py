@@ -20,7 +20,7 @@ class Stage:
     async def orphan(self, silent: float = 1.0, resumable: bool = True) -> None:
         await self.pool.probe()
         await open_turn(self.store, header(resumable=resumable))
-        self.store.orphaned = [LapsedTurn(TURN.session_id, TURN.tenant, TURN.number, silent)]
+        self.store.lapsed = [LapsedTurn(TURN.session_id, TURN.tenant, TURN.number, silent)]
 
     async def adopt_orphans(self) -> None:
         await Adopter(self.services).adopt_orphans()
