@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_replies import diverged, expired, fenced, not_found, open_refusal
 from gateway.store.values import (
     LapsedTurn,
@@ -299,9 +298,6 @@ class MemorySessionStore:
     async def ping(self) -> None:
         if self.down:
             raise SessionStoreDown("the session store does not answer")
-
-    async def server_facts(self) -> ServerFacts:
-        return ServerFacts("memory", "1.0.0", "noeviction", True)
 
     async def close(self) -> None:
         return

@@ -1,11 +1,10 @@
 """A source of endpoints that watches EndpointSlices through the Kubernetes API."""
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 from gateway.discovery.cluster import ClusterSettings, connect
-from gateway.discovery.reflector import Reflector, WatchTimes
+from gateway.discovery.reflector import Reflector
 from gateway.discovery.slices import endpoints_of
 from specdec.serving.discovery import Endpoints
 
@@ -25,14 +24,12 @@ class KubernetesSource:
         self._cluster = cluster
         self._services = services
         self._port = port
-        self._times = WatchTimes(watch=watch, slack=cluster.timeout)
-        self._reflector: Reflector | None = None
-        self._began = time.monotonic()
+        self._reflector = Reflector(watch, slack=cluster.timeout)
 
     @property
     def age(self) -> float:
         """Seconds since the API server last sent something."""
-        return self._reflector.age if self._reflector else time.monotonic() - self._began
+        return self._reflector.age
 
     async def snapshots(self) -> AsyncGenerator[Endpoints]:
         """All endpoints, at once and after every change.
@@ -49,8 +46,7 @@ class KubernetesSource:
                 self._cluster.chosen_namespace,
                 label_selector=f"kubernetes.io/service-name in ({','.join(self._services)})",
             )
-            self._reflector = Reflector(call, self._times)
-            async for slices in self._reflector.states():
+            async for slices in self._reflector.states(call):
                 found = endpoints_of(slices, self._port)
                 if found != known:
                     known = found

@@ -17,9 +17,8 @@ from gateway.ratio_controller.scale import DeploymentScale
 from gateway.request import new_id
 from specdec.serving.discovery import resolve
 from specdec.serving.metrics import serve_metrics
+from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
-from specdec.serving.prometheus import Prometheus
-from specdec.serving.scraper import Scraper
 
 _log = structlog.get_logger()
 

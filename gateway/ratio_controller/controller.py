@@ -3,35 +3,17 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import structlog
 
 from gateway.ratio_controller.config import RatioSettings
-from gateway.ratio_controller.lease import Term
+from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.metrics import ControllerMetrics
 from gateway.ratio_controller.policy import Stabiliser, recommend
-from gateway.ratio_controller.scale import Scale
+from gateway.ratio_controller.scale import DeploymentScale, Scale
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 _log = structlog.get_logger()
-
-
-class LeaderElection(Protocol):
-    """Decides which replica of the controller acts."""
-
-    async def hold(self) -> Term | None:
-        """Take or renew the leadership; None when another replica leads."""
-
-
-class Scalable(Protocol):
-    """What has a number of replicas that can be changed."""
-
-    async def read(self) -> Scale:
-        """The present scale."""
-
-    async def write(self, replicas: int, version: str) -> bool:
-        """Set the replicas; False, and no change, when the scale was changed after `version`."""
 
 
 class Controller:
@@ -40,7 +22,7 @@ class Controller:
     def __init__(
         self,
         settings: RatioSettings,
-        parts: tuple[LeaderElection, Scalable, Callable[[], Awaitable[MetricsSnapshot]]],
+        parts: tuple[Leadership, DeploymentScale, Callable[[], Awaitable[MetricsSnapshot]]],
         metrics: ControllerMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
