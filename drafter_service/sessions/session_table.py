@@ -7,6 +7,7 @@ from typing import Protocol
 
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
+from specdec.rules.prefix import common_length
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
 
@@ -145,7 +146,7 @@ class SessionTable:
         """Let in a session that is opened again; what was computed of the tokens that are the same is kept."""
         if earlier.admitted and session.limit <= earlier.limit:
             session.admitted = True
-            self._truncate(session, earlier.common_length(session.tokens_from(0)))
+            self._truncate(session, common_length(earlier.tokens_from(0), session.tokens_from(0)))
             return
         self.remove(stream, earlier)
         self._admit(session)
