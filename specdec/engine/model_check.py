@@ -45,17 +45,15 @@ class RecordingStep:
     """An attention step that records what each layer passes on."""
 
     def __init__(self) -> None:
-        self.layers: list[int] = []
-        self.windows: list[int | None] = []
-        self.shapes: list[tuple[int, int, int]] = []
-        self.dtypes: list[Any] = []
+        self.windows: list[tuple[int, int | None]] = []
+        """Index and sliding window of each layer."""
+        self.layouts: list[tuple[int, int, int, torch.dtype]] = []
+        """Heads, key width, value width and dtype of each layer."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
         """Record the call and return zeros, with shapes as in `AttentionStep.attend`."""
-        self.layers.append(layer)
-        self.windows.append(rule.window)
-        self.shapes.append((key.shape[1], key.shape[3], value.shape[3]))
-        self.dtypes.append(key.dtype)
+        self.windows.append((layer, rule.window))
+        self.layouts.append((key.shape[1], key.shape[3], value.shape[3], key.dtype))
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
@@ -71,19 +69,17 @@ def read_kv_layout(decoder: Decoder) -> KvLayout:
     with attending(seen):
         decoder.logits([0], [0], [0])
     count = config.num_hidden_layers
-    if sorted(seen.layers) != list(range(count)):
+    if sorted(layer for layer, _ in seen.windows) != list(range(count)):
         raise ModelRefused(
-            f"{config.model_type}: {len(seen.layers)} of {count} layers attend through transformers' attention "
+            f"{config.model_type}: {len(seen.windows)} of {count} layers attend through transformers' attention "
             f"interface; every layer must, once"
         )
-    if set(zip(seen.layers, seen.windows, strict=True)) != set(enumerate(_windows(config))):
+    if set(seen.windows) != set(enumerate(_windows(config))):
         raise ModelRefused(f"{config.model_type}: the layers do not all pass on their sliding window")
-    if len(set(seen.shapes)) != 1:
-        raise ModelRefused(
-            f"{config.model_type}: the layers' keys and values differ in shape: {sorted(set(seen.shapes))}"
-        )
-    heads, key_width, value_width = seen.shapes[0]
-    return KvLayout(count, heads, key_width, value_width, seen.dtypes[0], decoder.device)
+    shapes = {layout[:3] for layout in seen.layouts}
+    if len(shapes) != 1:
+        raise ModelRefused(f"{config.model_type}: the layers' keys and values differ in shape: {sorted(shapes)}")
+    return KvLayout(count, *seen.layouts[0], decoder.device)
 
 
 def check_packed_passes(decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any]) -> None:

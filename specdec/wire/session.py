@@ -15,12 +15,18 @@ from specdec.wire.tokens import TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """Begins a session, or begins it again, from a known prefix, and asks for its first draft."""
+class SessionMessage:
+    """What every message between verifier and drafter says of its session."""
 
     session_id: str
     epoch: int
-    """Fencing number of the session's owner."""
+    """Fencing number of the session's owner; a refusal has that of the refused message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open(SessionMessage):
+    """Begins a session, or begins it again, from a known prefix, and asks for its first draft."""
+
     tokens: tuple[int, ...]
     """The prompt, then the output that is committed already."""
     prompt_len: int
@@ -36,12 +42,9 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(SessionMessage):
     """The tokens that the target committed, which asks for the next draft."""
 
-    session_id: str
-    epoch: int
-    """Fencing number of the session's owner."""
     base_len: int
     """Committed length before `tokens`."""
     tokens: tuple[int, ...]
@@ -50,21 +53,14 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class Close(SessionMessage):
     """Ends a session."""
-
-    session_id: str
-    epoch: int
-    """Fencing number of the session's owner."""
 
 
 @dataclass(frozen=True, slots=True)
-class DraftEnd:
+class DraftEnd(SessionMessage):
     """Says that no more drafts come for a session's current prefix."""
 
-    session_id: str
-    epoch: int
-    """Fencing number of the session's owner."""
     base_len: int
     """Length of that prefix, committed and drafted tokens together."""
 
@@ -85,12 +81,9 @@ class NackReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Nack:
+class Nack(SessionMessage):
     """Refuses to serve a session."""
 
-    session_id: str
-    epoch: int
-    """Fencing number of the refused message."""
     reason: NackReason
     detail: str
     """A sentence for the log."""

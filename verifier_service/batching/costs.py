@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma, expected_tokens
-from verifier_service.batching.exploration import ExploringGamma
 
 _KEEP = 0.98
 """Factor by which each observation lowers the weight of those before."""
@@ -19,6 +18,12 @@ _PRIOR_DRAFTS = 4.0
 """Weight, in drafts, of the step time that drafters report."""
 _SPREAD = 0.25
 """Variance of tokens per pass below which their marginal cost cannot be told from noise."""
+_EXPLORED_GAMMA = 4
+"""Draft length of an exploring round."""
+_BURST = 3
+"""Exploring rounds in a row: in the first the drafter may have to catch up, the others show what drafting costs."""
+_PAUSE = 64
+"""Plain rounds before the next burst; twice as many after each burst that changed nothing."""
 
 
 class PassCost:
@@ -106,6 +111,37 @@ class DraftCost:
         self._seen = now
         self._drafts *= keep
         self._waited *= keep
+
+
+class ExploringGamma:
+    """Follows another controller, but drafts now and then although drafting seems not to pay.
+
+    Costs change, and only rounds with drafts show it.
+    """
+
+    def __init__(self, inner: GammaController, gamma_max: int) -> None:
+        self._inner = inner
+        self._gamma = min(_EXPLORED_GAMMA, gamma_max)
+        self._left = _BURST
+        self._pause = _PAUSE
+        self._plain = 0
+
+    def gamma(self) -> int:
+        """Number of tokens to draft next."""
+        chosen = self._inner.gamma()
+        return self._gamma if chosen == 0 and self._left else chosen
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a round."""
+        self._inner.observe(drafted, accepted)
+        if drafted:
+            self._left = max(self._left - 1, 0)
+            self._plain = 0
+        elif not self._left:
+            self._plain += 1
+            if self._plain == self._pause:
+                self._left, self._plain = _BURST, 0
+                self._pause *= 2
 
 
 class MeasuredCosts:
