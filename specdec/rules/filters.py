@@ -86,7 +86,7 @@ def _top_k_floor(scores: Tensor, k: Tensor, nucleus: Sequence[bool], top_p: Tens
     kept = (mine >= last).sum(-1, keepdim=True)
     whole = mass.sum(-1, keepdim=True) + (kept - k[which]) * last.double().exp()
     inside = (mass.cumsum(-1) - mass < top_p * whole) & (place < k[which])
-    floor[which] = best.gather(-1, inside.sum(-1, keepdim=True) - 1)
+    floor[which] = best.gather(-1, (inside.sum(-1, keepdim=True) - 1).clamp_min_(0))  # NaN is inside nothing
     return floor
 
 
