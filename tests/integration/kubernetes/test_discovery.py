@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.discovery.cluster import ClusterSettings
-from gateway.discovery.kubernetes import KubernetesSource
+from gateway.discovery.sources import KubernetesSource
 from specdec.errors import ConfigError
 from specdec.serving.discovery import Endpoint
 from tests.fake_kubernetes import FakeKubernetes
