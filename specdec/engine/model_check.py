@@ -9,7 +9,7 @@ from torch import Tensor
 from specdec.engine.attention import AttentionRule, attending
 from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
-from specdec.engine.kv_backend import OpenKvBackend, RunPass, forward
+from specdec.engine.kv_backend import OpenKvBackend, forward
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvPool
 from specdec.errors import ModelRefused
@@ -125,10 +125,14 @@ def _packed_logits(
     decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any], texts: dict[str, list[int]]
 ) -> dict[str, Tensor]:
     """Logits of every token of every text: three ragged passes, with a rejected draft rolled back after the second."""
-    pool, run = _pool(decoder, layout, kv_backend)
+    page = kv_backend(decoder, layout, 0).store
+    opened = kv_backend(decoder, layout, len(LENGTHS) * page.pages(LIMIT) * page.page_bytes)
+    pool = KvPool(opened.store)
+    for name in LENGTHS:
+        pool.admit(name, LIMIT)
 
     def logits(*chunks: Chunk) -> Tensor:
-        return forward(run, pool, chunks, decoder.vocab_size)
+        return forward(opened.run, pool, chunks, decoder.vocab_size)
 
     long, middle, short = texts[LONG], texts[MIDDLE], texts[SHORT]
     rejected = long[:3]
@@ -141,13 +145,3 @@ def _packed_logits(
         MIDDLE: torch.cat([first[6:10], third[4:]]),
         SHORT: torch.cat([first[10:], second[:1]]),
     }
-
-
-def _pool(decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any]) -> tuple[KvPool[Any], RunPass[Any]]:
-    """A pool with room for the texts, in which each is admitted, and how passes run over it."""
-    page = kv_backend(decoder, layout, 0).store
-    opened = kv_backend(decoder, layout, len(LENGTHS) * page.pages(LIMIT) * page.page_bytes)
-    pool = KvPool(opened.store)
-    for name in LENGTHS:
-        pool.admit(name, LIMIT)
-    return pool, opened.run
