@@ -66,9 +66,7 @@ def chain_start_of_the_opening(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS = (
-    Bug(
-        "failed session forgotten with its drafts", Law.USE, failed_session_forgotten, ("drafts of a failing drafter",)
-    ),
+    Bug("failed session refused with its drafts", Law.USE, failed_session_forgotten, ("drafts of a failing drafter",)),
     Bug(
         "rows behind a rejected draft judged",
         Law.USE,
