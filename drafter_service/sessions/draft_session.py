@@ -90,7 +90,7 @@ class DraftSession:
         return self.drafted == self._gamma or not self.wants_draft(ahead)
 
     def stop_drafting(self) -> None:
-        """Draft nothing more until the next commit, because the drafter has no guess for what follows."""
+        """Draft nothing more until the next commit, because the drafter has no token for what follows."""
         self._stopped = True
 
     def tokens_from(self, position: int) -> list[int]:

@@ -109,6 +109,8 @@ def _histogram_floor(scores: np.ndarray, top_p: float) -> float:
     """The floor of one row [V]: a histogram over the scores finds the bin that it lies in, and only that is sorted."""
     weights = np.exp(scores)
     whole = float(weights.sum(dtype=np.float64))
+    if math.isnan(whole):  # the row has no distribution, and nothing is kept of it
+        return math.nan
     bins = np.minimum(scores * -_BINS_PER_NAT, _BINS - 1).astype(np.int32)
     mass = np.bincount(bins, weights=weights, minlength=_BINS).cumsum()
     found = min(int(np.searchsorted(mass, top_p * whole)), int(bins.max()))

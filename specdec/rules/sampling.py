@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.errors import InternalError, NoDistribution
+from specdec.errors import InternalError
 from specdec.rules.edits import LogitEdits
 from specdec.rules.filters import filtered_softmax
 from specdec.rules.params import SamplingParams
@@ -33,11 +33,10 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
 
     Returns:
         Distributions, float32, or float64 for float64 logits. No row depends on the parameters of another. Temperature
-        0 gives a one-hot row on the argmax, the lowest id of a tie.
+        0 gives a one-hot row on the argmax, the lowest id of a tie. A row that is NaN, infinite or masked everywhere
+        becomes NaN: it is an error only for the caller that draws from it.
 
     Raises:
-        NoDistribution: a row is NaN, infinite or masked everywhere. This is found on the host only; on a device such a
-            row becomes NaN, and whoever reads what is drawn from it raises.
         InternalError: the arguments differ in length.
         TokenOutOfRange: a history or a bias names an id outside V.
     """
@@ -46,15 +45,11 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     scores = logits if logits.dtype == torch.float64 else logits.float()
     scores = _edited(scores, params, histories)
     top = scores.amax(-1, keepdim=True)
-    if scores.is_cpu and not bool(top.isfinite().all()):
-        rows = (~top.isfinite())[:, 0].nonzero()[:, 0].tolist()
-        raise NoDistribution(f"logits are NaN, infinite or masked throughout in rows {rows}")
     sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
     if len(sampled) == len(params):
         return _softmax(scores - top, params)
     p = torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
-    if not scores.is_cpu:
-        p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
+    p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
     if sampled:
         (drawn,) = to_device(scores.device, torch.tensor(sampled))
         p[drawn] = _softmax(scores[drawn] - top[drawn], [params[row] for row in sampled])

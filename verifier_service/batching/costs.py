@@ -144,6 +144,24 @@ class ExploringGamma:
                 self._pause *= 2
 
 
+class TeachingGamma:
+    """Follows another controller, and passes on what it observes."""
+
+    def __init__(self, inner: GammaController, teach: Callable[[int, int], None]) -> None:
+        """`teach` is called with the drafted and the accepted tokens of every verdict."""
+        self._inner = inner
+        self._teach = teach
+
+    def gamma(self) -> int:
+        """Number of tokens to draft next."""
+        return self._inner.gamma()
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a verdict."""
+        self._inner.observe(drafted, accepted)
+        self._teach(drafted, accepted)
+
+
 class MeasuredCosts:
     """The measurements of all sessions, and the γ controllers that read them."""
 
@@ -174,7 +192,11 @@ class MeasuredCosts:
         return max(step * (more - (gamma - held) * self.passes.beta()), 0.0)
 
     def accepted(self, drafted: int, accepted: int) -> None:
-        """Learn from a round of any session; each controller has an estimate of its own beside this one."""
+        """Learn from a verdict of any session; each controller has an estimate of its own beside this one.
+
+        The counts are those of the verdict, before the round is cut: an end id among the accepted drafts is no
+        rejection.
+        """
         if drafted:
             self._acceptance = self._acceptance.observed(drafted, accepted)
 
@@ -184,7 +206,11 @@ class MeasuredCosts:
         return self._acceptance.alpha
 
     def controller(self, gamma: int | None) -> GammaController:
-        """The controller of a session's γ: fixed, or led by these costs when `gamma` is None."""
+        """The controller of a session's γ: fixed, or led by these costs when `gamma` is None.
+
+        What it observes, `accepted` learns as well.
+        """
         if gamma is not None:
-            return FixedGamma(gamma)
-        return ExploringGamma(OptimalGamma(self.c, 0.0, self.passes.beta, self._gamma_max), self._gamma_max)
+            return TeachingGamma(FixedGamma(gamma), self.accepted)
+        optimal = OptimalGamma(self.c, 0.0, self.passes.beta, self._gamma_max)
+        return TeachingGamma(ExploringGamma(optimal, self._gamma_max), self.accepted)
