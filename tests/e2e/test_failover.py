@@ -1,4 +1,4 @@
-"""A verifier can be killed in the middle of a stream: another goes on from the committed tokens."""
+"""A verifier can be killed in the middle of a stream: another one continues from the committed tokens."""
 
 import os
 import re
@@ -14,10 +14,17 @@ from openai import OpenAI
 from redis import Redis
 
 from specdec.cli.processes import Children
-from tests.e2e.system import System, running_system
+from tests.e2e.system import System, alive, running_system
 from tests.integration.sessions.server import Server
 
 REQUEST: dict[str, Any] = {"model": "demo", "prompt": "import os\nimport sys\n\n\ndef main(", "max_tokens": 300}
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Three verifiers behind one gateway; two tests kill one each."""
+    with running_system(tmp_path_factory.mktemp("trio"), "--verifiers", "3") as running:
+        yield running
 
 
 @pytest.fixture
@@ -28,9 +35,9 @@ def server() -> Iterator[Server]:
 
 
 def serving_verifier(system: System) -> int:
-    """The pid of the verifier that has a generation now."""
+    """The process id of the verifier that runs a generation now."""
     for entry in system.state:
-        if entry["role"] == "verifier":
+        if entry["role"] == "verifier" and alive(entry["pid"]):
             with urllib.request.urlopen(f"http://{entry['http']}/metrics", timeout=10) as reply:
                 if b"specdec_requests_running 1.0" in reply.read():
                     return int(entry["pid"])
@@ -39,18 +46,17 @@ def serving_verifier(system: System) -> int:
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 11}])
 def test_a_killed_verifier_costs_no_token_and_repeats_none(
-    tmp_path: Path, system: System, sampling: dict[str, Any]
+    trio: System, system: System, sampling: dict[str, Any]
 ) -> None:
     undisturbed = OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)
     extras = {"ignore_eos": True, "return_token_ids": True}
     expected = undisturbed.completions.create(**REQUEST, **sampling, extra_body=extras).choices[0].token_ids
-    with running_system(tmp_path, "--verifiers", "2") as pair:
-        client = OpenAI(base_url=f"{pair.http}/v1", api_key="none", max_retries=0, timeout=60)
-        ids: list[int] = []
-        for chunk in client.completions.create(**REQUEST, **sampling, stream=True, extra_body=extras):
-            if not ids:
-                os.kill(serving_verifier(pair), signal.SIGKILL)
-            ids += chunk.choices[0].token_ids or []
+    client = OpenAI(base_url=f"{trio.http}/v1", api_key="none", max_retries=0, timeout=60)
+    ids: list[int] = []
+    for chunk in client.completions.create(**REQUEST, **sampling, stream=True, extra_body=extras):
+        if not ids:
+            os.kill(serving_verifier(trio), signal.SIGKILL)
+        ids += chunk.choices[0].token_ids or []
     assert ids == expected
 
 
@@ -67,7 +73,7 @@ def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(
         ids: list[int] = []
         killed = 0
         for chunk in client.completions.create(**REQUEST, temperature=0, stream=True, extra_body=extras):
-            if not killed and blocks.dbsize() > 1:  # what the user has used is counted under a key too
+            if not killed and blocks.dbsize() > 1:  # one key counts the bytes of the user
                 killed = serving_verifier(pair)
                 os.kill(killed, signal.SIGKILL)
             ids += chunk.choices[0].token_ids or []
