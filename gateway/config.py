@@ -36,7 +36,7 @@ class KvSettings(Section):
 
     redis_url: str = ""
     """Redis for blocks of keys and values, a server of its own with `allkeys-lru` and no persistence; empty is none."""
-    block_tokens: int = Field(default=256, ge=BLOCK_TOKENS, multiple_of=BLOCK_TOKENS)
+    block_tokens: int = Field(default=64, ge=BLOCK_TOKENS, multiple_of=BLOCK_TOKENS)
     """Tokens of one block, a multiple of 16; blocks of 1 to 8 MiB are moved most efficiently."""
     ttl: float = Field(default=3600.0, gt=0)
     """Seconds a block is kept after its last use."""

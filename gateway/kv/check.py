@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gateway.store.check import version_check
+from gateway.store.check import cluster_check, version_check
 from gateway.store.redis_client import ServerFacts, server_facts
 from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.checks import Check
@@ -22,6 +22,7 @@ async def check_block_store(url: str, sessions: ServerFacts | None) -> list[Chec
 def block_checks(facts: ServerFacts, sessions: ServerFacts | None) -> Iterator[Check]:
     """The findings; a block store evicts when it is full and keeps nothing on disk, unlike the session store."""
     yield version_check("block store", facts)
+    yield from cluster_check("block store", facts)
     if sessions is not None and facts.run_id == sessions.run_id:
         detail = "it is the session store: blocks would fill it, evict sessions or slow every commit down"
         yield Check.fail("block store server", detail, "set kv.redis_url to a server of its own")

@@ -1,7 +1,8 @@
 """Stores new KV blocks in the background, so that no generation waits for it."""
 
 import asyncio
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,13 @@ from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import SpecdecError
+
+_SHARE = 0.25
+"""Share of the time in which blocks are moved into the store, which leaves the rest to verifiers and restores."""
+_SHORT = 0.001
+"""Seconds of the shortest pause; shorter ones are left out."""
+_REMEMBERED = 16
+"""Times as many blocks are known to have been offered as may wait."""
 
 _log = structlog.get_logger()
 
@@ -28,28 +36,39 @@ class Offer:
 
 
 class KvWriter:
-    """A bounded queue of offers, which drops its oldest offer for a new one, and the task that stores them."""
+    """A bounded queue of offers, which drops its oldest offer for a new one, and the task that stores them.
+
+    From half a queue on, storing has fallen behind: then only a block that was offered before comes in, since a
+    beginning that is used again saves more than the rest of a sequence that may never be.
+    """
 
     def __init__(self, store: BlockStore, metrics: KvMetrics, limit: int) -> None:
         self._store = store
         self._metrics = metrics
         self._offers: deque[Offer] = deque(maxlen=limit)
         self._added = asyncio.Event()
+        self._pressed = limit // 2
+        self._seen = _Recent(_REMEMBERED * limit)
 
     def offer(self, offer: Offer) -> None:
-        """Add an offer to the queue."""
+        """Add an offer to the queue, unless it is a block's first and the queue is half full."""
+        is_first = self._seen.add(offer.block.key)
+        if is_first and len(self._offers) > self._pressed:
+            self._metrics.dropped.labels("first_use").inc()
+            return
         if len(self._offers) == self._offers.maxlen:
             self._metrics.dropped.labels("queue").inc()
         self._offers.append(offer)
         self._added.set()
 
     async def run(self) -> None:
-        """Store offers until it is cancelled; an offer that fails is dropped."""
+        """Store offers, in a share of the time, until it is cancelled; an offer that fails is dropped."""
         while True:
             await self._added.wait()
             self._added.clear()
             while self._offers:
                 offer = self._offers.popleft()
+                began = time.monotonic()
                 try:
                     dropped = await self._write(offer)
                 except SpecdecError as error:
@@ -57,6 +76,10 @@ class KvWriter:
                     dropped = "failed"
                 if dropped:
                     self._metrics.dropped.labels(dropped).inc()
+                    continue
+                pause = (time.monotonic() - began) * (1 / _SHARE - 1)
+                if pause >= _SHORT:
+                    await asyncio.sleep(pause)
 
     async def _write(self, offer: Offer) -> str:
         """Store one block; returns why it was not stored, which is empty when the store has it."""
@@ -72,3 +95,20 @@ class KvWriter:
             return "budget"
         self._metrics.bytes.labels("in").inc(len(value))
         return ""
+
+
+class _Recent:
+    """The keys that were added last."""
+
+    def __init__(self, limit: int) -> None:
+        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._limit = limit
+
+    def add(self, key: str) -> bool:
+        """Add a key, and forget the oldest where there are too many; returns whether it was not there."""
+        is_new = key not in self._keys
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        if len(self._keys) > self._limit:
+            self._keys.popitem(last=False)
+        return is_new

@@ -14,6 +14,7 @@ NEEDED = (6, 2, 0)
 def store_checks(facts: ServerFacts, replicas: int) -> Iterator[Check]:
     """The checks of a server of which `replicas` replicas must acknowledge each round."""
     yield version_check("session store", facts)
+    yield from cluster_check("session store", facts)
     yield _eviction(facts)
     yield _persistence(facts)
     if facts.maxmemory and facts.used >= FULL * facts.maxmemory:
@@ -37,6 +38,13 @@ def version_check(name: str, facts: ServerFacts) -> Check:
         remedy = f"update it to {'.'.join(map(str, SAFE))} or newer"
         return Check.fail(name, found, remedy) if parts < NEEDED else Check.warn(name, found, remedy)
     return Check.ok(name, found)
+
+
+def cluster_check(name: str, facts: ServerFacts) -> Iterator[Check]:
+    """A node of a Redis Cluster is refused: it has only some of the keys, and the scripts use keys of several nodes."""
+    if facts.is_cluster:
+        remedy = "use one master, behind Sentinels where it must not fail"
+        yield Check.fail(f"{name} cluster", "Redis Cluster is not supported (cluster_enabled:1)", remedy)
 
 
 def _eviction(facts: ServerFacts) -> Check:

@@ -55,6 +55,8 @@ class ServerFacts:
     """Whether the last write to the append-only file succeeded."""
     run_id: str = ""
     """An id that is different for every server process."""
+    is_cluster: bool = False
+    """Whether it is a node of a Redis Cluster, which has only some of the keys."""
 
 
 def connect(url: str, blocking: float = 0.0) -> Redis:
@@ -174,6 +176,7 @@ async def _server_facts(client: Redis) -> ServerFacts:
         fsync=await _fsync(client),
         log_is_written=info.get("aof_last_write_status", "ok") == "ok",
         run_id=str(info["run_id"]),
+        is_cluster=bool(info.get("cluster_enabled")),
     )
 
 

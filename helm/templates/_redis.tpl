@@ -6,6 +6,11 @@
 {{- with .redis.external }}{{ if or .url .existingSecret .addresses }}true{{ end }}{{ end -}}
 {{- end -}}
 
+{{/* Whether the chart runs a role's server. */}}
+{{- define "specdec.redisIsOwn" -}}
+{{- if and .redis.dev.enabled (not (include "specdec.redisIsExternal" .)) }}true{{ end -}}
+{{- end -}}
+
 {{/* Whether a role has a server. */}}
 {{- define "specdec.redisIsGiven" -}}
 {{- if or (include "specdec.redisIsExternal" .) .redis.dev.enabled }}true{{ end -}}

@@ -6,11 +6,11 @@
 {{- if not (include "specdec.redisIsGiven" $sessions) -}}
 {{- $wrong = append $wrong "Gateways keep sessions in Redis: set redis.external.url, redis.external.existingSecret or redis.external.addresses, or redis.dev.enabled=true to try things out." -}}
 {{- end -}}
+{{- if and (include "specdec.redisIsExternal" $sessions) .Values.redis.dev.enabled -}}
+{{- $wrong = append $wrong "Sessions have one server: set either redis.external or redis.dev.enabled=true, not both." -}}
+{{- end -}}
 {{- range $name, $role := dict "redis" $sessions "redis.kv" $blocks -}}
 {{- $external := $role.redis.external -}}
-{{- if and (include "specdec.redisIsExternal" $role) $role.redis.dev.enabled -}}
-{{- $wrong = append $wrong (printf "A role of Redis has one server: set either %s.external or %s.dev.enabled=true, not both." $name $name) -}}
-{{- end -}}
 {{- if and (gt (len $external.addresses) 1) (not $external.sentinelMaster) -}}
 {{- $wrong = append $wrong (printf "%s.external.addresses holds several Sentinels or one server: set %s.external.sentinelMaster, or leave one address." $name $name) -}}
 {{- end -}}

@@ -7,22 +7,25 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from specdec.cli import health, launch, plan, ports, valkey
+from specdec.cli import health, launch, plan, ports, stores, valkey
 from specdec.cli.exit_codes import ExitCode, StartFailed, Unreachable
 from specdec.cli.launch import Folders
 from specdec.cli.plan import MODULES, Role
+from specdec.cli.ports import Wanted
 from specdec.cli.processes import Children
 from specdec.cli.runtime import runtime_folder
 from specdec.cli.serve import command_of
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
+from specdec.cli.stores import Chosen, Stores
+from specdec.cli.valkey import Binary
 from specdec.errors import ConfigError
 from specdec.serving.checks import Check, Status
 
@@ -31,6 +34,8 @@ _FINGERPRINT = re.compile(r".*\b([0-9a-f]{64})\b")  # the last one: a path befor
 _ADDRESS = re.compile(r"[\w.:\[\]-]+:\d+")
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 _ANY_PORT = "127.0.0.1:0"
+_HTTP_OPTIONS = {"--http", "--drafter-metrics", "--verifier-metrics"}
+_ADDRESSES = ("http", "grpc", "drafter_address", "verifier_address", "drafter_metrics", "verifier_metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +73,15 @@ def examine(subjects: Sequence[Subject]) -> list[Check]:
 
 def examine_defaults(settings: UpSettings) -> list[Check]:
     """Check the ports, models and session store that `specdec up` would use, then each service's own checks."""
-    checks = [*_ports(settings), _models(settings)]
+    checks = [*map(_port, plan.wanted(settings)), _models(settings)]
     if failed(checks[-1:]):
         return checks
     with runtime_folder() as folder, Children() as children:
         folders = Folders(folder, folder)
-        store, url = _store(settings, folders, children)
-        checks.append(store)
-        if not failed([store]):
-            checks += filter(_is_about_defaults, examine(_default_subjects(settings, folders, url)))
+        found, used = _stores(settings, folders, children)
+        checks += found
+        if used:
+            checks += filter(_is_about_defaults, examine(_default_subjects(settings, folders, used)))
     return checks
 
 
@@ -168,23 +173,19 @@ def _running_already(check: Check) -> Check:
     return Check.ok(check.name, f"a healthy service listens on {address[0]} already", check.source)
 
 
-def _ports(settings: UpSettings) -> list[Check]:
-    return [
-        _port("--http", settings.http, health.http_ready),
-        _port("--grpc", settings.grpc, health.grpc_serving),
-        _port("--drafter-address", settings.drafter_address, health.grpc_serving),
-        _port("--verifier-address", settings.verifier_address, health.grpc_serving),
-    ]
-
-
-def _port(option: str, address: str, healthy: Callable[[str], bool]) -> Check:
+def _port(wanted: Wanted) -> Check:
+    """Whether the first address of one kind is free, or has a healthy service already."""
+    name, address = f"port {wanted.option}", wanted.base
     try:
-        ports.allot([ports.Wanted(option, address, 1)])
+        ports.allot([replace(wanted, count=1, exact=True)])
     except ConfigError as error:
+        healthy = health.http_ready if wanted.option in _HTTP_OPTIONS else health.grpc_serving
         if healthy(address):
-            return _ours(f"port {option}", None, f"{address} has a healthy service already")
-        return _ours(f"port {option}", "stop what listens there, or move", error.message)
-    return _ours(f"port {option}", None, f"{address} is free")
+            return _ours(name, None, f"{address} has a healthy service already")
+        if not wanted.exact:
+            return _ours(name, None, f"{address} is taken, and any free port replaces it")
+        return _ours(name, "stop what listens there, or move", error.message)
+    return _ours(name, None, f"{address} is free")
 
 
 def _models(settings: UpSettings) -> Check:
@@ -195,20 +196,32 @@ def _models(settings: UpSettings) -> Check:
     return _ours("models", None, f"{settings.target} and {settings.drafter}")
 
 
-def _store(settings: UpSettings, folders: Folders, children: Children) -> tuple[Check, str]:
-    """Start the session store as `specdec up` would, for as long as the checks take; returns its URL too."""
-    given = valkey.given_url(settings.redis_url, os.environ)
+def _stores(settings: UpSettings, folders: Folders, children: Children) -> tuple[list[Check], Stores | None]:
+    """Start the stores as `specdec up` would, for as long as the checks take; None when one is not usable."""
     try:
-        if given:
-            launch.check_given_store(given)
-            return _ours("session store", None, "the one of --redis-url or REDIS_URL answers"), given
-        binary = valkey.resolve()
-        embedded = valkey.embed(binary, folders.runtime)
-        launch.wait_for_store(launch.start_store(children, folders, embedded), embedded.url, Stop())
+        chosen = stores.choose(settings, valkey.given_url(settings.redis_url, os.environ))
+        used = stores.configure(chosen, settings.model_copy(update={"data": None}), folders.runtime)
+        started = [(launch.start_store(children, folders, each), each.url) for each in used.embedded]
+        for store, url in started:
+            launch.wait_for_store(store, url, Stop())
     except (ConfigError, StartFailed, Unreachable) as error:
-        return _ours("session store", "give one that runs with REDIS_URL", error.message), ""
-    detail = f"{binary.path.name} {binary.version}, {binary.origin}, starts"
-    return _ours("session store", None, detail), embedded.url
+        remedy = "give stores that run with REDIS_URL and --kv-redis-url, or --no-kv"
+        return [_ours("stores", remedy, error.message)], None
+    program = _described(chosen.binary) if chosen.binary else ""
+    sessions = "the one of --redis-url or REDIS_URL answers" if chosen.sessions else program
+    return [_ours("session store", None, sessions), _kv_store(chosen, settings, program)], used
+
+
+def _described(binary: Binary) -> str:
+    return f"{binary.path.name} {binary.version}, {binary.origin}, starts"
+
+
+def _kv_store(chosen: Chosen, settings: UpSettings, program: str) -> Check:
+    if chosen.lacking:
+        return replace(Check.warn("KV store", chosen.lacking, "give one with --kv-redis-url"), source="specdec")
+    if chosen.starts_kv:
+        return _ours("KV store", None, f"{program} with {settings.kv_memory.human_readable()}")
+    return _ours("KV store", None, "the one of --kv-redis-url answers" if chosen.kv else "switched off by --no-kv")
 
 
 def _is_about_defaults(check: Check) -> bool:
@@ -217,12 +230,12 @@ def _is_about_defaults(check: Check) -> bool:
     return name not in {"http", "address"} and not name.startswith(("drafter ", "verifier "))
 
 
-def _default_subjects(settings: UpSettings, folders: Folders, url: str) -> list[Subject]:
+def _default_subjects(settings: UpSettings, folders: Folders, used: Stores) -> list[Subject]:
     """One configuration of each role, on free ports: the ports of the settings are checked apart."""
-    addresses = dict.fromkeys(("http", "grpc", "drafter_address", "verifier_address"), _ANY_PORT)
+    addresses = dict.fromkeys(_ADDRESSES, _ANY_PORT)
     one_each = settings.model_copy(update={**addresses, "drafters": 1, "verifiers": 1, "gateways": 1})
     found = []
-    for service in plan.services(one_each, plan.allot(one_each), url):
+    for service in plan.services(one_each, plan.allot(one_each), used.sessions, used.kv):
         config = launch.write_config(folders, replace(service, name=service.role))
         found.append(Subject(service.role, config, launch.environment_of(service, os.environ)))
     return found

@@ -44,9 +44,9 @@ class RunningService:
 
 
 def start_store(children: Children, folders: Folders, embedded: valkey.Embedded) -> Child:
-    """Start the session store."""
-    restart = shlex.join(embedded.argv)
-    command = ChildCommand("redis-1", "redis", embedded.argv, folders.logs / "redis-1.log", restart)
+    """Start a store."""
+    name, restart = embedded.name, shlex.join(embedded.argv)
+    command = ChildCommand(name, embedded.role, embedded.argv, folders.logs / f"{name}.log", restart)
     return children.start(command, os.environ)
 
 
@@ -107,7 +107,7 @@ def wait_for_store(child: Child, url: str, stop: Stop) -> None:
             return
         if child.exit_status is not None:
             raise StartFailed(_ended(child))
-    raise StartFailed(f"redis-1 does not answer; the last it wrote:\n{child.log_tail()}")
+    raise StartFailed(f"{child.command.name} does not answer; the last it wrote:\n{child.log_tail()}")
 
 
 def wait_for_services(services: Sequence[RunningService], stop: Stop, timeout: float) -> Iterator[RunningService]:
@@ -133,8 +133,12 @@ def wait_for_services(services: Sequence[RunningService], stop: Stop, timeout: f
     )
 
 
-def check_given_store(url: str) -> None:
-    """Check that a session store which runs already answers.
+def check_given_store(url: str, option: str = "--redis-url") -> None:
+    """Check that a store which runs already answers.
+
+    Args:
+        url: its URL.
+        option: the option that named it.
 
     Raises:
         ConfigError: the URL is not a Redis URL.
@@ -143,11 +147,13 @@ def check_given_store(url: str) -> None:
     try:
         answers = valkey.answers(url)
     except ValueError as error:
-        raise ConfigError("the Redis URL must begin with redis://, rediss:// or unix:// and be well formed") from error
+        message = f"the Redis URL of {option} must begin with redis://, rediss:// or unix:// and be well formed"
+        raise ConfigError(message) from error
     if not answers:
         parts = urlsplit(url)
         place = f"{parts.hostname or ''}:{parts.port or 6379}" if parts.scheme != "unix" else parts.path
-        raise Unreachable(f"no Redis answers at {place}: start it, or leave --redis-url and REDIS_URL out")
+        environment = " and REDIS_URL" if option == "--redis-url" else ""
+        raise Unreachable(f"no Redis answers at {place}: start it, or leave {option}{environment} out")
 
 
 def _ticks(stop: Stop, timeout: float) -> Iterator[None]:

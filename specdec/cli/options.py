@@ -36,6 +36,12 @@ Http = Annotated[str | None, _option("First gateway's OpenAI API.", otherwise="1
 Grpc = Annotated[str | None, _option("First gateway's gRPC API.", otherwise=DEFAULT_ADDRESS, metavar="HOST:PORT")]
 DrafterAddress = Annotated[str | None, _option("First drafter.", otherwise="127.0.0.1:50052", metavar="HOST:PORT")]
 VerifierAddress = Annotated[str | None, _option("First verifier.", otherwise="127.0.0.1:50053", metavar="HOST:PORT")]
+DrafterMetrics = Annotated[
+    str | None, _option("First drafter's metrics.", otherwise="127.0.0.1:8100", metavar="HOST:PORT")
+]
+VerifierMetrics = Annotated[
+    str | None, _option("First verifier's metrics.", otherwise="127.0.0.1:8200", metavar="HOST:PORT")
+]
 Target = Annotated[Path | None, _option("Large model's folder.", otherwise="models/demo/target")]
 Drafter = Annotated[Path | None, _option("Small model's folder.", otherwise="models/demo/drafter")]
 DrafterKind = Annotated[Literal["model", "ngram", "prompt_lookup"] | None, _option("What drafts.", otherwise="model")]
@@ -46,12 +52,19 @@ Gateways = Annotated[int | None, _option("How many.", otherwise="1")]
 RedisUrl = Annotated[
     str | None, _option("A session store that runs already.", otherwise="REDIS_URL, or one of its own")
 ]
+Data = Annotated[
+    Path | None, _option("Keep the sessions of a store of its own here.", otherwise="they go at the end", metavar="DIR")
+]
+Kv = Annotated[bool | None, _option("Keep keys and values in a second Redis.", "--kv/--no-kv", otherwise="kv")]
+KvMemory = Annotated[str | None, _option("Of its own KV store.", otherwise="512MiB", metavar="SIZE")]
+KvRedisUrl = Annotated[str | None, _option("A KV store that runs already.", otherwise="one of its own")]
 State = Annotated[Path | None, _option("Write what runs into this file, as JSON.", metavar="FILE")]
 Sample = Annotated[bool | None, _option("Stream one completion first.", "--sample/--no-sample", otherwise="sample")]
 Dtype = Annotated[Literal["float32", "bfloat16"] | None, _option("Of both models.", otherwise="float32")]
 Compile = Annotated[
     bool | None, _option("Compile both models: faster, after a longer start.", "--compile/--no-compile", otherwise="no")
 ]
+Restarts = Annotated[int | None, _option("Of one process, in a row.", otherwise="5")]
 LogDir = Annotated[Path | None, _option("Where logs go and stay.", otherwise="a folder that goes at the end")]
 
 ConfigDir = Annotated[Path | None, _option("Folder with drafter*.yaml, verifier*.yaml, gateway*.yaml.")]

@@ -65,28 +65,43 @@ def _check(option: str, path: Path, file: str) -> None:
         raise ConfigError(f"{path} is not such a model's folder, it has no {file}: give one with {option} PATH")
 
 
+def wanted(settings: UpSettings) -> list[ports.Wanted]:
+    """The addresses of each kind, in the order of the fields of Addresses.
+
+    Nobody dials the metrics but who reads them at the address that is shown, so their defaults need not be exact.
+    """
+    given = settings.model_fields_set
+    drafter_metrics, verifier_metrics = ("drafter_metrics" in given, "verifier_metrics" in given)
+    return [
+        ports.Wanted("--http", settings.http, settings.gateways),
+        ports.Wanted("--grpc", settings.grpc, settings.gateways),
+        ports.Wanted("--drafter-address", settings.drafter_address, settings.drafters),
+        ports.Wanted("--verifier-address", settings.verifier_address, settings.verifiers),
+        ports.Wanted("--drafter-metrics", settings.drafter_metrics, settings.drafters, drafter_metrics),
+        ports.Wanted("--verifier-metrics", settings.verifier_metrics, settings.verifiers, verifier_metrics),
+    ]
+
+
 def allot(settings: UpSettings) -> Addresses:
     """Find an address for every process.
 
     Raises:
         ConfigError: an address of the settings is taken.
     """
-    metrics = "127.0.0.1:0"
-    wanted = [
-        ports.Wanted("--http", settings.http, settings.gateways),
-        ports.Wanted("--grpc", settings.grpc, settings.gateways),
-        ports.Wanted("--drafter-address", settings.drafter_address, settings.drafters),
-        ports.Wanted("--verifier-address", settings.verifier_address, settings.verifiers),
-        ports.Wanted("--drafter-address", metrics, settings.drafters),
-        ports.Wanted("--verifier-address", metrics, settings.verifiers),
-    ]
-    return Addresses(*ports.allot(wanted))
+    return Addresses(*ports.allot(wanted(settings)))
 
 
-def services(settings: UpSettings, addresses: Addresses, redis_url: str) -> list[Service]:
-    """Every process in the order in which it is started: a process starts after those that it connects to."""
+def services(settings: UpSettings, addresses: Addresses, redis_url: str, kv_redis_url: str = "") -> list[Service]:
+    """Every process in the order in which it is started: a process starts after those that it connects to.
+
+    Args:
+        settings: those of `specdec up`.
+        addresses: where each process listens.
+        redis_url: the session store.
+        kv_redis_url: the store of keys and values; empty for none.
+    """
     verifier = _verifier_config(settings, addresses.drafter)
-    gateway = _gateway_config(settings, addresses.verifier, redis_url)
+    gateway = _gateway_config(settings, addresses.verifier, redis_url, kv_redis_url)
     return [
         *_services("drafter", addresses.drafter, addresses.drafter_http, _drafter_config(settings)),
         *_services("verifier", addresses.verifier, addresses.verifier_http, verifier),
@@ -96,7 +111,7 @@ def services(settings: UpSettings, addresses: Addresses, redis_url: str) -> list
 
 def later_drafter(settings: UpSettings) -> Service:
     """The drafter that a system started without any would use, if a person starts it later."""
-    (drafter,) = _services("drafter", [settings.drafter_address], ["127.0.0.1:0"], _drafter_config(settings))
+    (drafter,) = _services("drafter", [settings.drafter_address], [settings.drafter_metrics], _drafter_config(settings))
     return drafter
 
 
@@ -120,11 +135,12 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     return config if settings.gamma is None else {**config, "gamma": settings.gamma}
 
 
-def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str) -> dict[str, Any]:
+def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str, kv: str) -> dict[str, Any]:
     return {
         "model": _target(settings),
         "verifiers": verifiers,
         "redis_url": redis_url,
+        "kv": {"redis_url": kv},
         "log": settings.log.model_dump(),
         "drain": {"limit": _DRAIN_SECONDS},
         **_mode(settings),

@@ -20,15 +20,17 @@ class Wanted:
     base: str
     """The first address, `host:port`; with port 0, any free ports are taken."""
     count: int
+    exact: bool = True
+    """Whether a first address that is taken is a mistake; otherwise any free port of that host replaces it."""
 
 
 def allot(wanted: Sequence[Wanted]) -> list[list[str]]:
     """The addresses of each kind; all are different and were free when they were tried.
 
-    The first address of each kind is exactly what was asked for; those are taken before the ports that follow them.
+    The first address of each kind is what was asked for; those are taken before the ports that follow them.
 
     Raises:
-        ConfigError: a first address is taken, or cannot be listened on.
+        ConfigError: a first address that has to be exact is taken, or one cannot be listened on.
     """
     with ExitStack() as held:
         first = [_bind_first(each, held) if each.count else None for each in wanted]
@@ -43,6 +45,8 @@ def free(host: str) -> int:
 
 def _bind_first(wanted: Wanted, held: ExitStack) -> int | None:
     host, port = split_address(wanted.base)
+    if not wanted.exact:
+        return _bind_next(host, port, held)
     try:
         return int(held.enter_context(_listen(host, port)).getsockname()[1])
     except OSError as error:

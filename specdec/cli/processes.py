@@ -39,6 +39,7 @@ class Child:
     """A child process that was started."""
 
     command: ChildCommand
+    environment: Mapping[str, str]
     process: "subprocess.Popen[bytes]"
 
     @property
@@ -84,18 +85,18 @@ class Children:
         Raises:
             OSError: the log cannot be written, or the interpreter cannot be run.
         """
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
-        with command.log.open("ab") as log:
-            process = subprocess.Popen(
-                tied,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                start_new_session=True,  # Ctrl-C must reach this process alone, which stops the children in order
-            )
-        child = Child(command, process)
+        child = _started(command, environment)
         self._children.append(child)
+        return child
+
+    def restart(self, ended: Child) -> Child:
+        """Start a child that has ended once more, in its place in the order.
+
+        Raises:
+            OSError: the log cannot be written, or the interpreter cannot be run.
+        """
+        child = _started(ended.command, ended.environment)
+        self._children[self._children.index(ended)] = child
         return child
 
     def stop(self) -> None:
@@ -108,6 +109,20 @@ class Children:
         _end(front, self._grace)
         _end([child for child in self._children if child not in front], self._grace)
         self._children = []
+
+
+def _started(command: ChildCommand, environment: Mapping[str, str]) -> Child:
+    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
+    with command.log.open("ab") as log:
+        process = subprocess.Popen(
+            tied,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,  # Ctrl-C must reach this process alone, which stops the children in order
+        )
+    return Child(command, environment, process)
 
 
 def _end(group: Sequence[Child], grace: float) -> None:

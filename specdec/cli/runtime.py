@@ -1,13 +1,15 @@
-"""Files that exist only while `specdec up` runs: a private folder for its processes, and the list of what runs."""
+"""Folders and files of `specdec up`: a private folder and the list of what runs, gone at the end, and a kept folder."""
 
 import fcntl
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from specdec.errors import ConfigError
 
 _PREFIX = "specdec-up-"
 _LOCK = "lock"
@@ -29,22 +31,50 @@ def runtime_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def state_file(path: Path | None, processes: Sequence[Mapping[str, object]]) -> Iterator[None]:
-    """List the processes in a JSON file inside the context; a reader sees the whole list or no file.
+def data_folder(path: Path | None) -> Iterator[None]:
+    """Hold a folder that outlives this process, made for its owner alone when it does not exist; none when None.
 
     Raises:
-        OSError: the folder does not exist or cannot be written.
+        ConfigError: the folder cannot be made or written, or another process holds it.
     """
     if path is None:
         yield
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(processes, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
     try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (path / _LOCK).open("w")
+    except OSError as error:
+        raise ConfigError(f"--data {path}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"--data {path}: another specdec up uses it") from error
         yield
+
+
+Processes = Sequence[Mapping[str, object]]
+
+
+@contextmanager
+def state_file(path: Path | None) -> Iterator[Callable[[Processes], None]]:
+    """A function that writes a list of processes as JSON; a reader sees a whole list or no file. None writes nothing.
+
+    The file is removed at the end. Writing raises OSError when the folder does not exist or cannot be written.
+    """
+
+    def write(processes: Processes) -> None:
+        if path is None:
+            return
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_text(json.dumps(processes, indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+    try:
+        yield write
     finally:
-        path.unlink(missing_ok=True)
+        if path is not None:
+            path.unlink(missing_ok=True)
 
 
 def _sweep(parent: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 from pydantic_settings import SettingsConfigDict
 
 from specdec.rules.params import Mode
@@ -26,6 +26,10 @@ class UpSettings(Settings):
     """Address of the first drafter."""
     verifier_address: Address = "127.0.0.1:50053"
     """Address of the first verifier."""
+    drafter_metrics: Address = "127.0.0.1:8100"
+    """Address of the first drafter's metrics; the default gives way to a free port where it is taken."""
+    verifier_metrics: Address = "127.0.0.1:8200"
+    """Address of the first verifier's metrics; the default gives way to a free port where it is taken."""
     target: Path = _DEMO / "target"
     """The large model's folder."""
     drafter: Path = _DEMO / "drafter"
@@ -42,6 +46,14 @@ class UpSettings(Settings):
     """Number of gateways."""
     redis_url: str = ""
     """URL of a session store that runs already; when empty, that of REDIS_URL, or else a store is started."""
+    data: Path | None = None
+    """Folder in which the session store that is started keeps its sessions; when None, they end with the command."""
+    kv: bool = True
+    """Whether keys and values are kept in a Redis of their own, from which another verifier restores them."""
+    kv_memory: ByteSize = Field(default=ByteSize(512 * 2**20), ge=16 * 2**20)
+    """Memory of the KV store that is started, in bytes or as in `512MiB`; what was used longest ago makes room."""
+    kv_redis_url: str = ""
+    """URL of a KV store that runs already, not the session store's server; when empty, one is started."""
     state: Path | None = None
     """File for the list of processes that run, as JSON; none when None."""
     sample: bool = True
@@ -56,6 +68,8 @@ class UpSettings(Settings):
     """Compile both models: faster passes, for a longer start."""
     log_dir: Path | None = None
     """Folder for the processes' logs; when None, one that is removed at the end."""
+    restarts: int = Field(default=5, ge=0)
+    """How often in a row a process that ended is started again; one that has run for a minute begins anew."""
     start_timeout: float = Field(default=180.0, gt=0)
     """Seconds within which every process must become healthy."""
 

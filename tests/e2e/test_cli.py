@@ -110,7 +110,7 @@ def test_several_of_each_tier_start_on_ports_of_their_own(tmp_path: Path) -> Non
         for gateway in (entry for entry in many.state if entry["role"] == "gateway"):
             with urllib.request.urlopen(f"http://{gateway['http']}/readyz", timeout=10) as reply:
                 assert reply.status == 200
-    assert roles == ["drafter"] * 2 + ["gateway"] * 2 + ["redis"] + ["verifier"] * 2
+    assert roles == ["drafter"] * 2 + ["gateway"] * 2 + ["redis", "redis-kv"] + ["verifier"] * 2
     assert len(set(addresses)) == len(addresses) == 6
 
 

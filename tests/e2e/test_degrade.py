@@ -51,8 +51,8 @@ def started_by_hand(system: System) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system whose drafter the tests of this file may stop and kill."""
-    with running_system(tmp_path_factory.mktemp("fragile")) as running:
+    """A system whose drafter the tests of this file may hurt, and start again themselves."""
+    with running_system(tmp_path_factory.mktemp("fragile"), "--restarts", "0") as running:
         yield running
 
 

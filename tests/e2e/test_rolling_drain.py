@@ -67,6 +67,7 @@ def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]
 def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, system: System) -> None:
     expected = [tokens(system.http, request) for request in REQUESTS]
     variables = {"SPECDEC_VERIFIER_DRAIN_SECONDS": drain_seconds}
+    two = ("--verifiers", "2", "--restarts", "0")
     over = threading.Event()
 
     def keep_asking(first: int) -> int:
@@ -78,7 +79,10 @@ def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, sy
             count += 1
         return count
 
-    with running_system(tmp_path, "--verifiers", "2", **variables) as pair, ThreadPoolExecutor(3) as clients:
+    with (
+        running_system(tmp_path, *two, **variables) as pair,
+        ThreadPoolExecutor(3) as clients,
+    ):
         asking = [clients.submit(keep_asking, number) for number in range(3)]
         try:
             verifiers = [entry for entry in pair.state if entry["role"] == "verifier"]

@@ -155,6 +155,7 @@ def test_every_pod_has_a_policy_for_both_directions(full: list[Manifest]) -> Non
 def test_the_edges_between_tiers_are_exactly_these(objects: list[Manifest]) -> None:
     assert {edge for edge in _edges(objects) if edge[2] != 53} == {
         ("gateway", "verifier", 50053),
+        ("gateway", "valkey-kv", 6379),
         ("verifier", "drafter", 50052),
         ("test", "gateway", 8000),
         ("ratio-controller", "verifier", 9090),
@@ -184,7 +185,8 @@ def _egress_ports(texts: dict[str, str]) -> set[int]:
     ],
 )
 def test_a_gateway_may_reach_its_stores(helm: Helm, redis: dict[str, object], ports: set[int]) -> None:
-    assert _egress_ports(helm.render(CHART, {"redis": redis})) == ports
+    values = {"redis": {"kv": {"dev": {"enabled": False}}, **redis}}
+    assert _egress_ports(helm.render(CHART, values)) == ports
 
 
 def test_a_gateway_may_reach_the_chart_s_own_stores(helm: Helm) -> None:

@@ -10,7 +10,7 @@ from gateway.config import GatewaySettings
 from gateway.ratio_controller.config import RatioSettings
 from gateway.store.redis_client import connect
 from specdec.serving.settings import Settings
-from tests.helm.engine import Manifest
+from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import named, of_kind, pods, tiers
 from verifier_service.config import VerifierSettings
 
@@ -63,15 +63,16 @@ def test_the_gateway_can_dial_the_session_store(
         assert connect(settings.redis_url)
 
 
-@pytest.mark.parametrize("case", ["default", "minimal-cpu", "kv"], indirect=True)
+@pytest.mark.parametrize("case", ["default", "minimal-cpu", "plain", "kv"], indirect=True)
 def test_the_gateway_can_dial_the_store_of_blocks(
     objects: list[Manifest], case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _load(objects, "gateway", tmp_path, monkeypatch)
     assert isinstance(settings, GatewaySettings)
     expected = {
-        "default": "",
+        "default": "redis://prod-specdec-valkey-kv:6379/0",
         "minimal-cpu": "redis://prod-specdec-valkey-kv:6379/0",
+        "plain": "",
         "kv": "rediss://specdec:other-secret@blocks.example.com:6390/0?ssl_ca_certs=/redis-kv-ca/ca.crt"
         "&ssl_certfile=/redis-kv-client/tls.crt&ssl_keyfile=/redis-kv-client/tls.key",
     }
@@ -79,7 +80,26 @@ def test_the_gateway_can_dial_the_store_of_blocks(
     assert settings.kv.redis_url != settings.redis_url
     if settings.kv.redis_url:
         assert connect(settings.kv.redis_url)
-    assert settings.kv.block_tokens == (512 if case == "kv" else 256)
+    assert settings.kv.block_tokens == (512 if case == "kv" else 64)
+
+
+def test_the_chart_s_own_store_of_blocks_gives_way_to_one_that_is_named_and_to_none(helm: Helm) -> None:
+    def servers(**kv: object) -> set[str]:
+        redis = {"external": {"url": "redis://redis:6379/0"}, "kv": kv}
+        found = manifests(helm.render(CHART, {"redis": redis}))
+        return {each["metadata"]["name"] for each in of_kind(found, "StatefulSet")}
+
+    assert {name.rpartition("specdec-")[2] for name in servers()} == {"valkey-kv"}
+    assert not servers(external={"url": "redis://blocks:6379/0"})
+    assert not servers(external={"existingSecret": "blocks"})
+    assert not servers(dev={"enabled": False})
+
+
+def test_the_chart_s_own_store_of_blocks_is_bounded(default: list[Manifest]) -> None:
+    (container,) = pods(default)["valkey-kv"]["spec"]["containers"]
+    arguments = container["args"]
+    assert arguments[arguments.index("--maxmemory") + 1] == "512mb"
+    assert container["resources"]["limits"]["memory"] == "700Mi"
 
 
 @pytest.mark.parametrize("case", ["minimal-cpu"], indirect=True)

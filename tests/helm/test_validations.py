@@ -25,7 +25,6 @@ def _kv(url: str = "redis://redis:6379/0", **kv: object) -> dict[str, Any]:
         ({"redis": {**REDIS["redis"], "dev": {"enabled": True}}}, "set either redis.external or redis.dev"),
         (_redis(url="redis://:secret@redis:6379/0"), "redis.external.url must not hold a password"),
         (_redis(addresses=["a:1", "b:1"]), "several Sentinels or one server"),
-        (_kv(external={"url": "redis://kv:6379"}, dev={"enabled": True}), "either redis.kv.external or redis.kv.dev"),
         (_kv(external={"url": "redis://:secret@kv:6379/0"}), "redis.kv.external.url must not hold a password"),
         (_kv(external={"addresses": ["a:1", "b:1"]}), "set redis.kv.external.sentinelMaster"),
         (_kv(external={"url": "redis://redis:6379/1"}), "give redis.kv.external another server"),

@@ -18,6 +18,7 @@ Capture = pytest.CaptureFixture[str]
 FINE = 'print({"name": "tokenizer", "status": "ok", "detail": "fingerprint " + "ab" * 32, "remedy": ""})'
 OTHER = FINE.replace("ab", "cd")
 WRONG = 'import sys; sys.stderr.write("error: model.path: no such folder\\n"); sys.exit(2)'
+ADDRESSES = ("http", "grpc", "drafter_address", "verifier_address", "drafter_metrics", "verifier_metrics")
 BUG = 'raise RuntimeError("boom")'
 
 
@@ -64,6 +65,21 @@ def test_a_taken_default_port_fails_unless_a_healthy_service_has_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = f"127.0.0.1:{listener.getsockname()[1]}"
         findings = doctor.examine_defaults(UpSettings(http=taken, target=Path("no/such")))
-    status = {finding.line.name: finding.line.status for finding in findings}
+    status = {finding.name: finding.status for finding in findings}
     assert status["port --http"] == "fail"
+    assert {"port --drafter-metrics", "port --verifier-metrics"} <= set(status)
     assert status["models"] == "fail"
+
+
+def test_the_stores_that_would_be_started_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda subjects: [])
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    anywhere = dict.fromkeys(ADDRESSES, "127.0.0.1:0")
+    started = {check.name: check for check in doctor.examine_defaults(UpSettings(**anywhere))}
+    assert "starts" in started["session store"].detail
+    assert "512.0MiB" in started["KV store"].detail
+    without = {check.name: check for check in doctor.examine_defaults(UpSettings(**anywhere, kv=False))}
+    assert "switched off" in without["KV store"].detail
+    away = doctor.examine_defaults(UpSettings(**anywhere, kv_redis_url="redis://127.0.0.1:1/0"))
+    assert away[-1].status == "fail"
+    assert "--kv-redis-url" in away[-1].detail

@@ -42,6 +42,14 @@ def test_a_taken_first_port_names_itself_and_its_option(taken: int) -> None:
         ports.allot([Wanted("--grpc", f"127.0.0.1:{taken}", 1)])
 
 
+def test_a_taken_first_port_that_need_not_be_exact_is_replaced(taken: int) -> None:
+    ((found,),) = ports.allot([Wanted("--x", f"127.0.0.1:{taken}", 1, exact=False)])
+    assert found != f"127.0.0.1:{taken}"
+    base = free_run(2)
+    (run,) = ports.allot([Wanted("--x", f"127.0.0.1:{base}", 2, exact=False)])
+    assert run == [f"127.0.0.1:{base}", f"127.0.0.1:{base + 1}"]
+
+
 def test_a_taken_later_port_is_replaced_by_a_free_one() -> None:
     base = free_run(2)
     with socket.create_server(("127.0.0.1", base + 1)):

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import yaml
+from redis import Redis
 from rich.console import Console
 
-from specdec.cli import launch, plan
+from specdec.cli import health, launch, plan, valkey
 from specdec.cli.exit_codes import StartFailed, Unreachable
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop, StopRequested, stop_on_signals
@@ -37,9 +39,11 @@ class Run:
     """One run of the command in this thread, steered from another."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
-        anywhere = dict.fromkeys(("http", "grpc", "drafter_address", "verifier_address"), "127.0.0.1:0")
+        anywhere = dict.fromkeys(
+            ("http", "grpc", "drafter_address", "verifier_address", "verifier_metrics"), "127.0.0.1:0"
+        )
         for part in ("target", "drafter", "broken"):
-            (folder / part).mkdir()
+            (folder / part).mkdir(exist_ok=True)
             (folder / part / "config.json").touch()
         self.scratch = folder / "scratch"
         self.state = folder / "state.json"
@@ -55,6 +59,25 @@ class Run:
     @property
     def said(self) -> str:
         return self.output.getvalue()
+
+    def listed(self) -> list[dict[str, Any]]:
+        """What the state file says now."""
+        found: list[dict[str, Any]] = json.loads(self.state.read_text())
+        return found
+
+    def gateway(self) -> dict[str, Any]:
+        """The configuration of the gateway."""
+        (config,) = self.scratch.glob("*/gateway-1.yaml")
+        found: dict[str, Any] = yaml.safe_load(config.read_text())
+        return found
+
+    def store(self, which: Literal["sessions", "kv"] = "sessions") -> Redis:
+        """A client of a store."""
+        config = self.gateway()
+        return Redis.from_url(config["redis_url"] if which == "sessions" else config["kv"]["redis_url"])
+
+    def answers(self) -> bool:
+        return valkey.answers(self.gateway()["redis_url"])
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -102,11 +125,18 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_everything_is_healthy_before_the_state_says_so_and_gone_at_the_end(tmp_path: Path) -> None:
     run = Run(tmp_path, drafters=2)
     run.go()
-    assert [entry["role"] for entry in run.entries] == ["redis", "drafter", "drafter", "verifier", "gateway"]
-    assert run.entries[0]["grpc"] is None
-    assert all(entry["http"] and entry["grpc"] for entry in run.entries[1:])
-    for entry in run.entries[1:]:
+    assert [entry["role"] for entry in run.entries] == [
+        "redis",
+        "redis-kv",
+        "drafter",
+        "drafter",
+        "verifier",
+        "gateway",
+    ]
+    assert run.entries[0]["grpc"] is run.entries[1]["grpc"] is None
+    for entry in run.entries[2:]:
         assert entry["grpc"] in run.said
+        assert f"http://{entry['http']}/metrics" in run.said
     assert run.leaves_nothing()
 
 
@@ -117,7 +147,40 @@ def test_a_refused_drafter_is_said(tmp_path: Path) -> None:
     assert "another tokenizer" in run.said
 
 
-def test_a_child_that_dies_is_one_line_with_the_command_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_child_that_dies_is_started_again_at_the_same_addresses_and_said(tmp_path: Path) -> None:
+    def kill_the_drafter(run: Run) -> None:
+        before = next(entry for entry in run.entries if entry["role"] == "drafter")
+        os.kill(before["pid"], signal.SIGKILL)
+        run.until(lambda: "drafter-1 is started again" in run.said)
+        assert "drafter-1 ended (killed by SIGKILL); it is started again in 0.5 s" in run.said
+        run.until(lambda: all(entry["pid"] != before["pid"] for entry in run.listed()))
+        after = next(entry for entry in run.listed() if entry["role"] == "drafter")
+        assert alive(after["pid"])
+        assert {**after, "pid": 0} == {**before, "pid": 0}
+        run.until(lambda: health.grpc_serving(after["grpc"]))
+        run.entries = run.listed()
+
+    run = Run(tmp_path)
+    run.go(kill_the_drafter)
+    assert run.leaves_nothing()
+
+
+def test_the_session_store_is_started_again_with_what_it_had(tmp_path: Path) -> None:
+    def kill(run: Run) -> None:
+        with run.store() as client:
+            client.set("kept", "yes")
+        os.kill(run.entries[0]["pid"], signal.SIGKILL)
+        run.until(lambda: "redis-1 is started again" in run.said and run.answers())
+        with run.store() as client:
+            assert client.get("kept") == b"yes"
+        run.entries = run.listed()
+
+    run = Run(tmp_path, drafters=0)
+    run.go(kill)
+    assert run.leaves_nothing()
+
+
+def test_without_restarts_a_child_that_dies_is_one_line_with_the_command_and_the_rest_goes_on(tmp_path: Path) -> None:
     def kill_the_drafter(run: Run) -> None:
         drafter = next(entry for entry in run.entries if entry["role"] == "drafter")
         os.kill(drafter["pid"], signal.SIGKILL)
@@ -128,7 +191,7 @@ def test_a_child_that_dies_is_one_line_with_the_command_and_the_rest_goes_on(tmp
         config = line.split("specdec serve drafter --config ")[1].split()[0]
         assert Path(config).is_file()
 
-    run = Run(tmp_path)
+    run = Run(tmp_path, restarts=0)
     run.go(kill_the_drafter)
     assert run.leaves_nothing()
 
@@ -139,10 +202,50 @@ def test_when_nothing_is_left_it_ends(tmp_path: Path) -> None:
             os.kill(entry["pid"], signal.SIGKILL)
         run.until(lambda: run.said.count(" ended (") == len(run.entries))
 
-    run = Run(tmp_path)
+    run = Run(tmp_path, restarts=0)
     with pytest.raises(StartFailed, match="every process has ended"):
         run.go(kill_all)
     assert run.leaves_nothing()
+
+
+def test_sessions_outlive_the_command_in_a_data_folder(tmp_path: Path) -> None:
+    def write(run: Run) -> None:
+        with run.store() as client:
+            client.set("kept", "yes")
+
+    def read(run: Run) -> None:
+        with run.store() as client:
+            assert client.get("kept") == b"yes"
+
+    data = tmp_path / "data"
+    first = Run(tmp_path, drafters=0, data=data)
+    first.go(write)
+    assert first.leaves_nothing()
+    assert data.stat().st_mode & 0o077 == 0
+    assert str(data) in first.said
+    again = Run(tmp_path, drafters=0, data=data)
+    again.go(read)
+    assert again.leaves_nothing()
+
+
+def test_the_kv_store_is_bounded_evicts_and_writes_nothing(tmp_path: Path) -> None:
+    def look(run: Run) -> None:
+        with run.store("kv") as client:
+            found = client.info()
+        assert found["maxmemory"] == 32 * 2**20
+        assert found["maxmemory_policy"] == "allkeys-lru"
+        assert found["aof_enabled"] == 0
+        assert "redis-kv-1 is healthy" in run.said
+
+    Run(tmp_path, drafters=0, kv_memory="32MiB").go(look)
+
+
+def test_without_kv_there_is_one_store(tmp_path: Path) -> None:
+    def look(run: Run) -> None:
+        assert [entry["role"] for entry in run.entries] == ["redis", "verifier", "gateway"]
+        assert run.gateway()["kv"] == {"redis_url": ""}
+
+    Run(tmp_path, drafters=0, kv=False).go(look)
 
 
 def test_a_start_that_fails_half_way_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
@@ -177,6 +280,7 @@ def test_logs_stay_in_a_folder_of_the_users(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [
         "gateway-1.log",
         "redis-1.log",
+        "redis-kv-1.log",
         "verifier-1.log",
     ]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,10 @@ import yaml
 
 from gateway.text.tokenizer import ModelTokenizer
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from specdec.cli.processes import Children
+from specdec.cli import ports, valkey
+from specdec.cli.launch import wait_for_store
+from specdec.cli.processes import ChildCommand, Children
+from specdec.cli.signals import Stop
 from specdec.serving.server import start_grpc
 from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import ScriptedServicer
@@ -104,6 +108,26 @@ def test_a_wrong_setting_is_one_line_and_status_2(tmp_path: Path, change: dict[s
     assert ran.returncode == 2
     assert says in ran.stderr.splitlines()[-1]
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(("setting", "name"), [("redis_url", "session store"), ("kv", "block store")])
+def test_redis_cluster_is_refused_by_name_when_it_starts(
+    setting: str, name: str, tmp_path: Path, redis_url: str
+) -> None:
+    port = ports.free("127.0.0.1")
+    settings = ("--cluster-enabled", "yes", "--bind", "127.0.0.1", "--dir", str(tmp_path))
+    argv = (str(valkey.resolve().path), "--port", str(port), *settings)
+    cluster = f"redis://127.0.0.1:{port}/0"
+    given: dict[str, Any] = {"redis_url": cluster} if setting == "redis_url" else {"kv": {"redis_url": cluster}}
+    urls = {"redis_url": redis_url} | given
+    with Children(grace=5) as children:
+        node = children.start(ChildCommand("node", "redis", argv, tmp_path / "node.log", ""), os.environ)
+        wait_for_store(node, cluster, Stop())
+        config = write_config(tmp_path, verifiers=["127.0.0.1:1"], **urls)
+        command = [sys.executable, "-m", "gateway", "--config", str(config)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ran.returncode == 2
+    assert f"{name} cluster: Redis Cluster is not supported" in ran.stderr.splitlines()[-1]
 
 
 async def checked(config: Path) -> tuple[int | None, dict[str, dict[str, str]]]:

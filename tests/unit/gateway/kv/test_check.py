@@ -28,6 +28,7 @@ def test_a_server_that_makes_room_by_itself_is_good(policy: str) -> None:
         (replace(GOOD, maxmemory=0), "block store eviction", "warn"),
         (replace(GOOD, append_only=True), "block store persistence", "warn"),
         (replace(GOOD, is_master=False), "block store role", "warn"),
+        (replace(GOOD, is_cluster=True), "block store cluster", "fail"),
         (replace(GOOD, run_id="sessions"), "block store server", "fail"),
     ],
 )

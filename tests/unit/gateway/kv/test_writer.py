@@ -1,6 +1,7 @@
 """Storing is behind everything else: bounded, and what fails costs one block."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,15 +40,46 @@ async def written(writer: KvWriter) -> None:
     await cancel_and_wait(task)
 
 
-async def test_the_oldest_offers_are_dropped_for_new_ones_and_counted() -> None:
+async def test_the_oldest_offers_are_dropped_for_new_ones_that_come_again_and_counted() -> None:
     registry, store, source = CollectorRegistry(), MemoryBlocks(), Source()
     writer = KvWriter(store, KvMetrics(registry), limit=2)
-    for start in (0, 16, 32, 48):
-        writer.offer(offer(source, start))
+    for _ in range(2):
+        for start in (0, 16, 32):
+            writer.offer(offer(source, start))
     await written(writer)
-    assert store.blocks == {"k32": b"value", "k48": b"value"}
-    assert registry.get_sample_value("specdec_kv_blocks_dropped_total", {"reason": "queue"}) == 2
+    assert store.blocks == {"k16": b"value", "k32": b"value"}
+    assert registry.get_sample_value("specdec_kv_blocks_dropped_total", {"reason": "queue"}) == 3
     assert registry.get_sample_value("specdec_kv_block_bytes_total", {"direction": "in"}) == 10
+
+
+async def test_from_half_a_queue_on_only_a_block_that_comes_again_is_taken() -> None:
+    registry, store, source = CollectorRegistry(), MemoryBlocks(), Source()
+    writer = KvWriter(store, KvMetrics(registry), limit=4)
+    for start in (0, 16, 32, 48, 64):
+        writer.offer(offer(source, start))
+    writer.offer(offer(source, 64))
+    await written(writer)
+    assert list(store.blocks) == ["k0", "k16", "k32", "k64"]
+    assert registry.get_sample_value("specdec_kv_blocks_dropped_total", {"reason": "first_use"}) == 2
+
+
+async def test_storing_takes_a_quarter_of_the_time() -> None:
+    class Slow(Source):
+        async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
+            times.append(time.monotonic())
+            await asyncio.sleep(0.02)
+            return b"value"
+
+    times: list[float] = []
+    writer = KvWriter(MemoryBlocks(), KvMetrics(CollectorRegistry()), limit=9)
+    for start in (0, 16, 32):
+        writer.offer(offer(Slow(), start))
+    task = asyncio.create_task(writer.run())
+    async with asyncio.timeout(20):
+        while len(times) < 3:  # noqa: ASYNC110 - in the writer
+            await asyncio.sleep(0.005)
+    await cancel_and_wait(task)
+    assert times[2] - times[0] >= 2 * 0.02 / 0.25
 
 
 async def test_a_block_that_is_stored_is_not_exported_again() -> None:

@@ -32,6 +32,7 @@ def test_a_good_server_is_good() -> None:
         (replace(GOOD, log_is_written=False), "session store persistence", "warn"),
         (replace(GOOD, used=85), "session store memory", "warn"),
         (replace(GOOD, is_master=False), "session store role", "fail"),
+        (replace(GOOD, is_cluster=True), "session store cluster", "fail"),
     ],
 )
 def test_what_is_wrong_is_named(facts: ServerFacts, name: str, status: str) -> None:

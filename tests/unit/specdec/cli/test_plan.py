@@ -44,6 +44,24 @@ def test_every_verifier_knows_every_drafter_and_every_gateway_every_verifier(set
     assert by_name["drafter-2"]["http"] == "dh:2"
 
 
+def test_gateways_are_told_the_kv_store_or_that_there_is_none(settings: UpSettings) -> None:
+    assert plan.services(settings, ADDRESSES, "redis://x", "redis://kv")[-1].config["kv"] == {"redis_url": "redis://kv"}
+    without = plan.services(settings, ADDRESSES, "redis://x")[-1]
+    assert without.config["kv"] == {"redis_url": ""}
+    assert environment_of(without, {"SPECDEC_GATEWAY_KV__REDIS_URL": "redis://y", "SPECDEC_GATEWAY_KV__TTL": "9"}) == {
+        "SPECDEC_GATEWAY_KV__TTL": "9"
+    }
+
+
+def test_only_addresses_that_were_asked_for_are_exact(settings: UpSettings) -> None:
+    exact = {each.option: each.exact for each in plan.wanted(settings)}
+    assert not exact["--drafter-metrics"]
+    assert exact["--http"]
+    asked = UpSettings(drafter_metrics="127.0.0.1:8150")
+    (metrics,) = [each for each in plan.wanted(asked) if each.option == "--drafter-metrics"]
+    assert (metrics.base, metrics.exact) == ("127.0.0.1:8150", True)
+
+
 def test_what_was_not_asked_for_is_left_to_the_services(settings: UpSettings) -> None:
     quiet = plan.services(settings, ADDRESSES, "redis://x")
     asked = settings.model_copy(update={"gamma": 0, "mode": Mode.BLOCK})

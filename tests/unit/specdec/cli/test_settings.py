@@ -44,3 +44,11 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, text: s
 
 def test_the_tier_of_drafters_may_be_empty() -> None:
     assert UpSettings.load(None, {"drafters": 0}).drafters == 0
+
+
+def test_memory_may_be_said_with_a_unit() -> None:
+    assert UpSettings.load(None, {"kv_memory": "64MiB"}).kv_memory == 64 * 2**20
+    assert UpSettings.load(None, {"kv_memory": 2**26}).kv_memory == 2**26
+    for wrong in ("1MiB", "much"):
+        with pytest.raises(ConfigError, match="kv_memory"):
+            UpSettings.load(None, {"kv_memory": wrong})

@@ -77,6 +77,20 @@ def test_the_server_keeps_everything_and_only_its_owner_may_ask(tmp_path: Path) 
     assert password in embedded.url
 
 
+def test_sessions_are_kept_where_they_are_to_be_kept(tmp_path: Path) -> None:
+    valkey.embed(Binary(Path("/b"), "9.1.2", "PATH"), tmp_path, Path("/kept"))
+    assert 'dir "/kept"\n' in (tmp_path / "valkey.conf").read_text()
+
+
+def test_keys_and_values_are_bounded_evicted_and_never_written(tmp_path: Path) -> None:
+    sessions = valkey.embed(Binary(Path("/b"), "9.1.2", "PATH"), tmp_path)
+    kv = valkey.embed_kv(Binary(Path("/b"), "9.1.2", "PATH"), tmp_path, 2**26)
+    lines = (tmp_path / "valkey-kv.conf").read_text().splitlines()
+    assert {f"maxmemory {2**26}", "maxmemory-policy allkeys-lru", "appendonly no", 'save ""'} <= set(lines)
+    assert (sessions.name, kv.name) == ("redis-1", "redis-kv-1")
+    assert sessions.url != kv.url
+
+
 def test_a_short_path_gets_a_socket_file_and_no_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(valkey, "_MAX_SOCKET_PATH", 1000)
     embedded = valkey.embed(Binary(Path("/b"), "9.1.2", "PATH"), tmp_path)

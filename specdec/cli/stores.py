@@ -1,0 +1,81 @@
+"""The two stores of `specdec up`, for sessions and for keys and values: each runs already, or is started here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec.cli import launch, valkey
+from specdec.cli.settings import UpSettings
+from specdec.cli.valkey import Binary, Embedded
+from specdec.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which stores are used, before anything is written or started."""
+
+    sessions: str
+    """URL of a session store that runs already; empty to start one."""
+    kv: str
+    """URL of a KV store that runs already; empty to start one, or to have none."""
+    binary: Binary | None
+    """The program of the stores to start; None to start none."""
+    starts_kv: bool
+    lacking: str = ""
+    """Why there is no KV store, when one was wanted and cannot be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The URLs that the gateways are told, and the servers to start."""
+
+    sessions: str
+    kv: str
+    """Empty for no KV store."""
+    embedded: tuple[Embedded, ...]
+
+
+def choose(settings: UpSettings, given: str) -> Chosen:
+    """Choose the stores.
+
+    Args:
+        settings: those of `specdec up`.
+        given: URL of a session store that runs already; empty to start one.
+
+    Raises:
+        ConfigError: settings contradict each other, a URL is malformed, or no server program is there.
+        Unreachable: a store that is said to run does not answer.
+    """
+    _check_contradictions(settings, given)
+    if given:
+        launch.check_given_store(given)
+    if settings.kv_redis_url:
+        launch.check_given_store(settings.kv_redis_url, "--kv-redis-url")
+    wants_kv = settings.kv and not settings.kv_redis_url
+    if given and not wants_kv:
+        return Chosen(given, settings.kv_redis_url, None, starts_kv=False)
+    try:
+        return Chosen(given, settings.kv_redis_url, valkey.resolve(), wants_kv)
+    except ConfigError as error:
+        if not given:
+            raise
+        return Chosen(given, "", None, starts_kv=False, lacking=error.message)
+
+
+def configure(chosen: Chosen, settings: UpSettings, runtime: Path) -> Stores:
+    """Write the configuration of the stores to start into the folder `runtime`, which must be private."""
+    sessions, kv = chosen.sessions, chosen.kv
+    embedded: list[Embedded] = []
+    if chosen.binary and not sessions:
+        embedded.append(valkey.embed(chosen.binary, runtime, settings.data and settings.data.resolve()))
+        sessions = embedded[-1].url
+    if chosen.binary and chosen.starts_kv:
+        embedded.append(valkey.embed_kv(chosen.binary, runtime, settings.kv_memory))
+        kv = embedded[-1].url
+    return Stores(sessions, kv, tuple(embedded))
+
+
+def _check_contradictions(settings: UpSettings, given: str) -> None:
+    if given and settings.data:
+        raise ConfigError("--data is for a session store that is started: leave it, or --redis-url and REDIS_URL, out")
+    if settings.kv_redis_url and not settings.kv:
+        raise ConfigError("--no-kv and --kv-redis-url contradict each other")

@@ -1,0 +1,76 @@
+"""The compose file tells each service what it accepts, and starts each store for what it holds."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from redis import Redis
+
+from drafter_service.config import DrafterSettings
+from gateway.config import GatewaySettings
+from specdec.cli import ports, valkey
+from specdec.cli.launch import wait_for_store
+from specdec.cli.processes import ChildCommand, Children
+from specdec.cli.signals import Stop
+from specdec.serving.settings import Settings
+from tests.architecture.image import ROOT
+from verifier_service.config import VerifierSettings
+
+SETTINGS: dict[str, type[Settings]] = {
+    "drafter": DrafterSettings,
+    "verifier": VerifierSettings,
+    "gateway": GatewaySettings,
+}
+
+
+def test_compose_tells_services_what_they_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    for name, settings in SETTINGS.items():
+        prefix = settings.model_config["env_prefix"]
+        for variable, value in compose[name]["environment"].items():
+            assert variable.startswith(prefix)
+            monkeypatch.setenv(variable, _interpolated(value))
+        loaded = settings.load()
+        given = {variable.removeprefix(prefix).lower().partition("__")[0] for variable in compose[name]["environment"]}
+        assert given <= loaded.model_fields_set
+        assert (
+            compose[name]["build"]["dockerfile"]
+            == f"{'gateway' if name == 'gateway' else name + '_service'}/Dockerfile"
+        )
+        assert compose[name]["read_only"]
+        assert compose[name]["cap_drop"] == ["ALL"]
+
+
+def test_compose_gives_each_store_what_it_holds(tmp_path: Path) -> None:
+    """Each store is started with its own arguments by the server that `specdec up` would take."""
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    gateway = compose["services"]["gateway"]["environment"]
+    kept = {
+        "valkey": {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"},
+        "valkey-kv": {"maxmemory-policy": "allkeys-lru", "appendonly": "no", "maxmemory": str(512 * 2**20)},
+    }
+    urls = {"valkey": gateway["SPECDEC_GATEWAY_REDIS_URL"], "valkey-kv": gateway["SPECDEC_GATEWAY_KV__REDIS_URL"]}
+    for name, expected in kept.items():
+        service, port = compose["services"][name], ports.free("127.0.0.1")
+        arguments = [_interpolated(argument) for argument in service["command"][1:]]
+        arguments[arguments.index("--dir") + 1] = str(tmp_path)
+        argv = (str(valkey.resolve().path), *arguments, "--port", str(port), "--bind", "127.0.0.1")
+        url = _interpolated(urls[name]).replace(f"@{name}:6379", f"@127.0.0.1:{port}")
+        with Children(grace=5) as children:
+            store = children.start(ChildCommand(name, "redis", argv, tmp_path / f"{name}.log", ""), os.environ)
+            wait_for_store(store, url, Stop())
+            with Redis.from_url(url, decode_responses=True) as client:
+                found = client.config_get("*")
+            assert not valkey.answers(url.replace("//:", "//:x"))
+        assert {setting: found[setting] for setting in expected} == expected
+        assert service["networks"] == ["stores"]
+    assert compose["networks"]["stores"]["internal"]
+    assert compose["services"]["valkey"]["volumes"] == ["sessions:/data"]
+    assert "sessions" in compose["volumes"]
+
+
+def _interpolated(value: str) -> str:
+    """The value as Docker Compose reads it where no variable is set."""
+    return re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value)
