@@ -30,6 +30,7 @@ from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
 from gateway.tasks import cancel_and_wait
+from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
 from gateway.turns.services import Services
@@ -138,6 +139,7 @@ async def running(
     watch_age(source, metrics.registry)
     services = Services(
         tokenizer=tokenizer,
+        prompts=PromptEncoder(tokenizer),
         pool=pool,
         sessions=sessions,
         drain=Drain(metrics),

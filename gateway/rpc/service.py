@@ -9,13 +9,13 @@ import grpc.aio
 
 from gateway.priority import PriorityClass
 from gateway.request import (
+    ANONYMOUS,
     ChatPrompt,
     GenerationRequest,
     Message,
     Prompt,
     TextPrompt,
     TokenPrompt,
-    check_ids,
     check_model,
     check_prompt,
     new_id,
@@ -94,14 +94,15 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
             raise FieldRequired("one of text and chat is required", "input")
         prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
-        tokens = await self._services.tokenizer.encode(prompt)
-        return pb.TokenizeResponse(token_ids=tokens, context_length=self._services.pool.info.context_length)
+        length = self._services.pool.info.context_length
+        tokens = await self._services.prompts.encode(prompt, ANONYMOUS, length)
+        return pb.TokenizeResponse(token_ids=tokens, context_length=length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
         """Answer with the text of token ids."""
         check_model(request.model, self._services.settings.model.served_name)
-        check_ids(request.token_ids, "token_ids", self._services.pool.info.vocab_size)
-        return pb.DetokenizeResponse(text=self._services.tokenizer.decode(request.token_ids))
+        text = await self._services.prompts.decode(request.token_ids, "token_ids", self._services.pool.info)
+        return pb.DetokenizeResponse(text=text)
 
 
 class ModelServicer(pb_grpc.ModelServiceServicer):
