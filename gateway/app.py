@@ -22,7 +22,6 @@ from gateway.kv.tier import KvTier
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
 from gateway.rpc import service
-from gateway.rpc.decoding import DecodeInterceptor
 from gateway.store import redis_client
 from gateway.store.check import store_checks
 from gateway.store.pins import Pins, RedisPins
@@ -160,7 +159,10 @@ async def running(
         with suppress(TimeoutError):
             await asyncio.wait_for(pool.known.wait(), FIRST_PROBE)
         grpc_server = await start_grpc(
-            settings.address, lambda server: service.register(server, services), service.SERVICES, [DecodeInterceptor()]
+            settings.address,
+            lambda server: service.register(server, services),
+            service.SERVICES,
+            max_message_bytes=settings.max_body_bytes,
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))

@@ -1,5 +1,6 @@
 """Wraps every RPC of a server: puts its ids into the log, turns errors into statuses, and logs its end."""
 
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,11 +13,15 @@ from grpc_status import rpc_status
 from structlog.contextvars import bound_contextvars
 
 from specdec.errors import InternalError, SpecdecError
+from specdec.serving.decoding import rebuilt
 from specdec.serving.status import rich_status
 
 # The types of gRPC's handlers are for synchronous servers only.
 Handler = Any
 Context = grpc.aio.ServicerContext[Any, Any]
+
+GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""A request id of a caller that is used as it is; any other is replaced."""
 
 _log = structlog.get_logger()
 
@@ -34,8 +39,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not method.startswith("/specdec."):  # health and reflection handle their own errors
             return handler
         if handler.response_streaming:
-            return _rebuild(handler, _guard_stream(method, handler))
-        return _rebuild(handler, _guard_unary(method, handler))
+            return rebuilt(handler, _guard_stream(method, handler), handler.request_deserializer)
+        return rebuilt(handler, _guard_unary(method, handler), handler.request_deserializer)
 
 
 def _guard_unary(method: str, handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
@@ -70,7 +75,8 @@ class _Call:
 
     def __init__(self, method: str, context: Context) -> None:
         metadata = dict(context.invocation_metadata() or ())
-        self.request_id = str(metadata.get("x-request-id") or uuid.uuid4().hex)
+        given = str(metadata.get("x-request-id", ""))
+        self.request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self._context = context
         self._bound = bound_contextvars(request_id=self.request_id, rpc=method)
         self._started = time.perf_counter()
@@ -98,13 +104,3 @@ class _Call:
             return rich_status(error, self.request_id)
         _log.error("rpc_failed", exc_info=error)
         return rich_status(InternalError(f"internal error, request id {self.request_id}"), self.request_id)
-
-
-def _rebuild(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
