@@ -17,6 +17,7 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.http import routes
+from gateway.http.connection import BoundedConnection
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier
 from gateway.metrics import GatewayMetrics
@@ -195,7 +196,7 @@ async def _http_server(app: ASGIApp, address: str) -> AsyncIterator[str]:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedConnection,
         ws="none",
         lifespan="off",
         log_config=None,

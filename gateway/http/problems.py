@@ -5,7 +5,7 @@ import time
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
@@ -79,6 +79,8 @@ class Edge:
         with bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                _log.info("client_gone")
             except Exception as error:  # noqa: BLE001 - a bug is answered like every other error
                 _log.error("request_failed", exc_info=error)
                 if not status:

@@ -20,6 +20,8 @@ from gateway.request import (
     check_prompt,
     new_id,
     random_seed,
+    unique_ids,
+    unique_stops,
 )
 from gateway.rpc import replies, sessions
 from gateway.turns.events import collect
@@ -140,8 +142,8 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         sampling=_sampling(message.sampling, ends.min_tokens),
         model=message.model,
         max_tokens=ends.max_tokens if ends.HasField("max_tokens") else None,
-        stop=tuple(ends.stop),
-        stop_token_ids=tuple(ends.stop_token_ids),
+        stop=unique_stops(ends.stop),
+        stop_token_ids=unique_ids(ends.stop_token_ids, "stop_token_ids"),
         ignore_eos=ends.ignore_eos,
         mode=mode,
         seeded=message.sampling.HasField("seed"),
@@ -184,13 +186,14 @@ def _chat(message: pb.ChatPrompt) -> ChatPrompt:
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
     """Every option that is set, under its own name; SamplingParams has the defaults of the others."""
-    given = {field.name: _plain(value) for field, value in options.ListFields()}
+    given = {field.name: _plain(field.name, value) for field, value in options.ListFields()}
     given.setdefault("seed", random_seed())
     return SamplingParams(**given, min_tokens=min_tokens)
 
 
-def _plain(value: Any) -> Any:
-    """A protobuf map as a dict, a repeated field as a tuple, and any other value without change."""
+def _plain(name: str, value: Any) -> Any:
+    """A protobuf map as a dict, a repeated field as a tuple of distinct ids, and any other value without change."""
     if isinstance(value, Mapping):
+        unique_ids(value.keys(), name)
         return dict(value)
-    return tuple(value) if isinstance(value, Sequence) else value
+    return unique_ids(value, name) if isinstance(value, Sequence) else value
