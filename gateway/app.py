@@ -17,12 +17,12 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.http import routes
+from gateway.http.connection import BoundedConnection
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier, KvVerifierClient
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
 from gateway.rpc import service
-from gateway.rpc.decoding import DecodeInterceptor
 from gateway.store import redis_client
 from gateway.store.check import store_checks
 from gateway.store.pins import Pins
@@ -30,6 +30,7 @@ from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
 from gateway.tasks import cancel_and_wait
+from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
 from gateway.turns.services import Services
@@ -140,6 +141,7 @@ async def running(
     watch_age(source, metrics.registry)
     services = Services(
         tokenizer=tokenizer,
+        prompts=PromptEncoder(tokenizer),
         pool=pool,
         sessions=sessions,
         drain=Drain(metrics),
@@ -160,7 +162,10 @@ async def running(
         with suppress(TimeoutError):
             await asyncio.wait_for(pool.known.wait(), FIRST_PROBE)
         grpc_server = await start_grpc(
-            settings.address, lambda server: service.register(server, services), service.SERVICES, [DecodeInterceptor()]
+            settings.address,
+            lambda server: service.register(server, services),
+            service.SERVICES,
+            max_message_bytes=settings.max_body_bytes,
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))
@@ -193,7 +198,7 @@ async def _http_server(app: ASGIApp, address: str) -> AsyncIterator[str]:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedConnection,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -43,8 +43,9 @@ class ByteTokenizer:
     """Every byte is a token; 256 is the end."""
 
     fingerprint = TOKENIZER_HASH
+    longest_token = 1
 
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
@@ -53,8 +54,8 @@ class ByteTokenizer:
             case ChatPrompt(messages):
                 return tuple("".join(f"{m.role}: {m.content}\n" for m in messages).encode())
 
-    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
-        return await self.encode(prompt)
+    def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        return self.encode(prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")

@@ -1,5 +1,6 @@
 """Wraps every RPC of a server: puts its ids into the log, turns errors into statuses, and logs its end."""
 
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,11 +14,15 @@ from grpc_status import rpc_status
 from structlog.contextvars import bound_contextvars
 
 from specdec.errors import InternalError, SpecdecError
+from specdec.serving.decoding import rebuilt
 from specdec.serving.status import rich_status
 
 # The types of gRPC's handlers are for synchronous servers only.
 Handler = Any
 Context = grpc.aio.ServicerContext[Any, Any]
+
+GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""A request id of a caller that is used as it is; any other is replaced."""
 
 _log = structlog.get_logger()
 
@@ -35,8 +40,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not method.startswith("/specdec."):  # health and reflection handle their own errors
             return handler
         if handler.response_streaming:
-            return _rebuild(handler, _guard_stream(method, handler))
-        return _rebuild(handler, _guard_unary(method, handler))
+            return rebuilt(handler, _guard_stream(method, handler), handler.request_deserializer)
+        return rebuilt(handler, _guard_unary(method, handler), handler.request_deserializer)
 
 
 def _guard_unary(method: str, handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
@@ -64,7 +69,8 @@ def _guard_stream(method: str, handler: Handler) -> Callable[[Any, Context], Asy
 async def _observed(method: str, context: Context) -> AsyncIterator[None]:
     """One RPC: its ids are in every event of the log, an error ends it with a status, and its end is logged."""
     metadata = dict(context.invocation_metadata() or ())
-    request_id = str(metadata.get("x-request-id") or uuid.uuid4().hex)
+    given = str(metadata.get("x-request-id", ""))
+    request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
     started, code = time.perf_counter(), "OK"
     with bound_contextvars(request_id=request_id, rpc=method):
         try:
@@ -85,13 +91,3 @@ def _status(error: Exception, request_id: str) -> status_pb2.Status:
         return rich_status(error, request_id)
     _log.error("rpc_failed", exc_info=error)
     return rich_status(InternalError(f"internal error, request id {request_id}"), request_id)
-
-
-def _rebuild(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
