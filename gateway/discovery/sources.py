@@ -1,6 +1,6 @@
 """The settings of discovery, and the source that they name: a list, DNS, or EndpointSlices of the Kubernetes API."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from functools import partial
 from typing import Annotated, Literal, Self
 
@@ -40,19 +40,11 @@ class GatewayDiscoverySettings(Section):
 class KubernetesSource:
     """The pods behind Services of one namespace."""
 
-    def __init__(self, cluster: ClusterSettings, services: Sequence[str], port: str, watch: float) -> None:
-        """Make a source, which connects when it is first read.
-
-        Args:
-            cluster: the cluster and the namespace.
-            services: the names of the Services.
-            port: the name of the port in the slices.
-            watch: seconds for which one watch lasts.
-        """
+    def __init__(self, settings: GatewayDiscoverySettings, cluster: ClusterSettings) -> None:
+        """Make a source, which connects when it is first read."""
+        self._settings = settings
         self._cluster = cluster
-        self._services = services
-        self._port = port
-        self._reflector = Reflector(watch, slack=cluster.timeout)
+        self._reflector = Reflector(settings.watch, slack=cluster.timeout)
 
     @property
     def age(self) -> float:
@@ -72,10 +64,10 @@ class KubernetesSource:
             call = partial(
                 client.DiscoveryV1Api(api).list_namespaced_endpoint_slice_without_preload_content,
                 self._cluster.chosen_namespace,
-                label_selector=f"kubernetes.io/service-name in ({','.join(self._services)})",
+                label_selector=f"kubernetes.io/service-name in ({','.join(self._settings.names)})",
             )
             async for slices in self._reflector.states(call):
-                found = endpoints_of(slices, self._port)
+                found = endpoints_of(slices, self._settings.port)
                 if found != known:
                     known = found
                     yield found
@@ -89,4 +81,4 @@ def source_of(settings: GatewayDiscoverySettings, listed: Iterable[str], cluster
         case "dns":
             return DnsSource(settings.names, settings.every)
         case "kubernetes":
-            return KubernetesSource(cluster, settings.names, settings.port, settings.watch)
+            return KubernetesSource(settings, cluster)
