@@ -6,6 +6,7 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 
 from gateway.config import KvSettings
+from gateway.kv.cipher import BlockCipher
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import KvReader
 from gateway.kv.store import BlockStore
@@ -29,7 +30,9 @@ class KvTier:
         """The tier of the settings, or None when they name no store; raises ConfigError when its URL is malformed."""
         if not settings.redis_url:
             return None
-        store = BlockStore(redis_client.connect(settings.redis_url), settings.ttl, settings.budget_bytes)
+        store = BlockStore(
+            redis_client.connect(settings.redis_url), settings.ttl, settings.budget_bytes, _cipher(settings)
+        )
         return cls(store, settings, KvMetrics(registry))
 
     def dialling(self, dial: Callable[[str], BlockVerifier]) -> Callable[[str], KvVerifier]:
@@ -43,3 +46,7 @@ class KvTier:
     async def close(self) -> None:
         """Close the connection."""
         await self._store.close()
+
+
+def _cipher(settings: KvSettings) -> BlockCipher | None:
+    return BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None
