@@ -35,7 +35,7 @@ WRITTEN_BY_THE_CHART = {
 WRITTEN_IN_SECTIONS = {
     "ModelSettings": {"path", "name"},
     "TokenizerSettings": {"path", "name"},
-    "KvSettings": {"redis_url"},
+    "KvSettings": {"redis_url", "key"},
     "ScalingSettings": {"minimum", "maximum", "down_seconds", "min_speedup"},
 }
 """Those that a section of it may not hold."""

@@ -1,6 +1,9 @@
 """The settings of the gateway."""
 
-from pydantic import Field
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from gateway.discovery.cluster import ClusterSettings
@@ -31,11 +34,20 @@ class DrainSettings(Section):
     """Seconds that running generations are given to finish."""
 
 
+def _check_key(key: SecretStr) -> SecretStr:
+    """The key, if it is 64 hexadecimal digits; raises ValueError, which does not repeat it, if not."""
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", key.get_secret_value()):
+        raise ValueError("must be 64 hexadecimal digits")
+    return key
+
+
 class KvSettings(Section):
     """Blocks of keys and values kept outside the verifiers, so that no verifier has to compute them again."""
 
     redis_url: str = ""
     """Redis for blocks of keys and values, a server of its own with `allkeys-lru` and no persistence; empty is none."""
+    key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
+    """64 hexadecimal digits with which blocks are encrypted (AES-256-GCM); as they come from verifiers when None."""
     block_tokens: int = Field(default=64, ge=BLOCK_TOKENS, multiple_of=BLOCK_TOKENS)
     """Tokens of one block, a multiple of 16; blocks of 1 to 8 MiB are moved most efficiently."""
     ttl: float = Field(default=3600.0, gt=0)

@@ -11,6 +11,7 @@ The blocks of a tenant, in all its domains together, never take more than its bu
 before older blocks, which sampled LRU can do, those blocks are not counted until they are used again or expire.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.kv.cipher import BlockCipher
 from gateway.store.lua import NOW
 from specdec.errors import SessionStoreDown
 from specdec.rules import blocks
@@ -107,9 +109,13 @@ class SequenceBlocks:
 class BlockStore:
     """Blocks in Redis; every method raises SessionStoreDown when Redis does not answer."""
 
-    def __init__(self, client: Redis, ttl: float, budget_bytes: int) -> None:
-        """Blocks live `ttl` seconds after their last use; those of one tenant have `budget_bytes` bytes at most."""
+    def __init__(self, client: Redis, ttl: float, budget_bytes: int, cipher: BlockCipher | None = None) -> None:
+        """Blocks live `ttl` seconds after their last use; those of one tenant have `budget_bytes` bytes at most.
+
+        With a `cipher` they are stored encrypted.
+        """
         self._client = client
+        self._cipher = cipher
         self._ttl_ms = round(ttl * 1000)
         self._budget = budget_bytes
         self._put = client.register_script(_PUT)
@@ -124,11 +130,19 @@ class BlockStore:
             return found
 
     async def get(self, key: str) -> bytes:
-        """The value of a block; empty when it is not stored."""
-        return await _answered(self._client.get(key)) or b""
+        """The value of a block; empty when it is not stored, or is no value of this cipher, which is deleted."""
+        stored: bytes = await _answered(self._client.get(key)) or b""
+        if not stored or self._cipher is None:
+            return stored
+        value = await asyncio.to_thread(self._cipher.decrypt, key, stored)
+        if not value:
+            await self.drop(key)
+        return value
 
     async def put(self, domain: str, key: str, value: bytes) -> bool:
         """Store a block; returns False when the blocks of the domain's tenant would exceed its budget."""
+        if self._cipher is not None:
+            value = await asyncio.to_thread(self._cipher.encrypt, key, value)
         keys = (key, _tenant_key("used", domain), _tenant_key("full", domain))
         return bool(await _answered(self._put(keys, (value, self._ttl_ms, self._budget, _FULL_MS))))
 

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from prometheus_client import CollectorRegistry
 
 from gateway.config import KvSettings
+from gateway.kv.cipher import BlockCipher
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import KvReader
 from gateway.kv.store import BlockStore, SequenceBlocks
@@ -24,7 +25,7 @@ class KvTier:
         """The tier of the settings, which name a store; raises ConfigError when its URL is malformed."""
         metrics = KvMetrics(registry)
         self.block_tokens = settings.block_tokens
-        self.store = BlockStore(connect(settings.redis_url), settings.ttl, settings.budget_bytes)
+        self.store = BlockStore(connect(settings.redis_url), settings.ttl, settings.budget_bytes, _cipher(settings))
         self.reader = KvReader(self.store, settings, metrics)
         self.writer = KvWriter(self.store, metrics, settings.queue)
 
@@ -64,3 +65,7 @@ class KvVerifierClient(VerifierClient):
                 blocks = []
                 yield verified
                 tokens += verified.tokens
+
+
+def _cipher(settings: KvSettings) -> BlockCipher | None:
+    return BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None

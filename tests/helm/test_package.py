@@ -42,6 +42,7 @@ def test_the_package_holds_the_schema_and_no_test_values(package: Path) -> None:
         ({"verifier": {"config": {"address": "0.0.0.0:1"}}}, "address"),
         ({"gateway": {"config": {"redis_url": "redis://:secret@redis"}}}, "redis_url"),
         ({"gateway": {"config": {"kv": {"redis_url": "redis://:secret@redis"}}}}, "redis_url"),
+        ({"gateway": {"config": {"kv": {"key": "ab"}}}}, "key"),
         ({"ratioController": {"config": {"lease": {"name": "other"}}}}, "lease"),
         ({"ratioController": {"config": {"scaling": {"maximum": 99}}}}, "maximum"),
         ({"redis": {"external": {}, "kv": {"url": "redis://blocks"}}}, "url"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.kv.cipher import BlockCipher
 from gateway.kv.store import SequenceBlocks
 from tests.integration.kv.conftest import BLOCK, DOMAIN, LENGTH, PROMPT, Stage, asked
 
@@ -117,3 +118,18 @@ async def test_a_user_over_budget_stores_no_more(here: Stage, kv_settings: dict[
 async def test_a_store_that_is_away_costs_no_generation(here: Stage, kv_settings: dict[str, Any]) -> None:
     assert await here.say() == here.target.greedy(PROMPT, LENGTH)[:40]
     assert await here.metric("specdec_kv_block_misses") == 1
+
+
+@pytest.mark.parametrize("kv_settings", [{"key": "ab" * 32}])
+async def test_encrypted_blocks_are_restored_and_a_changed_one_is_not(here: Stage) -> None:
+    said = await here.say(PROMPT, 20)
+    await here.stored(WHOLE)
+    second, _ = await ordered(here)
+    await here.blocks.set(second, flip(await here.blocks.get(second) or b""))
+    await move(here)
+    assert await here.say(PROMPT, 20) == said
+    assert await here.metric("specdec_kv_restored_tokens") == BLOCK
+    await here.stored(WHOLE)
+    cipher = BlockCipher(bytes.fromhex("ab" * 32))
+    values = {key.decode(): await here.blocks.get(key) for key in await here.keys()}
+    assert all(cipher.decrypt(key, value or b"") for key, value in values.items())
