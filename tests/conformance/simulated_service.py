@@ -8,6 +8,7 @@ it is decided by dice that never see a token, so the law of the output must stay
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.rules import proposal, verification
@@ -45,6 +46,9 @@ class Chances:
     """That the drafter is lost, after each verdict."""
     budget: float = 0.8
     """The budget of a pass, as a share of the drafts of all sessions; not a chance, but as blind."""
+
+    batch: tuple[int, ...] = ()
+    """Sizes of the batches that are judged together, in turn; all sessions at once when there are none."""
 
 
 CALM = Chances(gammas=(3,), drafts=1.0, sends=1.0, arrives=1.0, lost=0.0, budget=1.0)
@@ -145,15 +149,24 @@ class Simulation:
         most = level(wanted, int(self.chances.budget * sum(wanted)))
         for each, draft in zip(running, drafts, strict=True):
             each.draft = draft.cut(most)
+        sizes, left = cycle(self.chances.batch or (len(running),)), list(running)
+        verdicts: list[Verdict] = []
+        while left:
+            size = next(sizes)
+            verdicts += self._verdicts(left[:size], rows)
+            del left[:size]
+        return verdicts
+
+    def _verdicts(self, batch: Sequence[Generation], rows: Rows) -> list[Verdict]:
         contexts = [
-            each.output + each.draft.tokens[:step] for each in running for step in range(len(each.draft.tokens) + 1)
+            each.output + each.draft.tokens[:step] for each in batch for step in range(len(each.draft.tokens) + 1)
         ]
         return verification.verify(
             self.mode,
             rows.of([(context, context) for context in contexts]),
-            [each.draft for each in running],
-            [each.seed for each in running],
-            [each.buffer.committed_len for each in running],
+            [each.draft for each in batch],
+            [each.seed for each in batch],
+            [each.buffer.committed_len for each in batch],
         )
 
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,16 @@ async def test_coupled_tokens_are_the_plain_ones_alone_and_in_company(
     assert tokens(company) == tokens(off) == plain
     assert tokens(alone) == plain[:FEW]
     assert accepted(company) > (COMPANY * LENGTH / 4 if drafter == "good" else 0)
+
+
+async def test_five_repeats_of_concurrent_seeded_requests_are_identical(folders: dict[str, Path]) -> None:
+    """Which sessions share a pass, and which drafts come in time, differs from repeat to repeat; the tokens do not."""
+    few = cycle(asks(Mode.COUPLED))
+    many = [replace(ask, params=replace(ask.params, seed=seed)) for seed, ask in zip(range(48), few, strict=False)]
+    async with pair(folders["target"], folders["good"]) as client:
+        repeats = [tokens(await generate(client, many, at_once=len(many))) for _ in range(5)]
+    assert repeats[1:] == repeats[:1] * 4
+    assert len(set(repeats[0])) == len(many)
 
 
 @pytest.mark.parametrize("drafter", ["good", "other"])

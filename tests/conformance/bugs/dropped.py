@@ -1,5 +1,6 @@
 """Bugs of drafts that are dropped, cut or taken for a reason that exactness does not allow."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,9 @@ from drafter_service.sessions.drafter import DraftFailure, StepResult
 from drafter_service.sessions.session_table import Stream
 from specdec.engine import Engine
 from specdec.rules.checks import check_masses, proper_counts
+from specdec.rules.draft import Draft, Verdict
+from specdec.rules.params import Mode
+from specdec.rules.verification import verify
 from specdec.wire.draft import DraftTokens
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.batching import target_pass
@@ -65,6 +69,22 @@ def chain_start_of_the_opening(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DraftSession, "chain_start", opened, raising=False)
 
 
+def q_of_another_session(patch: pytest.MonkeyPatch) -> None:
+    """In a batch of more than two, each draft is judged by the q̂ of the next session with as many drafts."""
+
+    def planted(mode: Mode, p: Tensor, drafts: Sequence[Draft], *others: object) -> list[Verdict]:
+        alike: dict[int, list[int]] = defaultdict(list)
+        for index, draft in enumerate(drafts):
+            alike[len(draft.tokens)].append(index)
+        moved = list(drafts)
+        for members in alike.values() if len(drafts) > 2 else ():
+            for index, source in zip(members, members[1:] + members[:1], strict=True):
+                moved[index] = Draft(drafts[index].tokens, drafts[source].probs)
+        return verify(mode, p, moved, *others)  # type: ignore[arg-type]
+
+    everywhere(patch, verify, planted)
+
+
 BUGS = (
     Bug("failed session refused with its drafts", Law.USE, failed_session_forgotten, ("drafts of a failing drafter",)),
     Bug(
@@ -74,5 +94,11 @@ BUGS = (
         ("failing target, rejection", "failing target, block"),
     ),
     Bug("drafts dropped by their token", Law.USE, dropped_by_token, ("simulated block",)),
+    Bug(
+        "q̂ of another session",
+        Law.Q_AS_SAMPLED,
+        q_of_another_session,
+        ("simulated rejection, small batches", "simulated block, small batches"),
+    ),
     Bug("chain start never moved", Law.BLOCK, chain_start_of_the_opening, ("simulated block of coins, none late",)),
 )

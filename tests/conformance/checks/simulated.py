@@ -1,5 +1,7 @@
 """Checks by simulation: drafts that are late, partial, cut and lost, through the real parts of both services."""
 
+from dataclasses import replace
+
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.checks.check import Check, Kind
 from tests.conformance.checks.sampled import PENALTIES, Flat
@@ -25,12 +27,20 @@ def _simulated(name: str, simulation: Simulation, sessions: int = SESSIONS) -> C
     return Check(name, Kind.P_VALUE, P_VALUE, lambda: simulation.p_value(sessions, LENGTH))
 
 
+def small_batches(mode: Mode) -> Simulation:
+    """Sessions judged alone, in twos, threes and eights; q̂ has every id, so that any q̂ fits any draft."""
+    models = TableModel(2, seed=1, scale=3.0), TableModel(2, seed=2, scale=3.0)
+    return Simulation(mode, SamplingParams(), *models, replace(CALM, batch=(1, 2, 3, 8)))
+
+
 CHECKS: tuple[Check, ...] = (
     _simulated("simulated rejection", tables(Mode.REJECTION)),
     _simulated("simulated block", tables(Mode.BLOCK)),
     _simulated("simulated rejection of coins", coins(Mode.REJECTION)),
     _simulated("simulated block of coins", coins(Mode.BLOCK)),
     _simulated("simulated block of coins, none late", coins(Mode.BLOCK, CALM), 2 * SESSIONS),
+    _simulated("simulated rejection, small batches", small_batches(Mode.REJECTION), SESSIONS // 2),
+    _simulated("simulated block, small batches", small_batches(Mode.BLOCK), SESSIONS // 2),
     _simulated("simulated coupling", tables(Mode.COUPLED), SESSIONS // 2),
     _simulated("simulated penalties", tables(Mode.REJECTION, PENALTIES), SESSIONS // 2),
 )

@@ -1,0 +1,41 @@
+"""Bugs of what is kept of a round: KV that others may share, and the sums over rounds."""
+
+from collections.abc import Sequence
+
+import pytest
+from torch import Tensor
+
+from gateway.turns.statistics import Statistics
+from specdec.engine import Chunk, NativeEngine
+from specdec.engine.prefix_cache import PrefixCache
+from tests.conformance.bugs.bug import Bug, Law
+
+
+def rejected_position_sealed(patch: pytest.MonkeyPatch) -> None:
+    """Blocks are sealed as soon as they are full, and stay so when the drafts in them are rejected."""
+    forward = NativeEngine.forward
+
+    def planted(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
+        logits = forward(engine, chunks)
+        engine.held(())
+        return logits
+
+    patch.setattr(NativeEngine, "forward", planted)
+    patch.setattr(PrefixCache, "unseal", lambda cache, sequence: None)
+
+
+def fruitless_rounds_left_out(patch: pytest.MonkeyPatch) -> None:
+    """Rounds of which no draft was accepted are not counted."""
+    add = Statistics.add
+
+    def planted(statistics: Statistics, drafted: int, accepted: int, fallback: str = "") -> None:
+        if accepted or not drafted:
+            add(statistics, drafted, accepted, fallback)
+
+    patch.setattr(Statistics, "add", planted)
+
+
+BUGS = (
+    Bug("rejected position sealed", Law.KV, rejected_position_sealed, ("KV restored after rejected drafts",)),
+    Bug("rounds without an accepted draft left out", Law.CUT, fruitless_rounds_left_out, ("sums over rounds",)),
+)

@@ -1,0 +1,89 @@
+"""Greedy tokens are those of `transformers` at every γ from 1 to 16, on both sides of every page's and slab's edge.
+
+Each draft is right up to a chosen place and wrong behind it; the verdict, and the plain round that reads the KV which
+the rejected drafts left, must go on with the same tokens.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from specdec.engine import NativeEngine
+from specdec.engine.host.slabs import page_tokens
+from specdec.engine.kv_backend import OpenKvBackend
+from specdec.engine.paged.pages import PAGE_TOKENS
+from specdec.rules.draft import Draft, Verdict
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall
+from tests.conformance.model_folders import root
+from tests.conformance.plain_model import PlainModel
+from tests.conformance.small_pair import PROMPT
+from tests.kv_backends import KV_BACKENDS
+from tests.tiny_models import make_tiny_model
+from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.batching.target_pass import verify_batch
+
+pytestmark = pytest.mark.integration
+
+CONTEXT = 160
+GAMMAS = range(1, 17)
+VOCAB_SIZE = 32
+
+
+@cache
+def folder() -> Path:
+    """Of a model of one layer whose keys fill a page of the operating system within the context."""
+    return make_tiny_model(root() / "edges", vocab_size=VOCAB_SIZE, layers=1, context=CONTEXT, seed=5)
+
+
+@cache
+def greedy() -> tuple[int, ...]:
+    """The prompt and what transformers says after it, as far as the context allows."""
+    model, tokens = PlainModel(folder()), PROMPT
+    while len(tokens) < CONTEXT:
+        tokens += (int(model.logits([tokens]).argmax()),)
+    return tokens
+
+
+def committed_lengths(engine: NativeEngine) -> list[int]:
+    """On both sides of every edge, and so far before each that the longest draft ends there."""
+    size = page_tokens(engine.kv_layout)
+    edges = {*range(PAGE_TOKENS, 4 * PAGE_TOKENS, PAGE_TOKENS), *range(size, CONTEXT - 18, size)}
+    return sorted({edge + off for edge in edges for off in (-1, 0, 1)} - {0})
+
+
+def judged(engine: NativeEngine, committed: int, draft: tuple[int, ...]) -> Verdict:
+    """The verdict on a draft behind the first `committed` greedy tokens."""
+    tokens, start = greedy()[:committed], engine.length("s")
+    call = GenerationCall(
+        tokens=tokens,
+        prompt_len=len(PROMPT),
+        sampling=SamplingParams(temperature=0.0),
+        max_tokens=1,
+        stop_token_ids=(),
+        speculation=Speculation(Mode.COUPLED),
+    )
+    row = Row(call, "s", 0.0, CONTEXT, tokens, committed, Draft(draft))
+    (result,) = verify_batch(engine, [ScheduledChunk(row, start, committed - start)])
+    assert isinstance(result, Verdict)
+    return result
+
+
+@pytest.mark.parametrize("open_backend", KV_BACKENDS.values(), ids=KV_BACKENDS)
+def test_no_draft_length_and_no_edge_changes_a_token(open_backend: Callable[[], OpenKvBackend]) -> None:
+    given = {"dtype": "float32", "device": "cpu", "kv_bytes": 1 << 24, "threads": 1}
+    engine, truth = NativeEngine.load(folder(), kv_backend=open_backend(), **given), greedy()
+    for committed in committed_lengths(engine):
+        engine.admit("s", CONTEXT)
+        for gamma in GAMMAS:
+            right = truth[committed : committed + gamma]
+            for kept in {0, gamma // 2, gamma}:
+                wrong = tuple((token + 1) % VOCAB_SIZE for token in right[kept:])
+                verdict = judged(engine, committed, right[:kept] + wrong)
+                assert verdict == Verdict(truth[committed : committed + kept + 1], kept, gamma)
+                after = committed + kept + 1
+                assert judged(engine, after, ()).tokens == truth[after : after + 1]
+                engine.truncate("s", committed - 1)
+        engine.release("s")
