@@ -51,7 +51,8 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         context.add_done_callback(cast("Any", lambda _: connection.end()))
         self._connections.add(connection)
         try:
-            connection.send(_hello_ack(info))
+            ack = pb.HelloAck(model=info.model, tokenizer_hash=info.tokenizer_hash, step_seconds=info.step_seconds)
+            connection.send(pb.DraftResponse(hello_ack=ack))
             connection.start(first, request_iterator)
             async for response in connection.responses:
                 yield response
@@ -96,8 +97,3 @@ def _check_hello(hello: pb.Hello, info: DrafterInfo) -> None:
             f"the drafter's tokenizer is {info.tokenizer_hash}, the target's is {hello.tokenizer_hash}: "
             f"serve a drafter whose tokenizer is the target's"
         )
-
-
-def _hello_ack(info: DrafterInfo) -> pb.DraftResponse:
-    ack = pb.HelloAck(model=info.model, tokenizer_hash=info.tokenizer_hash, step_seconds=info.step_seconds)
-    return pb.DraftResponse(hello_ack=ack)

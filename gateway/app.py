@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -17,19 +17,20 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.http import routes
+from gateway.http.connection import BoundedConnection
 from gateway.kv.check import check_block_store
-from gateway.kv.tier import KvTier
+from gateway.kv.tier import KvTier, KvVerifierClient
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
 from gateway.rpc import service
-from gateway.rpc.decoding import DecodeInterceptor
 from gateway.store import redis_client
 from gateway.store.check import store_checks
-from gateway.store.pins import Pins, RedisPins
+from gateway.store.pins import Pins
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
 from gateway.tasks import cancel_and_wait
+from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
 from gateway.turns.services import Services
@@ -68,20 +69,20 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         replicas=settings.store_replicas,
     )
     sessions = RedisSessionStore.at(settings.redis_url, policy)
-    pins = RedisPins(redis_client.connect(settings.redis_url), settings.session_ttl)
+    pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl)
     async with running(settings, tokenizer, sessions, pins) as gateway:
-        await _check_stores(sessions, settings)
+        await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
         await gateway.drain()
 
 
-async def _check_stores(sessions: SessionStore, settings: GatewaySettings) -> None:
+async def _check_stores(settings: GatewaySettings) -> None:
     """Refuse stores that cannot work, and log what is unwise; a store that does not answer yet is not refused."""
     facts: ServerFacts | None = None
     lines: list[Check] = []
     try:
-        facts = await sessions.server_facts()
+        facts = await redis_client.server_facts(settings.redis_url)
         lines += store_checks(facts, settings.store_replicas)
     except SessionStoreDown as error:
         _log.warning("session_store_away", error=error.message)
@@ -131,13 +132,16 @@ async def running(
     """
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
-    plain = partial(VerifierClient, certificates=Certificates.of(settings.tls))
-    kv_tier = KvTier.of(settings.kv, metrics.registry)
-    dial = kv_tier.dialling(plain) if kv_tier else plain
+    certificates = Certificates.of(settings.tls)
+    dial: Callable[[str], VerifierClient] = partial(VerifierClient, certificates=certificates)
+    kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
+    if kv_tier:
+        dial = partial(KvVerifierClient, certificates=certificates, tier=kv_tier)
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
     services = Services(
         tokenizer=tokenizer,
+        prompts=PromptEncoder(tokenizer),
         pool=pool,
         sessions=sessions,
         drain=Drain(metrics),
@@ -150,15 +154,18 @@ async def running(
         stack.push_async_callback(pool.close)
         stack.push_async_callback(services.broadcasts.close)
         if kv_tier:
-            stack.push_async_callback(kv_tier.close)
-            await stack.enter_async_context(_background(kv_tier.run()))
+            stack.push_async_callback(kv_tier.store.close)
+            await stack.enter_async_context(_background(kv_tier.writer.run()))
         await stack.enter_async_context(_background(pool.follow(source, dial)))
         await stack.enter_async_context(_background(pool.watch(settings.poll)))
         await stack.enter_async_context(_background(Adopter(services).run()))
         with suppress(TimeoutError):
             await asyncio.wait_for(pool.known.wait(), FIRST_PROBE)
         grpc_server = await start_grpc(
-            settings.address, lambda server: service.register(server, services), service.SERVICES, [DecodeInterceptor()]
+            settings.address,
+            lambda server: service.register(server, services),
+            service.SERVICES,
+            max_message_bytes=settings.max_body_bytes,
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))
@@ -191,7 +198,7 @@ async def _http_server(app: ASGIApp, address: str) -> AsyncIterator[str]:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedConnection,
         ws="none",
         lifespan="off",
         log_config=None,

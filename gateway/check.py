@@ -7,8 +7,7 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.kv.check import check_block_store
 from gateway.store.check import store_checks
-from gateway.store.redis_client import ServerFacts
-from gateway.store.redis_sessions import RedisSessionStore
+from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
@@ -17,7 +16,6 @@ from specdec.serving.discovery import first_snapshot
 from specdec.serving.tls import Certificates
 
 VERIFIER_TIMEOUT = 3.0
-STORE_TIMEOUT = 5.0
 DISCOVERY_TIMEOUT = 5.0
 
 
@@ -82,21 +80,9 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
 
 async def _stores(settings: GatewaySettings) -> list[Check]:
     facts: ServerFacts | None = None
-    remedy = "start Redis or Valkey, or set redis_url to it"
     try:
-        facts = await _store_facts(settings.redis_url)
+        facts = await server_facts(settings.redis_url)
         checks = list(store_checks(facts, settings.store_replicas))
     except (ConfigError, SessionStoreDown) as error:
-        checks = [Check.fail("session store", error.message, remedy)]
-    except TimeoutError:
-        checks = [Check.fail("session store", "it does not answer", remedy)]
+        checks = [Check.fail("session store", error.message, "start Redis or Valkey, or set redis_url to it")]
     return [*checks, *await check_block_store(settings.kv.redis_url, facts)] if settings.kv.redis_url else checks
-
-
-async def _store_facts(url: str) -> ServerFacts:
-    store = RedisSessionStore.at(url)
-    try:
-        async with asyncio.timeout(STORE_TIMEOUT):
-            return await store.server_facts()
-    finally:
-        await store.close()

@@ -1,7 +1,6 @@
 """The settings of the gateway."""
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -11,22 +10,8 @@ from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.params import Mode
-from specdec.serving.settings import Address, Section, Settings
+from specdec.serving.settings import Address, Section, Settings, TokenizerSettings
 from specdec.serving.tls import DialTlsSettings
-
-
-class TokenizerSettings(Section):
-    """The model as callers see it; only the tokenizer of its folder is read."""
-
-    path: Path
-    """A Hugging Face model folder; nothing is downloaded."""
-    name: str = ""
-    """Name that callers use; the folder's name when empty."""
-
-    @property
-    def served_name(self) -> str:
-        """The name callers use."""
-        return self.name or self.path.name
 
 
 class FailoverSettings(Section):

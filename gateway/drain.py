@@ -34,11 +34,15 @@ class Drain:
         """Count one generation inside the context; raises Draining when no new generation is taken."""
         if self._closed:
             raise Draining("the gateway is shutting down")
-        self._count(1)
+        self._running += 1
+        self._idle.clear()
         try:
-            yield
+            with self._metrics.running.track_inprogress():
+                yield
         finally:
-            self._count(-1)
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
 
     def check(self) -> None:
         """Raise Draining when the time for generations to finish is over."""
@@ -63,11 +67,3 @@ class Drain:
             self._expired = True
             return False
         return True
-
-    def _count(self, change: int) -> None:
-        self._running += change
-        self._metrics.running.set(self._running)
-        if self._running:
-            self._idle.clear()
-        else:
-            self._idle.set()

@@ -3,6 +3,8 @@
 What happens inside a round (drafts, acceptance, origins of tokens, phases) is counted by the verifiers alone.
 """
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -14,43 +16,25 @@ class GatewayMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.requests = Counter("specdec_requests", "Requests ended.", ("route", "code"), registry=registry)
-        self.request_seconds = Histogram(
-            "specdec_request_duration_seconds",
-            "From the request to the end of its answer.",
-            ("route",),
-            buckets=_SECONDS,
-            registry=registry,
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
+        self.requests = counter("specdec_requests", "Requests ended.", ("route", "code"))
+        self.request_seconds = histogram(
+            "specdec_request_duration_seconds", "From the request to the end of its answer.", ("route",)
         )
-        self.first_token_seconds = Histogram(
-            "specdec_time_to_first_token_seconds",
-            "From the request to its first committed round.",
-            buckets=_SECONDS,
-            registry=registry,
+        self.first_token_seconds = histogram(
+            "specdec_time_to_first_token_seconds", "From the request to its first committed round."
         )
-        self.round_seconds = Histogram(
-            "specdec_round_interval_seconds",
-            "Between two committed rounds of a generation.",
-            buckets=_SECONDS,
-            registry=registry,
+        self.round_seconds = histogram(
+            "specdec_round_interval_seconds", "Between two committed rounds of a generation."
         )
-        self.running = Gauge("specdec_gateway_requests_running", "Generations running.", registry=registry)
-        self.tokens = Counter("specdec_tokens", "Tokens, prompt or output.", ("kind",), registry=registry)
-        self.verifier_up = Gauge(
-            "specdec_verifier_up", "Whether a verifier is ready.", ("verifier",), registry=registry
+        self.running = gauge("specdec_gateway_requests_running", "Generations running.")
+        self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
+        self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier",))
+        self.failovers = counter("specdec_failovers", "Verifiers lost by a running generation.")
+        self.store_seconds = histogram(
+            "specdec_session_store_seconds", "Time of a session store operation.", ("op",), buckets=_SHORT
         )
-        self.failovers = Counter("specdec_failovers", "Verifiers lost by a running generation.", registry=registry)
-        self.store_seconds = Histogram(
-            "specdec_session_store_seconds",
-            "Time of a session store operation.",
-            ("op",),
-            buckets=_SHORT,
-            registry=registry,
-        )
-        self.resumes = Counter("specdec_stream_resumes", "Callers that came back to a generation.", registry=registry)
-        self.orphans = Counter(
-            "specdec_orphaned_turns", "Turns whose gateway fell silent, found here.", ("outcome",), registry=registry
-        )
-        self.cancellations = Counter(
-            "specdec_cancellations", "Generations that ended early.", ("by",), registry=registry
-        )
+        self.resumes = counter("specdec_stream_resumes", "Callers that came back to a generation.")
+        self.orphans = counter("specdec_orphaned_turns", "Turns whose gateway fell silent, found here.", ("outcome",))
+        self.cancellations = counter("specdec_cancellations", "Generations that ended early.", ("by",))

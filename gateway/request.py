@@ -4,7 +4,7 @@ import hashlib
 import math
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.priority import PriorityClass
@@ -13,6 +13,8 @@ from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, ch
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
+MAX_IDS = 4096
+"""Most token ids in one field that lists them, and most biases."""
 MAX_CHOICES = 16
 MAX_NAME = 256
 ANONYMOUS = "default"
@@ -168,9 +170,9 @@ class GenerationRequest:
         check_name(self.idempotency_key, "request_id")
         check_name(self.cache_salt, "cache_salt")
         _check_stops(self.stop)
-        check_ids(self.stop_token_ids, "stop_token_ids")
+        check_ids(unique_ids(self.stop_token_ids, "stop_token_ids"), "stop_token_ids")
         for name, ids in self.sampling.named_ids.items():
-            check_ids(tuple(ids), name)
+            check_ids(unique_ids(ids, name), name)
         check_logprobs(self.logprobs)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise FieldInvalid(f"max_tokens must be at least 1, got {self.max_tokens}", "max_tokens")
@@ -189,6 +191,20 @@ class GenerationRequest:
         """One request for each of its generations, with the seed of that generation."""
         seeds = [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
         return tuple(replace(self, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
+
+
+def unique_ids(ids: Collection[int], param: str) -> tuple[int, ...]:
+    """The ids of a field without repetitions; raises FieldInvalid when there are over MAX_IDS of them."""
+    if len(ids) > MAX_IDS:
+        raise FieldInvalid(f"{param} takes at most {MAX_IDS} token ids, got {len(ids)}", param)
+    return tuple(dict.fromkeys(ids))
+
+
+def unique_stops(stops: Collection[str]) -> tuple[str, ...]:
+    """The stop strings without repetitions; raises FieldInvalid when there are over MAX_STOPS of them."""
+    if len(stops) > MAX_STOPS:
+        raise FieldInvalid(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}", "stop")
+    return tuple(dict.fromkeys(stops))
 
 
 def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:
@@ -224,9 +240,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
 
 
 def _check_stops(stops: Sequence[str]) -> None:
-    if len(stops) > MAX_STOPS:
-        raise FieldInvalid(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}", "stop")
-    if not all(stops):
+    if not all(unique_stops(stops)):
         raise FieldInvalid("stop must not hold an empty string", "stop")
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
         raise FieldInvalid(f"a stop string has at most {MAX_STOP_CHARS} characters", "stop")

@@ -20,6 +20,20 @@ SpecdecError
 
 from typing import ClassVar
 
+MESSAGE_BYTES = 1024
+"""Longest message of an error, in UTF-8; it may repeat what a caller sent, and goes to logs and gRPC trailers."""
+PARAM_BYTES = 256
+"""Longest name of a field in an error, in UTF-8."""
+_CUT = "…"
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text, cut to at most `limit` bytes of UTF-8."""
+    start = text[: limit + 1].encode(errors="replace")
+    if len(start) <= limit and len(text) <= limit:
+        return text
+    return start[: limit - len(_CUT.encode())].decode(errors="ignore") + _CUT
+
 
 class SpecdecError(Exception):
     """Base of all errors; `reason` is the stable, machine-readable name of the error."""
@@ -27,8 +41,8 @@ class SpecdecError(Exception):
     reason: ClassVar[str] = "INTERNAL"
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = shortened(message, MESSAGE_BYTES)
+        super().__init__(self.message)
 
 
 class ConfigError(SpecdecError):
@@ -50,7 +64,7 @@ class RequestError(SpecdecError):
 
     def __init__(self, message: str, param: str = "") -> None:
         super().__init__(message)
-        self.param = param
+        self.param = shortened(param, PARAM_BYTES)
 
 
 class FieldRequired(RequestError):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_replies import diverged, expired, fenced, not_found, open_refusal
 from gateway.store.values import (
     LapsedTurn,
@@ -44,8 +43,9 @@ class ByteTokenizer:
     """Every byte is a token; 256 is the end."""
 
     fingerprint = TOKENIZER_HASH
+    longest_token = 1
 
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
@@ -54,8 +54,8 @@ class ByteTokenizer:
             case ChatPrompt(messages):
                 return tuple("".join(f"{m.role}: {m.content}\n" for m in messages).encode())
 
-    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
-        return await self.encode(prompt)
+    def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        return self.encode(prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
@@ -299,9 +299,6 @@ class MemorySessionStore:
     async def ping(self) -> None:
         if self.down:
             raise SessionStoreDown("the session store does not answer")
-
-    async def server_facts(self) -> ServerFacts:
-        return ServerFacts("memory", "1.0.0", "noeviction", True)
 
     async def close(self) -> None:
         return

@@ -15,7 +15,6 @@ from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import Certificates
 from specdec.wire.generation import VerifierInfo
-from verifier_service.batching.batch_plan import Budget
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
@@ -101,8 +100,7 @@ async def _running(
     source = source_of(settings.discovery, settings.drafters)
     watch_age(source, metrics.registry)
     costs = MeasuredCosts(settings.gamma_max, pool.step_seconds)
-    budget = Budget(settings.chunk_tokens, settings.draft_tokens)
-    scheduler = Scheduler(engine, thread, budget, settings.max_waiting, costs.passes, metrics)
+    scheduler = Scheduler(engine, thread, settings, costs.passes, metrics)
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
     discovery = DrafterDiscovery(pool, identity, settings.drafting.probe, metrics)
     info = _info(settings, engine)

@@ -1,5 +1,7 @@
 """The metrics of a verifier."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from specdec.wire.generation import Fallback, Round
@@ -16,80 +18,56 @@ class VerifierMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.rounds = Counter("specdec_spec_rounds", "Rounds that had a draft.", registry=registry)
-        self.plain_rounds = Counter("specdec_spec_plain_rounds", "Rounds without a draft.", registry=registry)
-        self.drafted = Counter("specdec_spec_draft_tokens", "Tokens drafted.", registry=registry)
-        self.accepted = Counter("specdec_spec_accepted_tokens", "Drafts accepted and kept.", registry=registry)
-        self.accepted_at = Counter(
-            "specdec_spec_accepted_tokens_per_pos",
-            "Drafts accepted, by place in the draft.",
-            ["position"],
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.rounds = counter("specdec_spec_rounds", "Rounds that had a draft.")
+        self.plain_rounds = counter("specdec_spec_plain_rounds", "Rounds without a draft.")
+        self.drafted = counter("specdec_spec_draft_tokens", "Tokens drafted.")
+        self.accepted = counter("specdec_spec_accepted_tokens", "Drafts accepted and kept.")
+        self.accepted_at = counter(
+            "specdec_spec_accepted_tokens_per_pos", "Drafts accepted, by place in the draft.", ["position"]
         )
-        self.tokens = Counter("specdec_spec_tokens_by_origin", "Tokens committed.", ["origin"], registry=registry)
-        self.fallbacks = Counter(
-            "specdec_spec_fallback", "Rounds that wanted a draft and had none.", ["reason"], registry=registry
+        self.tokens = counter("specdec_spec_tokens_by_origin", "Tokens committed.", ["origin"])
+        self.fallbacks = counter("specdec_spec_fallback", "Rounds that wanted a draft and had none.", ["reason"])
+        self.asked_rounds = counter("specdec_spec_asked_rounds", "Rounds that waited for a draft.")
+        self.asked_tokens = counter("specdec_spec_asked_tokens", "Drafts these rounds asked for.")
+        self.starved_rounds = counter(
+            "specdec_spec_starved_rounds", "Rounds that went on with fewer drafts than they asked for."
         )
-        self.asked_rounds = Counter("specdec_spec_asked_rounds", "Rounds that waited for a draft.", registry=registry)
-        self.asked_tokens = Counter("specdec_spec_asked_tokens", "Drafts these rounds asked for.", registry=registry)
-        self.starved_rounds = Counter(
-            "specdec_spec_starved_rounds",
-            "Rounds that went on with fewer drafts than they asked for.",
-            registry=registry,
-        )
-        self.phases = Histogram(
-            "specdec_spec_phase_seconds", "Time of a round by phase.", ["phase"], registry=registry, buckets=_SECONDS
-        )
-        self.gamma = Histogram("specdec_spec_gamma", "Draft length of a round.", registry=registry, buckets=_COUNTS)
-        self.batch_rows = Histogram("specdec_batch_rows", "Sessions in a pass.", registry=registry, buckets=_COUNTS)
-        self.pass_seconds = Histogram(
+        self.phases = histogram("specdec_spec_phase_seconds", "Time of a round by phase.", ["phase"], buckets=_SECONDS)
+        self.gamma = histogram("specdec_spec_gamma", "Draft length of a round.", buckets=_COUNTS)
+        self.batch_rows = histogram("specdec_batch_rows", "Sessions in a pass.", buckets=_COUNTS)
+        self.pass_seconds = histogram(
             "specdec_verify_pass_seconds",
             "One target pass for the whole batch; its sum over time is how busy the model is.",
-            registry=registry,
             buckets=_SECONDS,
         )
-        self.admission_seconds = Histogram(
-            "specdec_admission_seconds",
-            "From a generation's arrival until its prompt has KV.",
-            registry=registry,
-            buckets=_SECONDS,
+        self.admission_seconds = histogram(
+            "specdec_admission_seconds", "From a generation's arrival until its prompt has KV.", buckets=_SECONDS
         )
-        self.running = Gauge("specdec_requests_running", "Generations that hold KV.", registry=registry)
-        self.waiting = Gauge("specdec_requests_waiting", "Generations that wait for KV.", registry=registry)
-        self.preemptions = Counter(
-            "specdec_preemptions", "Times a generation gave up its KV to one before it.", registry=registry
-        )
-        self.prefix_queried = Counter(
-            "specdec_prefix_cache_queries", "Tokens of sequences that came in.", registry=registry
-        )
-        self.prefix_found = Counter("specdec_prefix_cache_hits", "Of these, tokens that had KV.", registry=registry)
-        self.kv_usage = Gauge(
-            "specdec_kv_cache_usage_ratio", "KV of running generations / KV there is.", registry=registry
-        )
-        self.kv_bytes = Gauge(
+        self.running = gauge("specdec_requests_running", "Generations that hold KV.")
+        self.waiting = gauge("specdec_requests_waiting", "Generations that wait for KV.")
+        self.preemptions = counter("specdec_preemptions", "Times a generation gave up its KV to one before it.")
+        self.prefix_queried = counter("specdec_prefix_cache_queries", "Tokens of sequences that came in.")
+        self.prefix_found = counter("specdec_prefix_cache_hits", "Of these, tokens that had KV.")
+        self.kv_usage = gauge("specdec_kv_cache_usage_ratio", "KV of running generations / KV there is.")
+        self.kv_bytes = gauge(
             "specdec_kv_cache_bytes",
             "KV of running generations (live), of ended ones that may serve others (cached), and all there may be.",
             ["state"],
-            registry=registry,
         )
-        self.drafter_up = Gauge(
-            "specdec_drafter_up", "1 at the state a drafter is in.", ["address", "state"], registry=registry
+        self.drafter_up = gauge("specdec_drafter_up", "1 at the state a drafter is in.", ["address", "state"])
+        self.drafter_rtt = gauge(
+            "specdec_drafter_rtt_seconds", "Last round trip to a drafter, without its work.", ["address"]
         )
-        self.drafter_rtt = Gauge(
-            "specdec_drafter_rtt_seconds",
-            "Last round trip to a drafter, without its work.",
-            ["address"],
-            registry=registry,
+        self.malformed = counter("specdec_drafter_malformed", "Drafts that made no sense.", ["address"])
+        self.alpha = gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.")
+        self.plain_seconds = gauge(
+            "specdec_verify_plain_seconds", "A pass without drafts over as many sessions as usual."
         )
-        self.malformed = Counter(
-            "specdec_drafter_malformed", "Drafts that made no sense.", ["address"], registry=registry
-        )
-        self.alpha = Gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.", registry=registry)
-        self.plain_seconds = Gauge(
-            "specdec_verify_plain_seconds", "A pass without drafts over as many sessions as usual.", registry=registry
-        )
-        self.c = Gauge("specdec_spec_cost_c", "One draft token, in target steps.", registry=registry)
-        self.beta = Gauge("specdec_spec_cost_beta", "One more verified token, in target steps.", registry=registry)
+        self.c = gauge("specdec_spec_cost_c", "One draft token, in target steps.")
+        self.beta = gauge("specdec_spec_cost_beta", "One more verified token, in target steps.")
         for reason in Fallback:
             if reason:
                 self.fallbacks.labels(reason.value)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
-from benchmarks.sections import concurrency, engine, memory, passes, prompt, stack, theory
+from benchmarks.sections import concurrency, engine, memory, passes, prompt, rules, stack, theory
 from benchmarks.sections.lab import Lab
 
 SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
@@ -13,5 +13,6 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "concurrency": concurrency.measure,
     "memory": memory.measure,
     "passes": passes.measure,
+    "rules": rules.measure,
     "theory": theory.measure,
 }

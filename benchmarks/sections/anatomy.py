@@ -21,7 +21,6 @@ _TURNS = 15
 
 def measure(lab: Lab, engine: NativeEngine) -> tuple[Figure, Table]:
     """The ceiling of many sessions at once against `generate()` in sequence, and where a pass goes."""
-    weights = _products(lab)
     weights, rows = _products(lab), list[list[str]]()
     for sessions, tokens in _CASES:
         whole = _pass(engine, sessions, tokens)

@@ -33,15 +33,12 @@ class SequenceLengths:
         return True
 
     def release(self, session: str) -> None:
-        """Forget the sequence."""
         del self._lengths[session]
 
     def length(self, session: str) -> int:
-        """Tokens of the sequence that count as computed."""
         return self._lengths[session]
 
     def truncate(self, session: str, length: int) -> None:
-        """Count only the first `length` tokens."""
         self._lengths[session] = length
 
     def extend(self, session: str, count: int) -> None:

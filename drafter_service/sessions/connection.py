@@ -1,8 +1,8 @@
 """One verifier's stream of frames while it lasts, between protobuf and the worker."""
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.send_queue import SendQueue
@@ -109,12 +109,17 @@ class Connection:
 
 def messages_from_pb(request: pb.DraftRequest) -> Iterator[Message]:
     """The messages of a frame: opens, then commits, then closes; one that cannot be read becomes a MalformedMessage."""
-    wires: Iterable[pb.Open | pb.Commit | pb.Close] = itertools.chain(request.opens, request.commits, request.closes)
-    for wire in wires:
-        try:
-            yield _message_from_pb(wire)
-        except RequestError as error:
-            yield MalformedMessage(wire.session_id, wire.epoch, error.message)
+    kinds: tuple[tuple[Callable[[Any], Message], Iterable[Any]], ...] = (
+        (open_from_pb, request.opens),
+        (commit_from_pb, request.commits),
+        (close_from_pb, request.closes),
+    )
+    for read, wires in kinds:
+        for wire in wires:
+            try:
+                yield read(wire)
+            except RequestError as error:
+                yield MalformedMessage(wire.session_id, wire.epoch, error.message)
 
 
 def replies_to_pb(replies: Iterable[Reply]) -> pb.DraftResponse:
@@ -129,13 +134,3 @@ def replies_to_pb(replies: Iterable[Reply]) -> pb.DraftResponse:
             case _:
                 response.nacks.append(nack_to_pb(reply))
     return response
-
-
-def _message_from_pb(wire: pb.Open | pb.Commit | pb.Close) -> Message:
-    match wire:
-        case pb.Open():
-            return open_from_pb(wire)
-        case pb.Commit():
-            return commit_from_pb(wire)
-        case _:
-            return close_from_pb(wire)

@@ -9,7 +9,7 @@ import structlog
 from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
-from drafter_service.sessions.drafter import Drafter, DraftFailure, NoGuess, ScheduledSession, StepResult
+from drafter_service.sessions.drafter import DraftedToken, Drafter, DraftFailure, ScheduledSession, StepResult
 from drafter_service.sessions.session_table import Message, Reply, SessionTable, Stream
 from drafter_service.sessions.step_plan import plan_step
 from specdec.errors import RequestError
@@ -94,19 +94,25 @@ class DraftRunner:
 
     def _apply(self, stream: Stream, result: StepResult) -> None:
         session = result.session
-        if isinstance(result, DraftFailure):
-            reason = NackReason.MALFORMED if isinstance(result.error, RequestError) else NackReason.INTERNAL
-            self._table.remove(stream, session)
-            self._nack(stream, session, reason, str(result.error))
+        if isinstance(result, DraftFailure) and not session.drafted:
+            self._refuse(stream, result)
             return
-        if isinstance(result, NoGuess):
-            session.stop_drafting()
-        else:
+        if isinstance(result, DraftedToken):
             session.extend(result.token, result.probs)
             self._metrics.tokens.inc()
+        else:
+            # A failure may be due to the last draft. The chain is sent all the same: a Nack would drop drafts because
+            # of which tokens were drawn, and so bias the output.
+            session.stop_drafting()
         # A verifier waits for a whole draft: its parts, one by one, would only keep both sides' event loops busy.
         if session.is_due(self._settings.ahead):
             self._reply(stream, session)
+
+    def _refuse(self, stream: Stream, failure: DraftFailure) -> None:
+        """Remove a session for which nothing can be drafted, and say so."""
+        reason = NackReason.MALFORMED if isinstance(failure.error, RequestError) else NackReason.INTERNAL
+        self._table.remove(stream, failure.session)
+        self._nack(stream, failure.session, reason, str(failure.error))
 
     def _reply(self, stream: Stream, session: DraftSession) -> None:
         drafts = session.take_unsent()

@@ -1,7 +1,5 @@
 """One session's tokens: the committed ones first, then the chain of drafts that continues them."""
 
-from collections.abc import Sequence
-
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash, common_length
@@ -92,16 +90,12 @@ class DraftSession:
         return self.drafted == self._gamma or not self.wants_draft(ahead)
 
     def stop_drafting(self) -> None:
-        """Draft nothing more until the next commit, because the drafter has no guess for what follows."""
+        """Draft nothing more until the next commit, because the drafter has no token for what follows."""
         self._stopped = True
 
     def tokens_from(self, position: int) -> list[int]:
         """The tokens from `position` on."""
         return self._tokens[position:]
-
-    def common_length(self, tokens: Sequence[int]) -> int:
-        """Length of the common prefix with `tokens`."""
-        return common_length(self._tokens, tokens)
 
     def extend(self, token: int, probs: SparseProbs | None = None) -> None:
         """Add a draft token; `probs` is the distribution it was drawn from, None in a mode that sends none."""

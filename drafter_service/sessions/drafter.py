@@ -46,7 +46,10 @@ class DraftedToken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftFailure:
-    """A session for which nothing can be drafted; the other sessions of the step are not affected."""
+    """A session whose next token could not be drafted; the other sessions of the step are not affected.
+
+    Drafts that were drawn before are sent all the same, because the failure may be due to one of them.
+    """
 
     session: DraftSession
     error: Exception

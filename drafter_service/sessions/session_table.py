@@ -7,19 +7,18 @@ from typing import Protocol
 
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
+from specdec.rules.prefix import common_length
 from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
+from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open, SessionMessage
 
 _IDLE_SECONDS = 2.0
 """A session without messages for so long may be evicted for one that is opened."""
 
 
 @dataclass(frozen=True, slots=True)
-class MalformedMessage:
+class MalformedMessage(SessionMessage):
     """A message that could not be read; its session is refused."""
 
-    session_id: str
-    epoch: int
     detail: str
     """What is wrong with the message."""
 
@@ -145,7 +144,7 @@ class SessionTable:
         """Let in a session that is opened again; what was computed of the tokens that are the same is kept."""
         if earlier.admitted and session.limit <= earlier.limit:
             session.admitted = True
-            self._truncate(session, earlier.common_length(session.tokens_from(0)))
+            self._truncate(session, common_length(earlier.tokens_from(0), session.tokens_from(0)))
             return
         self.remove(stream, earlier)
         self._admit(session)

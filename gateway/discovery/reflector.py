@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -20,6 +19,10 @@ Call = Callable[..., Awaitable[Any]]
 """A method `list_…_without_preload_content` of the client, with namespace and selector bound."""
 
 _OK = 200
+_FIRST_RETRY = 0.2
+"""Seconds before the first retry; every further pause is twice as long."""
+_LAST_RETRY = 10.0
+"""The longest pause before a retry, in seconds."""
 
 _log = structlog.get_logger()
 
@@ -28,26 +31,18 @@ class OutOfStep(Exception):
     """The objects may not be up to date any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchTimes:
-    """Timeouts of a watch, in seconds."""
-
-    watch: float = 60.0
-    """How long the server keeps one watch open."""
-    slack: float = 5.0
-    """How much longer the client waits for its end; also how long a LIST may take."""
-    first_retry: float = 0.2
-    """The pause before the first retry; every further one is twice as long."""
-    last_retry: float = 10.0
-    """The longest pause before a retry."""
-
-
 class Reflector:
     """The objects of one LIST call."""
 
-    def __init__(self, call: Call, times: WatchTimes) -> None:
-        self._call = call
-        self._times = times
+    def __init__(self, watch: float, slack: float) -> None:
+        """Make a reflector without objects.
+
+        Args:
+            watch: seconds for which the server keeps one watch open.
+            slack: seconds for which the client waits longer for its end; also seconds that a LIST may take.
+        """
+        self._watch = watch
+        self._slack = slack
         self._objects: dict[str, Object] = {}
         self._version = ""
         self._heard = time.monotonic()
@@ -57,42 +52,45 @@ class Reflector:
         """Seconds since the API server last sent something."""
         return time.monotonic() - self._heard
 
-    async def states(self) -> AsyncGenerator[list[Object]]:
-        """All objects, after every LIST and every change; without an end, also while the API server does not answer."""
-        retry = self._times.first_retry
+    async def states(self, call: Call) -> AsyncGenerator[list[Object]]:
+        """All objects of `call`, after every LIST and every change, without an end.
+
+        The objects stay as they are while the API server does not answer.
+        """
+        retry = _FIRST_RETRY
         while True:
             try:
-                await self._list()
-                retry = self._times.first_retry
+                await self._list(call)
+                retry = _FIRST_RETRY
                 yield list(self._objects.values())
                 while True:  # a watch that ends without an error goes on where it was
-                    async with aclosing(self._events()) as events:
+                    async with aclosing(self._events(call)) as events:
                         async for event in events:
                             if self._apply(event):
                                 yield list(self._objects.values())
                     self._heard = time.monotonic()
-                    await _pause(self._times.first_retry)
+                    await _pause(_FIRST_RETRY)
             except Exception as error:  # noqa: BLE001 - every error is answered with another LIST
                 _log.warning("watch_restarts", error=f"{type(error).__name__}: {error}", objects=len(self._objects))
             await _pause(retry)
-            retry = min(retry * 2, self._times.last_retry)
+            retry = min(retry * 2, _LAST_RETRY)
 
-    async def _list(self) -> None:
-        async with self._asked() as response, asyncio.timeout(self._times.slack):
+    async def _list(self, call: Call) -> None:
+        async with self._response(call()) as response, asyncio.timeout(self._slack):
             answer = json.loads(await response.read())
         self._objects = {_name(each): each for each in answer["items"]}
         self._version = answer["metadata"]["resourceVersion"]
         self._heard = time.monotonic()
 
-    async def _events(self) -> AsyncGenerator[Object]:
-        times = self._times
-        give_up = asyncio.get_running_loop().time() + times.watch + times.slack
-        async with self._asked(
+    async def _events(self, call: Call) -> AsyncGenerator[Object]:
+        give_up = asyncio.get_running_loop().time() + self._watch + self._slack
+        answer = call(
             watch=True,
             allow_watch_bookmarks=True,
             resource_version=self._version,
-            timeout_seconds=round(times.watch),
-        ) as response:
+            timeout_seconds=round(self._watch),
+        )
+        async with self._response(answer) as response:
             while line := await _line(response, give_up):
                 yield json.loads(line)
 
@@ -112,9 +110,9 @@ class Reflector:
         return True
 
     @asynccontextmanager
-    async def _asked(self, **arguments: Any) -> AsyncIterator[Any]:
-        async with asyncio.timeout(self._times.slack):
-            response = await self._call(**arguments)
+    async def _response(self, answer: Awaitable[Any]) -> AsyncIterator[Any]:
+        async with asyncio.timeout(self._slack):
+            response = await answer
         try:
             if response.status != _OK:
                 raise OutOfStep(f"the API server answers {response.status}")

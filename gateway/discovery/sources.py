@@ -1,13 +1,15 @@
-"""The settings of discovery, and the source that they name."""
+"""The settings of discovery, and the source that they name: a list, DNS, or EndpointSlices of the Kubernetes API."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gateway.discovery.cluster import ClusterSettings
-from gateway.discovery.kubernetes import KubernetesSource
-from specdec.serving.discovery import DnsSource, Source, StaticSource
+from gateway.discovery.cluster import ClusterSettings, connect
+from gateway.discovery.reflector import Reflector
+from gateway.discovery.slices import endpoints_of
+from specdec.serving.discovery import DnsSource, Endpoints, Source, StaticSource
 from specdec.serving.settings import Section, check_address
 
 
@@ -35,6 +37,42 @@ class GatewayDiscoverySettings(Section):
         return self
 
 
+class KubernetesSource:
+    """The pods behind Services of one namespace."""
+
+    def __init__(self, settings: GatewayDiscoverySettings, cluster: ClusterSettings) -> None:
+        """Make a source, which connects when it is first read."""
+        self._settings = settings
+        self._cluster = cluster
+        self._reflector = Reflector(settings.watch, slack=cluster.timeout)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the API server last sent something."""
+        return self._reflector.age
+
+    async def snapshots(self) -> AsyncGenerator[Endpoints]:
+        """All endpoints, at once and after every change.
+
+        Raises:
+            ConfigError: there are no credentials for the cluster.
+        """
+        known: Endpoints | None = None
+        async with connect(self._cluster) as api:
+            from kubernetes.aio import client
+
+            call = partial(
+                client.DiscoveryV1Api(api).list_namespaced_endpoint_slice_without_preload_content,
+                self._cluster.chosen_namespace,
+                label_selector=f"kubernetes.io/service-name in ({','.join(self._settings.names)})",
+            )
+            async for slices in self._reflector.states(call):
+                found = endpoints_of(slices, self._settings.port)
+                if found != known:
+                    known = found
+                    yield found
+
+
 def source_of(settings: GatewayDiscoverySettings, listed: Iterable[str], cluster: ClusterSettings) -> Source:
     """The source that the settings name; `listed` is the static list of addresses."""
     match settings.kind:
@@ -43,4 +81,4 @@ def source_of(settings: GatewayDiscoverySettings, listed: Iterable[str], cluster
         case "dns":
             return DnsSource(settings.names, settings.every)
         case "kubernetes":
-            return KubernetesSource(cluster, settings.names, settings.port, settings.watch)
+            return KubernetesSource(settings, cluster)

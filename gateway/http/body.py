@@ -3,17 +3,24 @@
 import difflib
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
+from gateway.request import MAX_IDS
 from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
 
 _MISTAKES = ("int_type", "greater_than_equal")
 """Errors of default-only fields that are plain mistakes, and no request for what the field does."""
+MAX_FIELDS = MAX_IDS
+"""Most fields of one JSON object: each may be wrong, and every mistake takes memory."""
+_LONGEST_GUESS = 64
+"""Characters of the longest unknown field for which a known one is looked for."""
+_LONE = re.compile("[\ud800-\udfff]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -54,7 +61,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     if not raw:
         raise FieldRequired("the body is empty; it must be a JSON object")
     try:
-        value = json.loads(raw.decode("utf-8"))
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise FieldInvalid(f"the body is not valid UTF-8: byte {error.start} is 0x{raw[error.start]:02x}") from error
     except json.JSONDecodeError as error:
@@ -62,11 +69,26 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise FieldInvalid(f"the body is not valid JSON: {error.msg} at {where}") from error
     except (ValueError, RecursionError) as error:
         raise FieldInvalid("the body is not valid JSON: a number is too long or values are nested too deep") from error
+    if isinstance(value, Oversized):
+        raise FieldInvalid(f"the body has more than {MAX_FIELDS} fields")
     if not isinstance(value, dict):
         raise FieldInvalid("the body must be a JSON object")
-    if _SURROGATE.search(raw):
-        _refuse_surrogates(value, "")
+    path = _lone_surrogate(value) if _SURROGATE.search(raw) else None
+    if path is not None:
+        path = path.removeprefix(".")
+        raise FieldInvalid(f"{path}: half of a surrogate pair is not text", path)
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """Stands in place of a JSON object with more than MAX_FIELDS fields, which no field accepts."""
+
+    fields: int
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Oversized:
+    return dict(pairs) if len(pairs) <= MAX_FIELDS else Oversized(len(pairs))
 
 
 class Body(BaseModel):
@@ -94,9 +116,12 @@ class Body(BaseModel):
             case "missing":
                 return FieldRequired(f"{param} is required", param)
             case "extra_forbidden":
-                close = difflib.get_close_matches(name, cls.model_fields, n=1) if len(detail["loc"]) == 1 else []
+                guess = len(detail["loc"]) == 1 and len(name) <= _LONGEST_GUESS
+                close = difflib.get_close_matches(name, cls.model_fields, n=1) if guess else []
                 hint = f"; did you mean {close[0]}?" if close else ""
                 return UnsupportedParameter(f"unknown parameter {param}{hint}", param)
+        if isinstance(detail["input"], Oversized):
+            return FieldInvalid(f"{param} has more than {MAX_FIELDS} fields", param)
         message = detail["msg"]
         return FieldInvalid(f"{param}: {message[:1].lower()}{message[1:]}", param)
 
@@ -119,16 +144,16 @@ def _path(location: Sequence[int | str], body: Any) -> str:
     return path
 
 
-def _refuse_surrogates(value: Any, path: str) -> None:
-    """Raise FieldInvalid where a string, at any depth, has half of a surrogate pair."""
+def _lone_surrogate(value: Any) -> str | None:
+    """The path of a string, at any depth, that has half of a surrogate pair; None without any."""
+    items: Iterable[tuple[str, Any]] = ()
     match value:
         case str():
-            if not value.isprintable() and any("\ud800" <= char <= "\udfff" for char in value):
-                raise FieldInvalid(f"{path}: half of a surrogate pair is not text", path)
+            return "" if _LONE.search(value) else None
         case list():
-            for index, item in enumerate(value):
-                _refuse_surrogates(item, f"{path}[{index}]")
+            items = ((f"[{index}]", item) for index, item in enumerate(value) if isinstance(item, str | list | dict))
         case dict():
-            for key, item in value.items():
-                _refuse_surrogates(key, path)
-                _refuse_surrogates(item, f"{path}.{key}" if path else key)
+            if any(_LONE.search(key) for key in value):
+                return ""
+            items = ((f".{key}", item) for key, item in value.items())
+    return next((place + found for place, item in items if (found := _lone_surrogate(item)) is not None), None)

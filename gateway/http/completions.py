@@ -10,6 +10,7 @@ from gateway.http.fields import (
     Choices,
     ContentField,
     GammaField,
+    Ids,
     JustOne,
     JustZero,
     Lenience,
@@ -53,6 +54,9 @@ class MessageBody(Body):
     annotations: Nothing | None = None
 
 
+Messages = Annotated[list[MessageBody], Field(fail_fast=True)]
+
+
 class StreamOptions(Body):
     """How a stream is written."""
 
@@ -81,7 +85,7 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
     max_tokens: AtLeastOne | None = None
     n: Choices | None = None
     stop: StopField = ()
-    stop_token_ids: list[Natural] | None = None
+    stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -158,7 +162,7 @@ class _ChatDefaultOnlyFields(Body):
     functions: Nothing | None = None
     function_call: Literal["none", "auto"] | None = None
     response_format: dict[Literal["type"], Literal["text"]] | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
     prediction: None = None
     reasoning_effort: None = None
@@ -174,7 +178,7 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
 
-    messages: list[MessageBody] = Field(json_schema_extra={"minItems": 1})
+    messages: Messages = Field(json_schema_extra={"minItems": 1})
     max_completion_tokens: AtLeastOne | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
-from gateway.request import MAX_CHOICES, MAX_STOPS, Prompt, TextPrompt, TokenPrompt
+from gateway.request import MAX_CHOICES, MAX_IDS, MAX_STOPS, Prompt, TextPrompt, TokenPrompt, unique_stops
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.params import MAX_LOGPROBS
 
@@ -31,13 +31,17 @@ def _parse_ids(value: list[Any], param: str) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _unique(ids: list[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(ids))
+
+
 def _parse_stop(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
+        return unique_stops(value)
     raise FieldInvalid("stop must be a string or a list of strings", "stop")
 
 
@@ -94,6 +98,9 @@ Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum"
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 AtLeastOne = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})]
 Natural = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
+Naturals = Annotated[list[Natural], Field(fail_fast=True)]
+"""A list of any length, whose first mistake is its only one: a list of a million may hold a million."""
+Ids = Annotated[Naturals, Field(max_length=MAX_IDS), AfterValidator(_unique)]
 Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant"]})]
 StopField = Annotated[
     tuple[str, ...],

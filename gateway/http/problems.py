@@ -1,12 +1,11 @@
 """Errors in OpenAI's format, and the outermost layer of every HTTP request: its id, its log line, its metrics."""
 
-import re
 import time
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
@@ -15,12 +14,12 @@ from gateway.http.replies import ErrorBody, ErrorDetail
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
 from specdec.errors import InternalError, RequestError, RouteNotFound, SpecdecError
+from specdec.serving.interceptors import GOOD_REQUEST_ID
 from specdec.serving.status import status_of
 
 CLIENT_GONE = 499
 """Status of a request whose client disconnected; it is sent to nobody, and only counted and logged."""
 
-_GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _log = structlog.get_logger()
 
 
@@ -80,6 +79,8 @@ class Edge:
         with bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                _log.info("client_gone")
             except Exception as error:  # noqa: BLE001 - a bug is answered like every other error
                 _log.error("request_failed", exc_info=error)
                 if not status:
@@ -97,4 +98,4 @@ class Edge:
 
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
-    return given if _GOOD_ID.fullmatch(given) else new_id()
+    return given if GOOD_REQUEST_ID.fullmatch(given) else new_id()

@@ -22,7 +22,7 @@ from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.http.tokenize import DetokenizeBody, TokenizeBody
 from gateway.http.writers import writer_for
-from gateway.request import check_ids, check_model
+from gateway.request import ANONYMOUS, check_model
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from specdec.errors import SpecdecError
@@ -108,16 +108,16 @@ class _Api:
         """Show the tokens of a text or a conversation."""
         body = await self._body(request, TokenizeBody)
         check_model(body.model or "", self._services.settings.model.served_name)
-        tokens = await self._services.tokenizer.encode(body.input())
         context = self._services.pool.info.context_length
+        tokens = await self._services.prompts.encode(body.input(), ANONYMOUS, context)
         return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context))
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
         body = await self._body(request, DetokenizeBody)
         check_model(body.model or "", self._services.settings.model.served_name)
-        check_ids(body.tokens, "tokens", self._services.pool.info.vocab_size)
-        return json_response(Text(prompt=self._services.tokenizer.decode(body.tokens)))
+        text = await self._services.prompts.decode(body.tokens, "tokens", self._services.pool.info)
+        return json_response(Text(prompt=text))
 
     async def models(self) -> ModelList:
         """The models; there is one."""

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from gateway.http.body import Body
-from gateway.http.fields import Natural
-from gateway.request import random_seed
+from gateway.http.fields import Ids, Natural
+from gateway.request import MAX_IDS, random_seed
 from specdec.errors import FieldInvalid
 from specdec.rules.params import SamplingParams
 
@@ -41,9 +41,9 @@ class SamplingBody(Body):
     presence_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
     frequency_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
     repetition_penalty: Annotated[float, _number(exclusiveMinimum=0, maximum=2)] | None = None
-    logit_bias: Annotated[dict[str, float], AfterValidator(_parse_bias)] | None = None
-    allowed_token_ids: Annotated[list[Natural], Field(min_length=1), AfterValidator(tuple)] | None = None
-    banned_token_ids: Annotated[list[Natural], AfterValidator(tuple)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_IDS), AfterValidator(_parse_bias)] | None = None
+    allowed_token_ids: Annotated[Ids, Field(min_length=1)] | None = None
+    banned_token_ids: Ids | None = None
     min_tokens: Natural | None = None
 
     def sampling(self) -> SamplingParams:

@@ -1,8 +1,8 @@
 """The bodies of the endpoints that turn text into tokens and back."""
 
 from gateway.http.body import Body
-from gateway.http.completions import MessageBody, chat_prompt
-from gateway.http.fields import Natural
+from gateway.http.completions import Messages, chat_prompt
+from gateway.http.fields import Naturals
 from gateway.request import Prompt, TextPrompt, check_prompt
 from specdec.errors import FieldRequired
 
@@ -12,7 +12,7 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[MessageBody] | None = None
+    messages: Messages | None = None
 
     def input(self) -> Prompt:
         """What is to be tokenized; raises RequestError."""
@@ -27,4 +27,4 @@ class DetokenizeBody(Body):
     """POST /v1/detokenize."""
 
     model: str | None = None
-    tokens: list[Natural]
+    tokens: Naturals

@@ -1,16 +1,15 @@
-"""Restores stored KV blocks into a verifier before the call that needs them."""
+"""Restores stored KV blocks into a verifier before the call that needs them, where that is measured to save time."""
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from gateway.config import KvSettings
-from gateway.kv.gate import Bandwidth, worth_restoring
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
-from gateway.verifiers.verifier import BlockVerifier
+from gateway.verifiers.client import VerifierClient
 from specdec.errors import SessionStoreDown, SpecdecError
 from specdec.wire.generation import GenerationCall
 from specdec.wire.kv import KvSpan
@@ -23,6 +22,10 @@ _BATCH = 8
 """Blocks fetched from the store at a time."""
 _FLAWS = ("short", "corrupt", "foreign")
 """Reasons of a verifier that mean a value is spoiled: it is deleted, and may be stored again."""
+_NEWEST_WEIGHT = 0.3
+"""Weight of the newest measurement in the mean, in (0, 1]."""
+_STALE_AFTER = 60.0
+"""Seconds after which measurements are forgotten, so that a path that was too slow is tried again."""
 
 _log = structlog.get_logger()
 
@@ -40,7 +43,7 @@ class KvReader:
         self._paused_until = 0.0
 
     async def restore(
-        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], prefill_rate: float
+        self, verifier: VerifierClient, call: GenerationCall, blocks: Sequence[Block], prefill_rate: float
     ) -> int:
         """Restore what the store has of a call's blocks into its verifier, where that saves time.
 
@@ -80,7 +83,7 @@ class KvReader:
         return max(self._settings.patience + tokens * _PATIENCE_PER_TOKEN, computing / 2)
 
     async def _move(
-        self, verifier: BlockVerifier, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
+        self, verifier: VerifierClient, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
     ) -> tuple[int, str]:
         """Move the blocks that the verifier lacks from the store to it.
 
@@ -127,3 +130,39 @@ class KvReader:
         self._metrics.tokens.inc(max(tokens, 0))
         if self._rate:
             self._metrics.saved.inc(max(tokens / self._rate - seconds, 0.0))
+
+
+def worth_restoring(tokens: int, size: int, bandwidth: float | None, prefill_rate: float) -> bool:
+    """Whether fetching blocks is faster than computing them; what is unknown is tried.
+
+    Args:
+        tokens: how many tokens would be restored.
+        size: of their blocks, in bytes.
+        bandwidth: bytes a second from the store into a verifier; None while unknown.
+        prefill_rate: tokens a second that the verifier computes; 0 while unknown.
+    """
+    if not tokens:
+        return False
+    if bandwidth is None or not prefill_rate:
+        return True
+    return size / bandwidth < tokens / prefill_rate
+
+
+class Bandwidth:
+    """Bytes a second as an exponentially weighted mean, which is forgotten when it is old."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._mean: float | None = None
+        self._seen = clock()
+
+    @property
+    def value(self) -> float | None:
+        """Bytes a second; None before the first measurement, and long after the last."""
+        return self._mean if self._clock() - self._seen < _STALE_AFTER else None
+
+    def observe(self, size: int, seconds: float) -> None:
+        """Add the measurement of `size` bytes that took `seconds`, which is more than 0."""
+        rate, before = size / seconds, self.value
+        self._mean = rate if before is None else before + _NEWEST_WEIGHT * (rate - before)
+        self._seen = self._clock()

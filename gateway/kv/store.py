@@ -1,8 +1,11 @@
 """KV blocks in a Redis of their own: opaque values under block hashes, any of which may be evicted at any time.
 
     kv:1:{fingerprint}:{domain}:{block hash}   one block, until `ttl` seconds after its last use
-    kv:1:used:{tenant}                         the tenant's ledger, which gateway.kv.lua describes
+    kv:1:used:{tenant}                         the tenant's ledger: a sorted set of one entry "bytes key" for each block
     kv:1:full:{tenant}                         exists for a while after a block of the tenant found no room
+
+The score of an entry is the time after which the block has certainly expired. The ledger is touched after every block
+of it, so that a server that evicts the least recently used keys evicts it last.
 
 The blocks of a tenant, in all its domains together, never take more than its budget. If the server evicts the ledger
 before older blocks, which sampled LRU can do, those blocks are not counted until they are used again or expire.
@@ -16,13 +19,53 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.kv import lua
 from gateway.kv.cipher import BlockCipher
+from gateway.store.lua import NOW
 from specdec.errors import SessionStoreDown
 from specdec.rules import blocks
 
 _FULL_MS = 60_000
 """Milliseconds in which no block is stored for a tenant that had no room."""
+_LATER = "local function later(ms) return string.format('%.0f', now + ms + 1000) end\n"
+
+_PUT = (
+    NOW
+    + _LATER
+    + r"""
+-- KEYS: block, ledger, mark of a full ledger. ARGV: value, ttl ms, budget in bytes, ms that the mark lasts
+-- 1 when the block is kept | 0 when it would take what there is over the budget
+local entry, sum = #ARGV[1] .. ' ' .. KEYS[1], #ARGV[1]
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+for _, other in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+  local size, key = other:match('(%d+) (.*)')
+  if redis.call('EXISTS', key) == 0 then redis.call('ZREM', KEYS[2], other)  -- evicted
+  elseif other ~= entry then sum = sum + size end
+end
+if sum > tonumber(ARGV[3]) then
+  redis.call('SET', KEYS[3], '', 'PX', ARGV[4])
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('ZADD', KEYS[2], later(ARGV[2]), entry)
+redis.call('PEXPIRE', KEYS[2], ARGV[2] + 1000)
+return 1
+"""
+)
+
+_TOUCH = (
+    NOW
+    + _LATER
+    + r"""
+-- KEYS: ledger, then blocks of one sequence, the last first: of a prefix that is cut short, the beginning is of use.
+-- ARGV: ttl ms, then the bytes of each block
+for i = 2, #KEYS do
+  if redis.call('PEXPIRE', KEYS[i], ARGV[1]) == 1 then
+    redis.call('ZADD', KEYS[1], later(ARGV[1]), ARGV[i] .. ' ' .. KEYS[i])
+  end
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[1] + 1000)
+"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +118,8 @@ class BlockStore:
         self._cipher = cipher
         self._ttl_ms = round(ttl * 1000)
         self._budget = budget_bytes
-        self._put = client.register_script(lua.PUT)
-        self._touch = client.register_script(lua.TOUCH)
+        self._put = client.register_script(_PUT)
+        self._touch = client.register_script(_TOUCH)
 
     async def sizes(self, keys: Sequence[str]) -> list[int]:
         """The size of each block in bytes; 0 for a block that is not stored."""

@@ -1,7 +1,8 @@
-"""The KV tier: joins the parts that keep KV blocks outside the verifiers."""
+"""The KV tier: verifiers that are given the stored blocks a call needs, and whose new blocks are stored."""
 
-from collections.abc import Callable
-from typing import Self
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from prometheus_client import CollectorRegistry
 
@@ -9,44 +10,59 @@ from gateway.config import KvSettings
 from gateway.kv.cipher import BlockCipher
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import KvReader
-from gateway.kv.store import BlockStore
-from gateway.kv.verifier import KvVerifier
-from gateway.kv.writer import KvWriter
-from gateway.store import redis_client
-from gateway.verifiers.verifier import BlockVerifier
+from gateway.kv.store import BlockStore, SequenceBlocks
+from gateway.kv.writer import KvWriter, Offer
+from gateway.store.redis_client import connect
+from gateway.verifiers.client import VerifierClient
+from specdec.serving.tls import Certificates
+from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 
 class KvTier:
     """The store of KV blocks, with what reads and writes it; a process has one at most."""
 
-    def __init__(self, store: BlockStore, settings: KvSettings, metrics: KvMetrics) -> None:
-        self._store = store
-        self._block_tokens = settings.block_tokens
-        self._reader = KvReader(store, settings, metrics)
-        self._writer = KvWriter(store, metrics, settings.queue)
-
-    @classmethod
-    def of(cls, settings: KvSettings, registry: CollectorRegistry) -> Self | None:
-        """The tier of the settings, or None when they name no store; raises ConfigError when its URL is malformed."""
-        if not settings.redis_url:
-            return None
-        store = BlockStore(
-            redis_client.connect(settings.redis_url), settings.ttl, settings.budget_bytes, _cipher(settings)
-        )
-        return cls(store, settings, KvMetrics(registry))
-
-    def dialling(self, dial: Callable[[str], BlockVerifier]) -> Callable[[str], KvVerifier]:
-        """A dial function like `dial`, whose verifiers use the tier."""
-        return lambda address: KvVerifier(dial(address), self._reader, self._writer, self._block_tokens)
-
-    async def run(self) -> None:
-        """Store the blocks that are offered; runs until it is cancelled."""
-        await self._writer.run()
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._store.close()
+    def __init__(self, settings: KvSettings, registry: CollectorRegistry) -> None:
+        """The tier of the settings, which name a store; raises ConfigError when its URL is malformed."""
+        metrics = KvMetrics(registry)
+        self.block_tokens = settings.block_tokens
+        cipher = BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None
+        self.store = BlockStore(connect(settings.redis_url), settings.ttl, settings.budget_bytes, cipher)
+        self.reader = KvReader(self.store, settings, metrics)
+        self.writer = KvWriter(self.store, metrics, settings.queue)
 
 
-def _cipher(settings: KvSettings) -> BlockCipher | None:
-    return BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None
+class KvVerifierClient(VerifierClient):
+    """A verifier replica whose calls and rounds pass through the KV tier."""
+
+    def __init__(self, address: str, certificates: Certificates | None, tier: KvTier) -> None:
+        super().__init__(address, certificates)
+        self._tier = tier
+        self._info: VerifierInfo | None = None
+
+    async def info(self, timeout: float) -> VerifierInfo:
+        """The facts about its model, which are also kept for `generate`."""
+        self._info = await super().info(timeout)
+        return self._info
+
+    async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
+        """The rounds of one generation, whose stored blocks are restored first and whose new blocks are offered.
+
+        A round is committed by the time the next one is asked for: its blocks are offered then, and not before.
+        """
+        started = time.monotonic()
+        info = self._info or await self.info(timeout)
+        sequence = SequenceBlocks(info.system_fingerprint, call.cache_salt, self._tier.block_tokens)
+        # The verifier computes the last token in any case, because its logits begin the output.
+        blocks = sequence.grow(call.tokens[:-1])
+        if blocks:
+            known = await self._tier.reader.restore(self, call, blocks, info.prefill_rate)
+            blocks = blocks[known:]
+        tokens = list(call.tokens)
+        async with aclosing(super().generate(call, timeout - (time.monotonic() - started))) as rounds:
+            async for verified in rounds:
+                blocks += sequence.grow(tokens[:-1])
+                for block in blocks:
+                    self._tier.writer.offer(Offer(self, block, tuple(tokens[: block.stop]), call.cache_salt))
+                blocks = []
+                yield verified
+                tokens += verified.tokens

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
-from gateway.verifiers.verifier import BlockVerifier
+from gateway.verifiers.client import VerifierClient
 from specdec.errors import SpecdecError
 
 _SHARE = 0.25
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 class Offer:
     """A block that a verifier has and the store may not have."""
 
-    source: BlockVerifier
+    source: VerifierClient
     block: Block
     tokens: Sequence[int]
     """The sequence up to the block's end; all of its tokens are committed."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 
@@ -10,16 +11,13 @@ from prometheus_client import CollectorRegistry
 
 from gateway.discovery.cluster import connect
 from gateway.ratio_controller.config import MetricsSettings, RatioSettings
-from gateway.ratio_controller.controller import Controller
+from gateway.ratio_controller.controller import Controller, ControllerMetrics
 from gateway.ratio_controller.lease import Leadership
-from gateway.ratio_controller.metrics import ControllerMetrics
 from gateway.ratio_controller.scale import DeploymentScale
-from gateway.request import new_id
 from specdec.serving.discovery import resolve
 from specdec.serving.metrics import serve_metrics
+from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
-from specdec.serving.prometheus import Prometheus
-from specdec.serving.scraper import Scraper
 
 _log = structlog.get_logger()
 
@@ -33,7 +31,7 @@ async def serve(settings: RatioSettings, stop: asyncio.Event) -> None:
     metrics = ControllerMetrics(CollectorRegistry())
     namespace = settings.cluster.chosen_namespace
     async with connect(settings.cluster) as api:
-        identity = f"{socket.gethostname()}/{new_id()}"
+        identity = f"{socket.gethostname()}/{uuid.uuid4().hex}"
         leadership = Leadership(api, (namespace, settings.lease.name), identity, settings.lease.duration)
         drafters = DeploymentScale(api, namespace, settings.deployment)
         controller = Controller(settings, (leadership, drafters, snapshot_reader(settings.metrics)), metrics)

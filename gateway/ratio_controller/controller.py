@@ -3,35 +3,47 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from gateway.ratio_controller.config import RatioSettings
-from gateway.ratio_controller.lease import Term
-from gateway.ratio_controller.metrics import ControllerMetrics
-from gateway.ratio_controller.policy import Stabiliser, recommend
-from gateway.ratio_controller.scale import Scale
+from gateway.ratio_controller.lease import Leadership
+from gateway.ratio_controller.policy import Recommendation, Stabiliser, recommend
+from gateway.ratio_controller.scale import DeploymentScale, Scale
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 _log = structlog.get_logger()
 
 
-class LeaderElection(Protocol):
-    """Decides which replica of the controller acts."""
+class ControllerMetrics:
+    """Every instrument of the controller, on one registry."""
 
-    async def hold(self) -> Term | None:
-        """Take or renew the leadership; None when another replica leads."""
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.leader = Gauge("specdec_ratio_leader", "1 in the replica that acts.", registry=registry)
+        self.term = Gauge("specdec_ratio_term", "Number of the term it leads in.", registry=registry)
+        self.ratio = Gauge("specdec_ratio_drafters_per_verifier", "N_d / N_v by the formula.", registry=registry)
+        self.speedup = Gauge("specdec_ratio_speedup", "What drafts bring a session, by the formula.", registry=registry)
+        self.current = Gauge("specdec_ratio_current_drafters", "Drafters that there should be now.", registry=registry)
+        self.wanted = Gauge("specdec_ratio_wanted_drafters", "Drafters wanted, before it lasts.", registry=registry)
+        self.wishes = Counter("specdec_ratio_wishes", "Looks, by what decided.", ["reason"], registry=registry)
+        self.changes = Counter("specdec_ratio_changes", "Changes of the scale.", ["direction"], registry=registry)
+        self.failures = Counter("specdec_ratio_failures", "Looks that came to nothing.", ["what"], registry=registry)
+        self.last_success = Gauge(
+            "specdec_ratio_last_look_timestamp_seconds", "When a look last came to something.", registry=registry
+        )
 
-
-class Scalable(Protocol):
-    """What has a number of replicas that can be changed."""
-
-    async def read(self) -> Scale:
-        """The present scale."""
-
-    async def write(self, replicas: int, version: str) -> bool:
-        """Set the replicas; False, and no change, when the scale was changed after `version`."""
+    def record(self, recommendation: Recommendation, current: int) -> None:
+        """Export one recommendation beside the present number of drafters."""
+        self.wishes.labels(recommendation.reason).inc()
+        self.wanted.set(recommendation.drafters)
+        self.current.set(current)
+        if recommendation.ratio is not None:
+            self.ratio.set(recommendation.ratio)
+        if recommendation.speedup is not None:
+            self.speedup.set(recommendation.speedup)
+        self.last_success.set_to_current_time()
 
 
 class Controller:
@@ -40,7 +52,7 @@ class Controller:
     def __init__(
         self,
         settings: RatioSettings,
-        parts: tuple[LeaderElection, Scalable, Callable[[], Awaitable[MetricsSnapshot]]],
+        parts: tuple[Leadership, DeploymentScale, Callable[[], Awaitable[MetricsSnapshot]]],
         metrics: ControllerMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

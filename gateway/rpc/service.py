@@ -9,17 +9,19 @@ import grpc.aio
 
 from gateway.priority import PriorityClass
 from gateway.request import (
+    ANONYMOUS,
     ChatPrompt,
     GenerationRequest,
     Message,
     Prompt,
     TextPrompt,
     TokenPrompt,
-    check_ids,
     check_model,
     check_prompt,
     new_id,
     random_seed,
+    unique_ids,
+    unique_stops,
 )
 from gateway.rpc import replies, sessions
 from gateway.turns.events import collect
@@ -94,14 +96,15 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
             raise FieldRequired("one of text and chat is required", "input")
         prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
-        tokens = await self._services.tokenizer.encode(prompt)
-        return pb.TokenizeResponse(token_ids=tokens, context_length=self._services.pool.info.context_length)
+        length = self._services.pool.info.context_length
+        tokens = await self._services.prompts.encode(prompt, ANONYMOUS, length)
+        return pb.TokenizeResponse(token_ids=tokens, context_length=length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
         """Answer with the text of token ids."""
         check_model(request.model, self._services.settings.model.served_name)
-        check_ids(request.token_ids, "token_ids", self._services.pool.info.vocab_size)
-        return pb.DetokenizeResponse(text=self._services.tokenizer.decode(request.token_ids))
+        text = await self._services.prompts.decode(request.token_ids, "token_ids", self._services.pool.info)
+        return pb.DetokenizeResponse(text=text)
 
 
 class ModelServicer(pb_grpc.ModelServiceServicer):
@@ -139,8 +142,8 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         sampling=_sampling(message.sampling, ends.min_tokens),
         model=message.model,
         max_tokens=ends.max_tokens if ends.HasField("max_tokens") else None,
-        stop=tuple(ends.stop),
-        stop_token_ids=tuple(ends.stop_token_ids),
+        stop=unique_stops(ends.stop),
+        stop_token_ids=unique_ids(ends.stop_token_ids, "stop_token_ids"),
         ignore_eos=ends.ignore_eos,
         mode=mode,
         seeded=message.sampling.HasField("seed"),
@@ -183,13 +186,14 @@ def _chat(message: pb.ChatPrompt) -> ChatPrompt:
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
     """Every option that is set, under its own name; SamplingParams has the defaults of the others."""
-    given = {field.name: _plain(value) for field, value in options.ListFields()}
+    given = {field.name: _plain(field.name, value) for field, value in options.ListFields()}
     given.setdefault("seed", random_seed())
     return SamplingParams(**given, min_tokens=min_tokens)
 
 
-def _plain(value: Any) -> Any:
-    """A protobuf map as a dict, a repeated field as a tuple, and any other value without change."""
+def _plain(name: str, value: Any) -> Any:
+    """A protobuf map as a dict, a repeated field as a tuple of distinct ids, and any other value without change."""
     if isinstance(value, Mapping):
+        unique_ids(value.keys(), name)
         return dict(value)
-    return tuple(value) if isinstance(value, Sequence) else value
+    return unique_ids(value, name) if isinstance(value, Sequence) else value

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from redis.asyncio import Redis
@@ -24,36 +24,8 @@ return choice
 """
 
 
-class Pins(Protocol):
-    """Remembers the verifier that served each session last."""
-
-    async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
-        """The candidate that served the session last, or else `choice`, which is remembered.
-
-        Args:
-            session: the session's id.
-            epoch: the epoch of the session's owner; an epoch older than the stored one changes nothing.
-            choice: the key of the verifier to serve it when there is no stored candidate.
-            candidates: the keys of all verifiers that may serve it.
-        """
-
-    async def close(self) -> None:
-        """Close the connection."""
-
-
-class NoPins:
-    """Always takes the given choice."""
-
-    async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
-        """The given choice."""
-        return choice
-
-    async def close(self) -> None:
-        """Do nothing: there is no connection."""
-
-
-class RedisPins:
-    """Pins in the slot of their session; while Redis does not answer, the given choice is taken."""
+class Pins:
+    """Remembers the verifier that served each session last, in the slot of the session."""
 
     def __init__(self, client: Redis, ttl: float) -> None:
         """Args: ttl: seconds for which a pin is kept after its last use."""
@@ -62,7 +34,14 @@ class RedisPins:
         self._script: Callable[..., Awaitable[Any]] = client.register_script(_SETTLE)
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
-        """Settle the choice with one script; the given choice when Redis does not answer in time."""
+        """The candidate that served the session last, or else `choice`, which is remembered.
+
+        Args:
+            session: the session's id.
+            epoch: the epoch of the session's owner; an epoch older than the stored one changes nothing.
+            choice: the key of the verifier to serve it when there is no stored candidate, or Redis does not answer.
+            candidates: the keys of all verifiers that may serve it.
+        """
         key = f"sd:1:{{{session}}}:v"
         try:
             async with asyncio.timeout(_PATIENCE):

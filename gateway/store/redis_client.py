@@ -1,14 +1,16 @@
 """Opens connections to Redis with timeouts and retries, and reads what kind of server is there."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import RedisError
 
-from gateway.store import redis_sentinel
 from specdec.errors import ConfigError, SessionStoreDown
 
 SOCKET_TIMEOUT = 1.0
@@ -19,6 +21,13 @@ POOL_TIMEOUT = 1.0
 HEALTH_CHECK_INTERVAL = 15.0
 """Seconds after which an idle connection is pinged before it is used again."""
 RETRIES = 5
+FACTS_TIMEOUT = 5.0
+"""Seconds for reading the facts about a server."""
+_SENTINEL_SCHEMES = {"redis+sentinel": False, "rediss+sentinel": True}
+"""The schemes of URLs that name Sentinels, and whether each stands for TLS."""
+_SENTINEL_PORT = 26379
+_SENTINEL_MAX_CONNECTIONS = 1024
+"""The pool of a master refuses a connection over its limit instead of waiting for one, so its limit is higher."""
 SCHEMES = "redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
 
 
@@ -69,8 +78,8 @@ def connect(url: str, blocking: float = 0.0) -> Redis:
         "client_name": "specdec-gateway",
     }
     try:
-        if redis_sentinel.is_sentinel(url):
-            return redis_sentinel.master(url, retry=_retry(), **options)
+        if urlsplit(url).scheme in _SENTINEL_SCHEMES:
+            return _master(url, options)
         return Redis.from_pool(_pool(url, options))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the Redis URL must begin with {SCHEMES} and be well formed") from error
@@ -88,16 +97,73 @@ def _retry() -> Retry:
     return Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.02), RETRIES)
 
 
-async def server_facts(client: Redis) -> ServerFacts:
-    """Read the server's INFO and its appendfsync setting.
+class _SentinelPool(SentinelConnectionPool):
+    """A pool that closes the connections to its Sentinels, too."""
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.sentinel_manager.aclose()
+
+
+def _master(url: str, options: dict[str, Any]) -> Redis:
+    """A client for the master that Sentinels name; never for a replica, which may lack committed rounds.
+
+    The URL is `redis+sentinel://[user:password@]host[:port],.../service[/db]`. The query may contain
+    `sentinel_username`, `sentinel_password` and the `ssl_...` options of redis-py.
 
     Raises:
+        ValueError: the URL does not have this form.
+    """
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service or not hosts:
+        raise ValueError("a Sentinel URL names hosts and a service")
+    query = dict(parse_qsl(parts.query))
+    if not all(name.startswith(("sentinel_", "ssl_")) for name in query):
+        raise ValueError("an option is not known")
+    options = options | _tls(parts.scheme, query)
+    own = {name: query.get(f"sentinel_{name}") for name in ("username", "password")}  # Sentinels have other users
+    make: Any = Sentinel  # without types in redis-py
+    sentinel = make([_address(host) for host in hosts.split(",")], sentinel_kwargs=options | own)
+    user, _, password = credentials.partition(":")
+    login = {"username": unquote(user) or None, "password": unquote(password) or None}
+    pool: Any = _SentinelPool
+    place = {"max_connections": _SENTINEL_MAX_CONNECTIONS, "db": int(db or 0), "retry": _retry()}
+    return Redis.from_pool(pool(service, sentinel, **place, **login, **options))
+
+
+def _tls(scheme: str, query: dict[str, str]) -> dict[str, Any]:
+    given: dict[str, Any] = {name: value for name, value in query.items() if name.startswith("ssl_")}
+    if "ssl_check_hostname" in given:
+        given["ssl_check_hostname"] = given["ssl_check_hostname"].lower() in ("1", "true", "yes")
+    return given | {"ssl": True} if _SENTINEL_SCHEMES[scheme] else {}
+
+
+def _address(host: str) -> tuple[str, int]:
+    name, _, port = host.rpartition(":") if ":" in host.rpartition("]")[2] else (host, "", "")
+    return name.strip("[]"), int(port or _SENTINEL_PORT)
+
+
+async def server_facts(url: str) -> ServerFacts:
+    """Read INFO and the appendfsync setting of the server at a Redis URL.
+
+    Raises:
+        ConfigError: it is no Redis URL.
         SessionStoreDown: the server does not answer.
     """
+    client = connect(url)
     try:
-        info = await client.info()
-    except (RedisError, OSError) as error:
+        async with asyncio.timeout(FACTS_TIMEOUT):
+            return await _server_facts(client)
+    except (RedisError, OSError) as error:  # a timeout is an OSError
         raise SessionStoreDown(f"the server does not answer: {error}") from error
+    finally:
+        await client.aclose()
+
+
+async def _server_facts(client: Redis) -> ServerFacts:
+    info = await client.info()
     return ServerFacts(
         name=str(info.get("server_name", "redis")),
         version=str(info.get("valkey_version") or info["redis_version"]),

@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from gateway.store import lua
 from specdec.errors import SessionStoreDown
@@ -39,21 +39,12 @@ class Scripts:
         """
         if not self._replicas:
             return await self.run(source, session_id, *arguments)
-        try:
-            return await guarded(self._and_wait(source, session_id, arguments))
-        except _Forgotten:
-            await guarded(self._client.script_load(source))
-            return await guarded(self._and_wait(source, session_id, arguments))
-
-    async def _and_wait(self, source: str, session_id: str, arguments: tuple[str | bytes | float, ...]) -> Reply:
         keys = _keys(session_id)
         async with self._client.pipeline(transaction=False) as pipe:
-            pipe.evalsha(self._script(source).sha, len(keys), *keys, *arguments)
+            # A pipeline cannot load a script that the server has lost, so the source goes with it.
+            pipe.eval(source, len(keys), *keys, *arguments)
             pipe.execute_command("WAIT", self._replicas, round(ACK_TIMEOUT * 1000))
-            try:
-                reply, acknowledged = await pipe.execute()
-            except NoScriptError as error:
-                raise _Forgotten("the server lost its scripts") from error
+            reply, acknowledged = await guarded(pipe.execute())
         if acknowledged < self._replicas:
             raise SessionStoreDown(f"{acknowledged} of {self._replicas} replicas have acknowledged the write")
         found: Reply = reply
@@ -67,10 +58,6 @@ class Scripts:
 
 def _keys(session_id: str) -> tuple[str, ...]:
     return *lua.keys(session_id), lua.LEASES
-
-
-class _Forgotten(SessionStoreDown):
-    """The server has restarted and lost the scripts it had loaded."""
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:

@@ -1,6 +1,7 @@
 """The session store on Redis or Valkey: runs the Lua scripts and turns their replies into values or errors."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -8,8 +9,7 @@ from typing import Any, Self
 from redis.asyncio import Redis
 
 from gateway.store import lua, lua_sessions, lua_turns, redis_replies
-from gateway.store.redis_client import ServerFacts, connect, server_facts
-from gateway.store.redis_index import TenantIndex
+from gateway.store.redis_client import connect
 from gateway.store.redis_memory import MemoryGuard
 from gateway.store.redis_scripts import Scripts, guarded
 from gateway.store.redis_streams import BLOCK, StreamWaiter
@@ -45,7 +45,6 @@ class RedisSessionStore:
         self._lease_ms = round(self._policy.lease * 1000)
         self._writes: set[asyncio.Task[bool]] = set()
         self._scripts = Scripts(client, self._policy.replicas)
-        self._index = TenantIndex(client, 2 * self._policy.ttl)
         self._lapsed = client.register_script(lua_sessions.LAPSED)
         self._memory = MemoryGuard(client)
         self._streams = StreamWaiter(reader)
@@ -67,18 +66,29 @@ class RedisSessionStore:
         word, *_ = await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments)
         if word != b"OK":
             raise redis_replies.missing(word)
-        await self._index.add(tenant, session_id)
+        key = lua.tenant_key(tenant)
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.zadd(key, {session_id: time.time()}, nx=True)
+            pipe.expire(key, round(2 * self._policy.ttl))  # longer than any session of the list lives
+            await guarded(pipe.execute())
 
     async def delete(self, session_id: str, tenant: str) -> None:
         """Delete the session's keys and its entry in the tenant's list."""
         word, *_ = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
-        await self._index.remove(tenant, session_id)
+        await guarded(self._client.zrem(lua.tenant_key(tenant), session_id))
         if word != b"OK":
             raise redis_replies.missing(word)
 
     async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
-        """One page of the tenant's list."""
-        return await self._index.page(tenant, limit, after)
+        """Read the tenant's list, in which there may be sessions that have expired since."""
+        key, start = lua.tenant_key(tenant), 0
+        if after:
+            rank: Any = await guarded(self._client.zrevrank(key, after))
+            if rank is None:
+                return []
+            start = rank + 1
+        names: Any = await guarded(self._client.zrevrange(key, start, start + limit - 1))
+        return [name.decode() for name in names]
 
     async def get(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
         """Read the session's hash."""
@@ -185,10 +195,6 @@ class RedisSessionStore:
     async def ping(self) -> None:
         """Send PING."""
         await guarded(self._client.ping())
-
-    async def server_facts(self) -> ServerFacts:
-        """Read the server's INFO."""
-        return await server_facts(self._client)
 
     async def close(self) -> None:
         """Wait for the commits that have begun, then close both clients."""

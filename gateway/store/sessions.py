@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.store.redis_client import ServerFacts
 from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
 
 
@@ -133,9 +132,6 @@ class SessionStore(Protocol):
 
     async def ping(self) -> None:
         """Return when the store answers."""
-
-    async def server_facts(self) -> ServerFacts:
-        """What is known of the server behind the store."""
 
     async def close(self) -> None:
         """Finish the writes that have begun, then close the connections."""

@@ -25,6 +25,17 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
     return (_raw(written) if REPLACEMENT in text else b"") or text.encode()
 
 
+def longest_token(tokenizer: Any) -> int:
+    """Bytes of the longest token of a Hugging Face tokenizer's vocabulary."""
+    spelled = sorted(((len(written.encode()), token) for written, token in tokenizer.get_vocab().items()), reverse=True)
+    longest = 1
+    for bound, token in spelled:  # no way of spelling is shorter than the bytes it stands for
+        if bound <= longest:
+            break
+        longest = max(longest, len(token_bytes(tokenizer, token)))
+    return longest
+
+
 def _raw(written: str) -> bytes:
     """The bytes of a token that is spelled byte by byte; empty for any other."""
     if match := _BYTE.fullmatch(written):

@@ -1,30 +1,27 @@
 """The model's tokenizer: prompts to token ids, token ids to text."""
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
-from gateway.text.token_bytes import token_bytes
+from gateway.text.token_bytes import longest_token, token_bytes
 from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
 
-_THREADS = 2
 _MARK = "\u241fanswer\u241f"
 """Marks the end of an assistant's message in the text that a chat template makes."""
 
 
 class ModelTokenizer:
-    """A Hugging Face tokenizer; it encodes on threads, because a long prompt takes longer than a round."""
+    """A Hugging Face tokenizer; a long prompt takes seconds, so that `PromptEncoder` calls it on threads."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
         self.fingerprint = fingerprint(tokenizer.get_vocab())
         """Hash of the vocabulary; every verifier must have the same."""
+        self.longest_token = longest_token(tokenizer)
+        """Bytes of the longest token."""
 
     @classmethod
     def load(cls, path: Path) -> "ModelTokenizer":
@@ -42,7 +39,7 @@ class ModelTokenizer:
         except Exception as error:  # a broken folder can fail in any way
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The token ids of a prompt; those of a TokenPrompt are returned without change.
 
         Raises:
@@ -53,11 +50,11 @@ class ModelTokenizer:
             case TokenPrompt(tokens):
                 return tokens
             case TextPrompt(text):
-                return await self._on_thread(partial(self._encode, text, True))
+                return self._encode(text, True)
             case ChatPrompt(messages):
-                return await self._on_thread(partial(self._encode_chat, messages))
+                return self._encode(self._render(messages), False)
 
-    async def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+    def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
         """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
 
         Raises:
@@ -66,10 +63,10 @@ class ModelTokenizer:
         """
         match prompt:
             case TextPrompt(text) if history:
-                return await self._on_thread(partial(self._encode, text, False))
+                return self._encode(text, False)
             case ChatPrompt(messages) if history:
-                return await self._on_thread(partial(self._encode_turn, messages, history[-1]))
-        return await self.encode(prompt)
+                return self._encode_turn(messages, history[-1])
+        return self.encode(prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -80,14 +77,8 @@ class ModelTokenizer:
         """The bytes of one token on its own; for a special token, those of its name."""
         return token_bytes(self._tokenizer, token)
 
-    async def _on_thread(self, work: "partial[tuple[int, ...]]") -> tuple[int, ...]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
-
-    def _encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self._encode(self._render(messages), False)
 
     def _encode_turn(self, messages: Sequence[Message], last: int) -> tuple[int, ...]:
         """What the chat template puts behind an assistant's message, without its first token where that is `last`."""

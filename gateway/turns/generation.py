@@ -143,8 +143,8 @@ class Generator:
         """Begin the request's turn in the session store, unless the same request began it before."""
         services = self._services
         history, fingerprint, expect_turn = await self._history(request)
-        added = await services.tokenizer.encode_after(request.prompt, history)
         _, info = await services.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
+        added = await services.prompts.encode(request.prompt, request.tenant, info.context_length, history)
         header = Header(
             call=make_call(request, (*history, *added), info, services.settings.mode),
             stop=request.stop,

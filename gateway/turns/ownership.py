@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from gateway.metrics import GatewayMetrics
 from gateway.store.retry import retry
 from gateway.store.sessions import SessionStore
 from gateway.store.values import Lease, RoundCommit
 from gateway.tasks import cancel_and_wait
+from gateway.turns.services import Services
+from gateway.turns.turn import Turn
 from specdec.errors import Fenced, SessionStoreDown, SpecdecError
 
 RELEASE_TIMEOUT = 1.0
@@ -18,12 +19,10 @@ RELEASE_TIMEOUT = 1.0
 class OwnedSession:
     """The session of an opened turn, which only its owner may write to."""
 
-    def __init__(self, sessions: SessionStore, session_id: str, owner: str, metrics: GatewayMetrics, turn: int) -> None:
-        self._sessions = sessions
-        self._owner = owner
-        self._metrics = metrics
+    def __init__(self, services: Services, turn: Turn) -> None:
+        self._services = services
+        self._sessions = services.sessions
         self._turn = turn
-        self.id = session_id
         self.epoch = 0
         """Fencing number of the ownership; 0 before it was acquired."""
         self.done = False
@@ -31,41 +30,28 @@ class OwnedSession:
         self.cancelled = asyncio.Event()
         """Set when the caller has cancelled the turn."""
 
-    async def acquire(self, patience: float) -> Lease:
-        """Become the owner, or the owner again under a new epoch; writes under the old epoch are refused from now on.
-
-        Args:
-            patience: seconds to wait for a session store that does not answer.
-
-        Raises:
-            SessionHeld: another gateway owns the turn.
-            TurnOver: the turn has ended.
-            SessionStoreDown: the store does not answer.
-        """
-        with self._metrics.store_seconds.labels("acquire").time():
-            lease = await retry(lambda: self._sessions.acquire(self.id, self._owner, turn=self._turn), patience)
+    async def acquire(self) -> Lease:
+        """Become the owner, or the owner again under a new epoch; raises what `SessionStore.acquire` raises."""
+        services, turn = self._services, self._turn
+        with services.metrics.store_seconds.labels("acquire").time():
+            lease = await retry(
+                lambda: self._sessions.acquire(turn.session_id, services.owner, turn.number),
+                services.settings.store_patience,
+            )
         self.epoch = lease.epoch
         return lease
 
     async def commit(self, commit: RoundCommit) -> bool:
-        """Write one round.
-
-        Returns:
-            Whether the caller has cancelled the turn.
-
-        Raises:
-            Fenced: another gateway owns the turn now.
-            SessionStoreDown: the store does not answer.
-        """
-        with self._metrics.store_seconds.labels("commit").time():
+        """Write one round; returns and raises what `SessionStore.commit` does."""
+        with self._services.metrics.store_seconds.labels("commit").time():
             cancelled = await self._sessions.commit(commit)
         self.done = bool(commit.finish)
         return cancelled
 
     @asynccontextmanager
-    async def kept(self, lease: float) -> AsyncIterator[None]:
-        """Renew the lease, of `lease` seconds, inside the context; then release the session unless its turn ended."""
-        renewal = asyncio.create_task(self._renew(lease / 3))
+    async def kept(self) -> AsyncIterator[None]:
+        """Renew the lease inside the context; then release the session unless its turn ended."""
+        renewal = asyncio.create_task(self._renew(self._services.settings.lease / 3))
         watch = asyncio.create_task(self._watch_for_cancel())
         try:
             yield
@@ -73,11 +59,11 @@ class OwnedSession:
             await cancel_and_wait(renewal)
             await cancel_and_wait(watch)
             if self.epoch and not self.done:
-                await release(self._sessions, self.id, self.epoch)
+                await release(self._sessions, self._turn.session_id, self.epoch)
 
     async def _watch_for_cancel(self) -> None:
         """Hear of a cancellation at once; one that is missed here is found by the next renewal or commit."""
-        await self._sessions.wait_cancelled(self.id, self._turn)
+        await self._sessions.wait_cancelled(self._turn.session_id, self._turn.number)
         self.cancelled.set()
 
     async def _renew(self, every: float) -> None:
@@ -86,7 +72,7 @@ class OwnedSession:
             if not self.epoch:
                 continue
             try:
-                if await self._sessions.renew(self.id, self.epoch):
+                if await self._sessions.renew(self._turn.session_id, self.epoch):
                     self.cancelled.set()
             except SessionStoreDown:
                 continue

@@ -6,6 +6,7 @@ from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
 from gateway.store.sessions import SessionStore
+from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.broadcast import Broadcasts
 from gateway.verifiers.balancer import VerifierPool
@@ -16,6 +17,7 @@ class Services:
     """What a generation works with."""
 
     tokenizer: ModelTokenizer
+    prompts: PromptEncoder
     pool: VerifierPool
     sessions: SessionStore
     drain: Drain

@@ -15,16 +15,23 @@ class Summary:
 
     speculation: Speculation
     """What the request asked for; gamma is None when the verifier chose it."""
-    num_spec_steps: int
-    """Rounds with a draft."""
     num_plain_steps: int
     """Rounds without a draft."""
     num_draft_tokens: int
-    num_accepted_draft_tokens: int
     acceptance_histogram: tuple[int, ...]
     """Entry j counts the rounds with a draft of which exactly j tokens were accepted, j in [0, longest draft]."""
     fallbacks: Mapping[str, int]
     """How many rounds wanted a draft and had none, by reason."""
+
+    @property
+    def num_spec_steps(self) -> int:
+        """Rounds with a draft."""
+        return sum(self.acceptance_histogram)
+
+    @property
+    def num_accepted_draft_tokens(self) -> int:
+        """Drafted tokens that are part of the output."""
+        return sum(accepted * rounds for accepted, rounds in enumerate(self.acceptance_histogram))
 
     @property
     def num_spec_tokens(self) -> int:
@@ -50,10 +57,8 @@ def total(summaries: Sequence[Summary]) -> Summary:
         fallbacks.update(each.fallbacks)
     return Summary(
         speculation=summaries[0].speculation,
-        num_spec_steps=sum(each.num_spec_steps for each in summaries),
         num_plain_steps=sum(each.num_plain_steps for each in summaries),
         num_draft_tokens=sum(each.num_draft_tokens for each in summaries),
-        num_accepted_draft_tokens=sum(each.num_accepted_draft_tokens for each in summaries),
         acceptance_histogram=tuple(histogram),
         fallbacks=MappingProxyType(dict(fallbacks)),
     )
@@ -91,10 +96,8 @@ class Statistics:
         """The sums so far."""
         return Summary(
             speculation=self._speculation,
-            num_spec_steps=self._accepted.total(),
             num_plain_steps=self._plain,
             num_draft_tokens=self._drafted,
-            num_accepted_draft_tokens=sum(count * rounds for count, rounds in self._accepted.items()),
             acceptance_histogram=tuple(self._accepted[count] for count in range(self._longest + 1)),
             fallbacks=MappingProxyType(dict(self._fallbacks)),
         )

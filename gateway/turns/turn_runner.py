@@ -3,14 +3,16 @@
 Whatever is lost on the way, nothing that was shown is taken back or shown twice.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TypeVar
 
 from gateway.store.values import RoundCommit
+from gateway.tasks import cancel_and_wait
 from gateway.turns.events import OutputRound
-from gateway.turns.interruption import until_set
 from gateway.turns.ownership import OwnedSession
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
@@ -19,6 +21,8 @@ from gateway.verifiers.failover import Failover
 from specdec.errors import Fenced
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round
+
+_Item = TypeVar("_Item")
 
 
 class TurnRunner:
@@ -29,9 +33,8 @@ class TurnRunner:
         self._services = services
         self._transcript = transcript
         self._deadline = deadline
-        self._session = OwnedSession(
-            services.sessions, transcript.turn.session_id, services.owner, services.metrics, transcript.turn.number
-        )
+        self._session_id = transcript.turn.session_id
+        self._session = OwnedSession(services, transcript.turn)
         self._unused_epoch = 0
         """An epoch that was acquired and that no call has used yet; 0 when there is none."""
         self._last_commit = time.monotonic()
@@ -47,11 +50,11 @@ class TurnRunner:
         """
         services, header = self._services, self._transcript.header
         failover = Failover(services.pool, services.settings.failover, services.metrics)
-        async with self._session.kept(services.settings.lease):
+        async with self._session.kept():
             # The turn is acquired before a verifier is chosen: a gateway that must wait for another owner needs none.
             self._unused_epoch = await self._acquire()
             first, _ = await services.pool.wait_for_verifier(
-                self._session.id, header.system_fingerprint, services.settings.failover.arrival
+                self._session_id, header.system_fingerprint, services.settings.failover.arrival
             )
             rounds = failover.rounds(first, header.system_fingerprint, self._next_call, self._deadline)
             async with aclosing(rounds), aclosing(until_set(rounds, self._session.cancelled)) as until_cancelled:
@@ -65,7 +68,7 @@ class TurnRunner:
 
     async def _acquire(self) -> int:
         """Own the turn under a new epoch, which is returned."""
-        lease = await self._session.acquire(self._services.settings.store_patience)
+        lease = await self._session.acquire()
         if lease.n != len(self._transcript.tokens):
             raise Fenced("another owner has written to the log")
         return lease.epoch
@@ -74,7 +77,7 @@ class TurnRunner:
         """The call for the rest of the turn, under an epoch that no other call has."""
         epoch, self._unused_epoch = self._unused_epoch or await self._acquire(), 0
         call = self._transcript.header.call
-        return replace(call, session_id=self._session.id, epoch=epoch, tokens=tuple(self._transcript.tokens))
+        return replace(call, session_id=self._session_id, epoch=epoch, tokens=tuple(self._transcript.tokens))
 
     async def _commit(self, verified: Round) -> list[OutputRound]:
         """Commit a round; where the caller has cancelled the turn, commit its end, too."""
@@ -95,7 +98,7 @@ class TurnRunner:
     async def _store(self, kept: Round) -> bool:
         """Write one round; returns whether the caller has cancelled the turn."""
         commit = RoundCommit(
-            session_id=self._session.id,
+            session_id=self._session_id,
             epoch=self._session.epoch,
             base=kept.base_len,
             tokens=kept.tokens,
@@ -110,3 +113,25 @@ class TurnRunner:
         (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - self._last_commit)
         self._last_commit = now
         metrics.tokens.labels("output").inc(len(kept.tokens))
+
+
+async def until_set(items: AsyncGenerator[_Item], event: asyncio.Event) -> AsyncGenerator[_Item]:
+    """The items up to the moment `event` is set; the item that is waited for then is cancelled, and `items` ends."""
+    stop = asyncio.create_task(event.wait())
+    try:
+        while True:
+            following = asyncio.ensure_future(anext(items))
+            try:
+                await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not following.done():
+                    await cancel_and_wait(following)
+            if following.cancelled():
+                return
+            try:
+                item = following.result()
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        await cancel_and_wait(stop)

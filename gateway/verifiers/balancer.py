@@ -9,9 +9,9 @@ from contextlib import aclosing, contextmanager, suppress
 import structlog
 
 from gateway.metrics import GatewayMetrics
-from gateway.store.pins import NoPins, Pins
+from gateway.store.pins import Pins
+from gateway.verifiers.client import VerifierClient
 from gateway.verifiers.replica import Replica
-from gateway.verifiers.verifier import Verifier
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoint, Endpoints, Source
 from specdec.serving.rendezvous import ranking
@@ -27,10 +27,21 @@ class VerifierPool:
     """All known verifiers, probed again and again; only those that are ready are chosen."""
 
     def __init__(
-        self, verifiers: Sequence[Verifier], tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None
+        self,
+        verifiers: Sequence[VerifierClient],
+        tokenizer_hash: str,
+        metrics: GatewayMetrics,
+        pins: Pins | None = None,
     ) -> None:
-        """Begin with `verifiers`; those whose tokenizer has another hash than `tokenizer_hash` are refused."""
-        self._pins = pins or NoPins()
+        """Begin with `verifiers`.
+
+        Args:
+            verifiers: those that are known already.
+            tokenizer_hash: verifiers whose tokenizer has another hash are refused.
+            metrics: where the states of verifiers are shown.
+            pins: remembers the verifier of each session; None relies on the ranking alone.
+        """
+        self._pins = pins
         self._replicas = {verifier.address: Replica(verifier, Endpoint(verifier.address)) for verifier in verifiers}
         self._leaving: list[Replica] = []
         """Replicas that are no longer known, kept open while generations of this gateway run there."""
@@ -64,7 +75,7 @@ class VerifierPool:
 
     def verifier_for(
         self, session: str, system_fingerprint: str = "", avoid: Collection[str] = ()
-    ) -> tuple[Verifier, VerifierInfo]:
+    ) -> tuple[VerifierClient, VerifierInfo]:
         """Choose a session's verifier by rendezvous hashing with bounded loads (Mirrokni et al., arXiv 1608.01350).
 
         Args:
@@ -84,7 +95,7 @@ class VerifierPool:
 
     async def wait_for_verifier(
         self, session: str, system_fingerprint: str, seconds: float, avoid: Collection[str] = ()
-    ) -> tuple[Verifier, VerifierInfo]:
+    ) -> tuple[VerifierClient, VerifierInfo]:
         """As `verifier_for`, but wait up to `seconds` until a verifier is ready.
 
         Raises:
@@ -101,22 +112,22 @@ class VerifierPool:
             await self.wait_for_change(left)
 
     async def pinned_verifier(
-        self, verifier: Verifier, session: str, epoch: int, system_fingerprint: str, avoid: Collection[str]
-    ) -> Verifier:
+        self, verifier: VerifierClient, session: str, epoch: int, system_fingerprint: str, avoid: Collection[str]
+    ) -> VerifierClient:
         """The verifier that served the session last, while it is ready; otherwise `verifier`, which is pinned now.
 
         A pin of an older `epoch` than the one stored changes nothing; the other arguments are those of `verifier_for`.
         """
         replica = self._replica_of(verifier)
         candidates = self._candidates(self._ready(system_fingerprint), avoid)
-        if replica is None or replica.endpoint.key not in candidates:
+        if self._pins is None or replica is None or replica.endpoint.key not in candidates:
             return verifier
         key = await self._pins.settle(session, epoch, replica.endpoint.key, candidates)
         pinned = self._replicas.get(candidates.get(key, ""))
         return pinned.verifier if pinned else verifier
 
     @contextmanager
-    def serving(self, verifier: Verifier) -> Iterator[None]:
+    def serving(self, verifier: VerifierClient) -> Iterator[None]:
         """Count one generation of `verifier` inside the context; its connection stays open as long."""
         replica = self._replica_of(verifier)
         if replica is None:
@@ -128,7 +139,7 @@ class VerifierPool:
         finally:
             replica.running -= 1
 
-    def mark_lost(self, verifier: Verifier) -> None:
+    def mark_lost(self, verifier: VerifierClient) -> None:
         """A call to it failed: it is not chosen again before it has answered a probe."""
         replica = self._replica_of(verifier)
         if replica is not None and replica.mark_lost():
@@ -140,7 +151,7 @@ class VerifierPool:
             async with asyncio.timeout(timeout):
                 await self._changed.wait()
 
-    async def follow(self, source: Source, dial: Callable[[str], Verifier]) -> None:
+    async def follow(self, source: Source, dial: Callable[[str], VerifierClient]) -> None:
         """Know exactly the verifiers that `source` names, dialled with `dial`; runs until it is cancelled."""
         async with aclosing(source.snapshots()) as snapshots:
             async for endpoints in snapshots:
@@ -149,7 +160,7 @@ class VerifierPool:
                 await self.probe()
                 self.known.set()
 
-    def replace(self, endpoints: Endpoints, dial: Callable[[str], Verifier]) -> None:
+    def replace(self, endpoints: Endpoints, dial: Callable[[str], VerifierClient]) -> None:
         """Dial verifiers that are new; close those that are gone once none of this gateway's generations runs there."""
         wanted = {endpoint.address: endpoint for endpoint in endpoints}
         for address, replica in list(self._replicas.items()):
@@ -179,7 +190,8 @@ class VerifierPool:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._pins.close()
+        if self._pins is not None:
+            await self._pins.close()
         replicas = (*self._replicas.values(), *self._leaving)
         await asyncio.gather(*(replica.verifier.close() for replica in replicas))
 
@@ -210,7 +222,7 @@ class VerifierPool:
         bound = math.ceil(_LOAD_FACTOR * (sum(loads.values()) + 1) / len(loads))
         return next(key for key in ranking(session, loads) if loads[key] < bound)
 
-    def _replica_of(self, verifier: Verifier) -> Replica | None:
+    def _replica_of(self, verifier: VerifierClient) -> Replica | None:
         known = (*self._replicas.values(), *self._leaving)
         return next((replica for replica in known if replica.verifier is verifier), None)
 

@@ -1,4 +1,4 @@
-"""RPC 1, gateway to verifier, over gRPC: one call goes out, a stream of rounds comes back."""
+"""Hop 1, gateway to verifier, over gRPC: one call goes out, a stream of rounds comes back."""
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,11 @@ _KV_TIMEOUT = 30.0
 
 
 class VerifierClient:
-    """A BlockVerifier over one gRPC channel."""
+    """One verifier replica, over one gRPC channel.
+
+    Every method but `info` and `close` raises NoVerifier when the connection is lost, DeadlineExceeded when the time is
+    over, and the error that the verifier refused with.
+    """
 
     def __init__(self, address: str, certificates: Certificates | None = None) -> None:
         self.address = address
@@ -40,7 +44,13 @@ class VerifierClient:
             await broken.close()
 
     async def info(self, timeout: float) -> VerifierInfo:
-        """The facts about its model, asked anew; an unreachable verifier is dialled again if certificates changed."""
+        """The facts about its model, asked anew; an unreachable verifier is dialled again if certificates changed.
+
+        Raises:
+            Draining: it is shutting down.
+            DeadlineExceeded: it does not answer within `timeout` seconds.
+            NoVerifier: it cannot be reached.
+        """
         try:
             answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
         except grpc.RpcError as error:
@@ -51,7 +61,7 @@ class VerifierClient:
         return info_from_pb(answer)
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        """The rounds of one generation; closing the iterator cancels the RPC, and with it the generation."""
+        """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
         rpc = self._stub.Generate(call_to_pb(call), timeout=timeout)
         try:
             with self._errors():
@@ -67,13 +77,17 @@ class VerifierClient:
             return int((await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
 
     async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
-        """The value of one block, joined from the messages it comes in."""
+        """The value of the block of `tokens[start:]`; empty when the verifier does not have it."""
         request = pb.ExportKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt, start=start)
         with self._errors():
             return b"".join([message.data async for message in self._stub.ExportKv(request, timeout=_KV_TIMEOUT)])
 
     async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
-        """Send the values of a span; returns the tokens held then, and why no more were taken."""
+        """Give the verifier the values of a span, one for each block.
+
+        Returns:
+            How many tokens it has then, and why it took no more; the reason is empty when it took all.
+        """
         with self._errors():
             answer = await self._stub.RestoreKv(restore_to_pb(span, values), timeout=_KV_TIMEOUT)
         return answer.held, answer.miss

@@ -9,7 +9,7 @@ import structlog
 from gateway.config import FailoverSettings
 from gateway.metrics import GatewayMetrics
 from gateway.verifiers.balancer import VerifierPool
-from gateway.verifiers.verifier import Verifier
+from gateway.verifiers.client import VerifierClient
 from specdec.errors import DeadlineExceeded, Draining, NoVerifier, QueueFull, SpecdecError
 from specdec.wire.generation import GenerationCall, Round
 
@@ -26,7 +26,7 @@ class Failover:
 
     async def rounds(
         self,
-        verifier: Verifier,
+        verifier: VerifierClient,
         system_fingerprint: str,
         next_call: Callable[[], Awaitable[GenerationCall]],
         deadline: float,
@@ -67,7 +67,7 @@ class Failover:
             patience = min(self._settings.seconds, deadline - time.monotonic())
             verifier, _ = await self._pool.wait_for_verifier(call.session_id, system_fingerprint, patience, failed)
 
-    def _count_loss(self, verifier: Verifier, lost: SpecdecError, failed: Sequence[str]) -> None:
+    def _count_loss(self, verifier: VerifierClient, lost: SpecdecError, failed: Sequence[str]) -> None:
         """Count a lost verifier; raise its error when too many were lost in a row, or when every verifier is full."""
         _log.warning("verifier_lost", verifier=verifier.address, error=lost.message, in_a_row=len(failed))
         if len(failed) > self._settings.attempts:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.verifiers.verifier import Verifier
+from gateway.verifiers.client import VerifierClient
 from specdec.errors import DeadlineExceeded, Draining, SpecdecError
 from specdec.serving.discovery import Endpoint
 from specdec.wire.generation import VerifierInfo
@@ -17,7 +17,7 @@ _MAX_MISSED = 3
 class Replica:
     """A verifier and its state, which probes and failed calls change."""
 
-    verifier: Verifier
+    verifier: VerifierClient
     endpoint: Endpoint
     info: VerifierInfo | None = None
     """The answer to its last probe; None while it is not fit to serve."""

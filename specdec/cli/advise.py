@@ -8,9 +8,8 @@ from rich.console import Console
 
 from specdec.errors import ConfigError
 from specdec.rules.sizing import Policy, RoundCosts, Sizing, size
+from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
-from specdec.serving.prometheus import Prometheus
-from specdec.serving.scraper import Scraper
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import grpc
 
-from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.cli.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
@@ -66,7 +65,7 @@ def _request(request: PromptRequest) -> gateway_pb2.GenerateRequest:
         sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
         stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens),
         speculation=gateway_pb2.SpeculationOptions(
-            mode=mode_to_pb(request.mode) if request.mode else common_pb2.VERIFICATION_MODE_UNSPECIFIED,
+            mode=mode_to_pb(request.mode),
             gamma=request.gamma,
             lenience=request.lenience,
         ),

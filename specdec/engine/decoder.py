@@ -1,30 +1,19 @@
 """A causal language model of transformers, as the engine calls it: token ids in, logits out."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specdec.engine.attention import ATTENTION_NAME
-
-
-class CausalModel(Protocol):
-    """The part of a `transformers` model that is used here."""
-
-    config: Any
-    base_model: nn.Module
-    """The model without its last matrix product, which makes the logits."""
-
-    def __call__(self, **inputs: Any) -> Any: ...
-
-    def set_attn_implementation(self, name: str) -> None: ...
 
 
 class Decoder:
     """Turns token ids into logits over the valid ids; attention runs in the step that the caller has set."""
 
-    def __init__(self, model: CausalModel, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, model: Any, vocab_size: int, device: torch.device) -> None:
+        """`model` is a causal language model of transformers."""
         self._model = model
         self.vocab_size = vocab_size
         self.device = device

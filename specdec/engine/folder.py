@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ModelRefused
+from specdec.rules.rng import SEED_VERSION
 
 KV_VERSION = 1
 """Increased when the engine computes or lays out keys and values in another way."""
@@ -28,8 +29,10 @@ class ModelFolder:
     """Paths of all weight files."""
 
     def fingerprint(self, dtype: str) -> str:
-        """SHA-256 in hex of all that decides keys and values: weights, configuration, dtype and `KV_VERSION`."""
-        digest = hashlib.sha256(f"{KV_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode())
+        """SHA-256 in hex of all that decides KV and the tokens of a seed: weights, configuration, dtype, versions."""
+        digest = hashlib.sha256(
+            f"{KV_VERSION} {SEED_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode()
+        )
         for file in self.weights:
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
@@ -48,8 +51,14 @@ def open_folder(path: Path) -> ModelFolder:
             f"give the path of a folder with config.json, weights and tokenizer"
         )
     config = _json(path / "config.json")
-    _refuse_other_kinds(path, config)
-    _require_tokenizer(path)
+    if config.get("is_encoder_decoder"):
+        raise ModelRefused(
+            f"{path}: {config.get('model_type')} is an encoder-decoder; only decoder-only models are served"
+        )
+    if "model_type" not in config:
+        raise ModelRefused(f"{path}: config.json names no model_type")
+    if not any((path / name).is_file() for name in _TOKENIZERS):
+        raise ModelRefused(f"{path}: no tokenizer ({', '.join(_TOKENIZERS)})")
     return ModelFolder(path, config, _weights(path))
 
 
@@ -63,20 +72,6 @@ def _json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelRefused(f"{file.parent}: {file.name} is not a JSON object")
     return content
-
-
-def _refuse_other_kinds(path: Path, config: dict[str, Any]) -> None:
-    if config.get("is_encoder_decoder"):
-        raise ModelRefused(
-            f"{path}: {config.get('model_type')} is an encoder-decoder; only decoder-only models are served"
-        )
-    if "model_type" not in config:
-        raise ModelRefused(f"{path}: config.json names no model_type")
-
-
-def _require_tokenizer(path: Path) -> None:
-    if not any((path / name).is_file() for name in _TOKENIZERS):
-        raise ModelRefused(f"{path}: no tokenizer ({', '.join(_TOKENIZERS)})")
 
 
 def _weights(path: Path) -> tuple[Path, ...]:

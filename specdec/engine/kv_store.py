@@ -19,20 +19,14 @@ class KvStore(ABC, Generic[S]):
         self.page_bytes = page_tokens * layout.token_bytes
         self.total = budget // self.page_bytes
         """Number of pages in the budget."""
+        self.free = self.total
+        """Number of pages that no sequence has."""
+        self.cached = 0
+        """Number of pages that only ended sequences have."""
 
     def pages(self, tokens: int) -> int:
         """Number of pages that `tokens` tokens take."""
         return -(-tokens // self.page_tokens)
-
-    @property
-    @abstractmethod
-    def free(self) -> int:
-        """Number of pages that no sequence has."""
-
-    @property
-    @abstractmethod
-    def cached(self) -> int:
-        """Number of pages that only ended sequences have."""
 
     @abstractmethod
     def open(self, limit: int, root: bytes) -> S:

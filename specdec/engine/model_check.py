@@ -9,7 +9,7 @@ from torch import Tensor
 from specdec.engine.attention import AttentionRule, attending
 from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
-from specdec.engine.kv_backend import OpenKvBackend, RunPass, forward
+from specdec.engine.kv_backend import OpenKvBackend, forward
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvPool
 from specdec.errors import ModelRefused
@@ -45,17 +45,15 @@ class RecordingStep:
     """An attention step that records what each layer passes on."""
 
     def __init__(self) -> None:
-        self.layers: list[int] = []
-        self.windows: list[int | None] = []
-        self.shapes: list[tuple[int, int, int]] = []
-        self.dtypes: list[Any] = []
+        self.windows: list[tuple[int, int | None]] = []
+        """Index and sliding window of each layer."""
+        self.layouts: list[tuple[int, int, int, torch.dtype]] = []
+        """Heads, key width, value width and dtype of each layer."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
         """Record the call and return zeros, with shapes as in `AttentionStep.attend`."""
-        self.layers.append(layer)
-        self.windows.append(rule.window)
-        self.shapes.append((key.shape[1], key.shape[3], value.shape[3]))
-        self.dtypes.append(key.dtype)
+        self.windows.append((layer, rule.window))
+        self.layouts.append((key.shape[1], key.shape[3], value.shape[3], key.dtype))
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
@@ -71,19 +69,17 @@ def read_kv_layout(decoder: Decoder) -> KvLayout:
     with attending(seen):
         decoder.logits([0], [0], [0])
     count = config.num_hidden_layers
-    if sorted(seen.layers) != list(range(count)):
+    if sorted(layer for layer, _ in seen.windows) != list(range(count)):
         raise ModelRefused(
-            f"{config.model_type}: {len(seen.layers)} of {count} layers attend through transformers' attention "
+            f"{config.model_type}: {len(seen.windows)} of {count} layers attend through transformers' attention "
             f"interface; every layer must, once"
         )
-    if set(zip(seen.layers, seen.windows, strict=True)) != set(enumerate(_windows(config))):
+    if set(seen.windows) != set(enumerate(_windows(config))):
         raise ModelRefused(f"{config.model_type}: the layers do not all pass on their sliding window")
-    if len(set(seen.shapes)) != 1:
-        raise ModelRefused(
-            f"{config.model_type}: the layers' keys and values differ in shape: {sorted(set(seen.shapes))}"
-        )
-    heads, key_width, value_width = seen.shapes[0]
-    return KvLayout(count, heads, key_width, value_width, seen.dtypes[0], decoder.device)
+    shapes = {layout[:3] for layout in seen.layouts}
+    if len(shapes) != 1:
+        raise ModelRefused(f"{config.model_type}: the layers' keys and values differ in shape: {sorted(shapes)}")
+    return KvLayout(count, *seen.layouts[0], decoder.device)
 
 
 def check_packed_passes(decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any]) -> None:
@@ -129,10 +125,14 @@ def _packed_logits(
     decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any], texts: dict[str, list[int]]
 ) -> dict[str, Tensor]:
     """Logits of every token of every text: three ragged passes, with a rejected draft rolled back after the second."""
-    pool, run = _pool(decoder, layout, kv_backend)
+    page = kv_backend(decoder, layout, 0).store
+    opened = kv_backend(decoder, layout, len(LENGTHS) * page.pages(LIMIT) * page.page_bytes)
+    pool = KvPool(opened.store)
+    for name in LENGTHS:
+        pool.admit(name, LIMIT)
 
     def logits(*chunks: Chunk) -> Tensor:
-        return forward(run, pool, chunks, decoder.vocab_size)
+        return forward(opened.run, pool, chunks, decoder.vocab_size)
 
     long, middle, short = texts[LONG], texts[MIDDLE], texts[SHORT]
     rejected = long[:3]
@@ -145,13 +145,3 @@ def _packed_logits(
         MIDDLE: torch.cat([first[6:10], third[4:]]),
         SHORT: torch.cat([first[10:], second[:1]]),
     }
-
-
-def _pool(decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any]) -> tuple[KvPool[Any], RunPass[Any]]:
-    """A pool with room for the texts, in which each is admitted, and how passes run over it."""
-    page = kv_backend(decoder, layout, 0).store
-    opened = kv_backend(decoder, layout, len(LENGTHS) * page.pages(LIMIT) * page.page_bytes)
-    pool = KvPool(opened.store)
-    for name in LENGTHS:
-        pool.admit(name, LIMIT)
-    return pool, opened.run

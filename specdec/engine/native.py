@@ -22,7 +22,7 @@ from specdec.errors import InternalError, ModelRefused
 
 
 class NativeEngine:
-    """A loaded model and the keys and values of its sessions."""
+    """A loaded model and the keys and values of its sessions: an `Engine`, which also moves KV and judges trees."""
 
     def __init__(
         self,
@@ -91,7 +91,6 @@ class NativeEngine:
 
     @property
     def memory(self) -> KvMemory:
-        """The memory that the keys and values of all sessions take."""
         return self._pool.memory
 
     def can_ever_admit(self, limit: int) -> bool:
@@ -99,11 +98,7 @@ class NativeEngine:
         return 0 < limit <= min(self._pool.capacity, self.context_length)
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        """Admit a session that begins with `tokens` and may reach `limit`; False when there is no room now.
-
-        The part of `tokens` that other sessions of the same domain, running or ended, have computed is reused and
-        counts in `length` at once. The last of `tokens` is always left to compute.
-        """
+        """Admit a session; what running or ended sessions have computed of `tokens` counts in `length` at once."""
         return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)
 
     def fork(self, session: str, new: str, limit: int) -> bool:
@@ -121,7 +116,6 @@ class NativeEngine:
         return self.can_ever_admit(limit) and self._pool.fork(session, new, limit)
 
     def reserve(self, session: str, length: int) -> bool:
-        """Take memory for the first `length` tokens of the session; False when there is none now."""
         return self._pool.reserve(session, length)
 
     def release(self, session: str) -> None:
@@ -129,11 +123,9 @@ class NativeEngine:
         self._pool.release(session)
 
     def length(self, session: str) -> int:
-        """Number of tokens of the session that have KV."""
         return self._pool[session].length
 
     def truncate(self, session: str, length: int) -> None:
-        """Keep the KV of the first `length` tokens and forget the rest."""
         self._pool.truncate(session, length)
 
     def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
@@ -191,11 +183,7 @@ class NativeEngine:
         return True
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Run all chunks in one pass and append their KV; on any error no length changes.
-
-        Returns:
-            Logits, float32 [Σ chunk.logits, vocab_size], in the order of the chunks: row i of a chunk's rows is the
-            distribution after its i-th token with logits. The model's padding columns are cut off.
+        """Run all chunks in one pass and append their KV; the model's padding columns are cut off the logits.
 
         Raises:
             InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory (`reserve`

@@ -27,8 +27,10 @@ class PrefixCache(Generic[S]):
         """A sequence with the longest beginning of a chain of blocks, and the number of those blocks."""
         for count in range(len(hashes), 0, -1):
             if found := self._by_hash.get(hashes[count - 1]):
-                self._use(found[-1])
-                return found[-1], count
+                sequence = found[-1]
+                if sequence in self._ended:
+                    self._ended[sequence] = self._ended.pop(sequence)
+                return sequence, count
         return None, 0
 
     def seal(self, sequence: S) -> None:
@@ -79,7 +81,3 @@ class PrefixCache(Generic[S]):
         sequence.tokens.clear()
         self.unseal(sequence)
         self._ended.pop(sequence, None)
-
-    def _use(self, sequence: S) -> None:
-        if sequence in self._ended:
-            self._ended[sequence] = self._ended.pop(sequence)

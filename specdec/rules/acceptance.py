@@ -2,6 +2,8 @@
 
 Shapes: B drafts, Γ the length of the longest, K the size of the largest support, V the vocabulary; all float64. Past a
 draft's own length p_x = 0 and q_x = 1, and past a support q_s = 0, so padding is never kept and takes nothing from p.
+A row of p that is no distribution counts as 0 everywhere: no draft is kept there, and drafts before it are kept or not
+as if it were the row behind the whole draft.
 Only `residual` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
 """
 
@@ -29,7 +31,7 @@ def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Te
     scale = torch.ones_like(mass[padded.first])
     if mode is Mode.BLOCK:
         pi = block_pi(p_x, q_x)
-        p_s = p[rows[:, :, None], padded.ids].double() / mass[rows][:, :, None]
+        p_s = (p[rows[:, :, None], padded.ids].double() / mass[rows][:, :, None]).nan_to_num_(0.0)
         tau = block(block_h(pi, p_s, q_s), padded.u)
         scale = pi.gather(1, tau[:, None])[:, 0]
     else:
@@ -49,7 +51,7 @@ def _drafted(p: Tensor, mass: Tensor, padded: PaddedDrafts, rows: Tensor, q_s: T
     """p_x and q_x [B, Γ], the target and draft probability of each draft token; 0 and 1 past a draft's own length."""
     rows = rows[:, :-1]
     beyond = torch.arange(rows.shape[1], device=p.device) >= padded.lengths[:, None]
-    p_x = p[rows, padded.tokens].double() / mass[rows]
+    p_x = (p[rows, padded.tokens].double() / mass[rows]).nan_to_num_(0.0)
     q_x = ((padded.ids[:, :-1] == padded.tokens[:, :, None]) * q_s[:, :-1]).sum(-1)
     return p_x.masked_fill_(beyond, 0.0), q_x.masked_fill_(beyond, 1.0)
 

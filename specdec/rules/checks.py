@@ -19,20 +19,58 @@ def masses(p: Tensor, rows: int) -> Tensor:
     """
     if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
         raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
-    return p.sum(-1, dtype=torch.float64).masked_fill_(p.amin(-1) < 0, -math.inf)
+    # Summing as float64 while reading float32 takes five times as long.
+    return p.double().sum(-1).masked_fill_(p.amin(-1) < 0, -math.inf)
 
 
 def check_masses(mass: Tensor) -> None:
     """Judge the sums [R] that `masses` made, on the host.
 
     Raises:
-        NoDistribution: a row is NaN, which on a device is what `probabilities` makes of logits without a distribution.
+        NoDistribution: a row is NaN, which is what `probabilities` makes of logits without a distribution.
         InternalError: a row has a negative number, is infinite or is 0 everywhere.
     """
-    proper = (mass > 0) & (mass < math.inf)
+    proper = _proper(mass)
     if not bool(proper.all()):
-        error = NoDistribution if bool(mass.isnan().any()) else InternalError
-        raise error(f"not a distribution in rows {(~proper).nonzero()[:, 0].tolist()} of p")
+        raise _improper(mass, (~proper).nonzero()[:, 0].tolist())
+
+
+def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) -> list[int]:
+    """How many of the rows that each verdict reached are distributions, counted from its first row [B].
+
+    Rows that were not reached are not judged: what lies behind a rejected draft must not change the verdict on it.
+
+    Args:
+        mass: what `masses` made, on the host [R].
+        first: row of p of each draft's first position [B].
+        reached: number of rows that each verdict read [B].
+
+    Raises:
+        NoDistribution, InternalError: the first row of a draft is refused, as by `check_masses`.
+    """
+    proper = _proper(mass)
+    if bool(proper.all()):
+        return list(reached)
+    valid = proper.tolist()
+    counts = [
+        next((step for step in range(rows) if not valid[start + step]), rows)
+        for start, rows in zip(first, reached, strict=True)
+    ]
+    refused = [start for start, count in zip(first, counts, strict=True) if not count]
+    if refused:
+        raise _improper(mass, refused)
+    return counts
+
+
+def _proper(mass: Tensor) -> Tensor:
+    """Which rows are distributions [R]."""
+    return (mass > 0) & (mass < math.inf)
+
+
+def _improper(mass: Tensor, rows: list[int]) -> InternalError:
+    """The error that names the rows that are no distributions."""
+    error = NoDistribution if bool(mass[rows].isnan().any()) else InternalError
+    return error(f"not a distribution in rows {rows} of p")
 
 
 def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:

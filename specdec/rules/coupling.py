@@ -2,22 +2,33 @@
 
 With eᵥ = -ln u(seed, position, v), the drafter proposes argmin eᵥ/qᵥ and the target emits argmin eᵥ/pᵥ. Each is an
 exact draw, they agree often, and what is emitted is a function of (seed, target) alone, whatever the drafter does.
+
+A target has noise for each of its likely tokens, and one noise for all the others together: the first of several
+exponential arrivals of rates pᵥ is an exponential arrival of rate Σpᵥ, and it is v's with probability pᵥ/Σpᵥ. So the
+draw is exact and takes time in the number of likely tokens; a draft that is not likely is never agreed on.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specdec.rules.padding import PaddedRaces
-from specdec.rules.rng import coordinates, exponential_on_device, exponential_on_host
+from specdec.rules.rng import coordinates, exponential_on_device, exponential_on_host, rest_noise
+from specdec.rules.sampling import sample
 from specdec.rules.transfer import to_device
 from specdec.rules.triton_support import triton_works
 
+LIKELY = 2.0**-14
+"""Least probability of a token that races with noise of its own: at most 16,384 do. Drafts have up to 64 ids each, so
+at most 64 · 2^-14 = 0.4 % of a draft's tokens are lost by it."""
+
 
 def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """The winner of each row's exponential race, int64 [N]: argmin over v of eᵥ/pᵥ, the first one of a tie.
+    """The drafter's choice: the winner of the race between listed ids, int64 [N]: argmin eᵥ/pᵥ, the first of a tie.
 
     Args:
         p: probabilities of the ids, normalised or not [N, K]; an id of probability 0 never wins.
@@ -35,6 +46,44 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
     arrival = torch.full(p.shape, math.inf, dtype=torch.float64)
     arrival[rows, columns] = noise / p[rows, columns]
     return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
+
+
+def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """The target's own draw from each row of p [N, V], int64 [N]: the winner of the race between its tokens.
+
+    Args:
+        p: normalised.
+        seeds: [N].
+        positions: absolute position of the token to draw [N].
+    """
+    if not p.is_cpu:
+        (words,) = to_device(p.device, torch.from_numpy(coordinates(seeds, positions)))
+        return draw_on_device(p, words)
+    flat = torch.from_numpy(np.flatnonzero(p.numpy() >= LIKELY))
+    rows, ids = flat // p.shape[1], flat % p.shape[1]
+    arrivals = exponential_on_host(seeds, positions, rows, ids) / p[rows, ids]
+    rest = p * (p < LIKELY)
+    noise, u = rest_noise(coordinates(seeds, positions))
+    rest_arrivals = noise / rest.double().sum(-1)
+    drawn: list[int] = []
+    for row, (start, stop) in enumerate(pairwise(torch.searchsorted(rows, torch.arange(len(p) + 1)).tolist())):
+        best = start + int(arrivals[start:stop].argmin()) if start < stop else None
+        if best is None or rest_arrivals[row] < arrivals[best]:
+            drawn.append(int(sample(rest[row : row + 1], u[row : row + 1])))
+        else:
+            drawn.append(int(ids[best]))
+    return torch.tensor(drawn, dtype=torch.int64)
+
+
+def draw_on_device(p: Tensor, words: Tensor) -> Tensor:
+    """What `draw` returns, without a device sync; `words` are `specdec.rules.rng.coordinates` of the rows [4, N]."""
+    likely = p.masked_fill(p < LIKELY, 0.0)
+    rest = p - likely
+    winners = race_on_device(likely, torch.arange(p.shape[1], device=p.device).expand_as(p), words)[:, None]
+    arrivals = exponential_on_device(words, winners) / likely.gather(1, winners)
+    rest_arrivals, u = rest_noise(words)
+    rest_arrivals = rest_arrivals / rest.sum(-1, dtype=torch.float64)
+    return torch.where(rest_arrivals < arrivals[:, 0], sample(rest, u), winners[:, 0])
 
 
 def race_on_device(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
@@ -61,7 +110,7 @@ def coupled_on_device(p: Tensor, races: PaddedRaces) -> tuple[Tensor, Tensor]:
         races: the drafts, on the same device.
     """
     p = p if len(races.rows) == len(p) else p[races.rows]
-    drawn = race_on_device(p, torch.arange(p.shape[1], device=p.device).expand_as(p), races.words)
+    drawn = draw_on_device(p, races.words)
     steps = torch.arange(races.tokens.shape[1] + 1, device=p.device)
     drawn = drawn[(races.first[:, None] + steps).clamp_max_(len(p) - 1)]
     same = (drawn[:, :-1] == races.tokens) & (steps[:-1] < races.lengths[:, None])
@@ -82,7 +131,6 @@ def coupled_on_host(
         seeds: of the sessions [B].
         positions: absolute position of each draft's first token [B].
     """
-    ids = torch.arange(p.shape[1], device=p.device)
     emitted: list[tuple[int, ...]] = [()] * len(drafts)
     first = [0]
     for draft in drafts:
@@ -90,10 +138,8 @@ def coupled_on_host(
     agreeing, step = list(range(len(drafts))), 0
     while agreeing:
         rows = p[[first[b] + step for b in agreeing]]
-        chosen = choose(
-            rows, ids.expand_as(rows), [seeds[b] for b in agreeing], [positions[b] + step for b in agreeing]
-        )
-        for b, token in zip(agreeing, chosen.tolist(), strict=True):
+        drawn = draw(rows, [seeds[b] for b in agreeing], [positions[b] + step for b in agreeing])
+        for b, token in zip(agreeing, drawn.tolist(), strict=True):
             emitted[b] += (token,)
         agreeing = [b for b in agreeing if step < len(drafts[b]) and emitted[b][step] == drafts[b][step]]
         step += 1

@@ -45,7 +45,8 @@ class Verdict:
     """What one round commits: the accepted drafts and the one token the target adds."""
 
     tokens: tuple[int, ...]
-    """The committed tokens, accepted + 1 of them."""
+    """The committed tokens: the accepted drafts and one more, which is missing where the target has no distribution
+    behind accepted drafts."""
     accepted: int
     """How many draft tokens were kept."""
     drafted: int
@@ -59,4 +60,4 @@ class Verdict:
         if self.drafted == 0:
             return (Origin.PLAIN,) * len(self.tokens)
         last = Origin.BONUS if self.accepted == self.drafted else Origin.RECOVERED
-        return (Origin.ACCEPTED,) * self.accepted + (last,)
+        return ((Origin.ACCEPTED,) * self.accepted + (last,))[: len(self.tokens)]

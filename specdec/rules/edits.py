@@ -1,48 +1,42 @@
 """What sampling parameters change in logits before they become a distribution: bias, masks and penalties.
 
-The changes are listed row by row on the host and then applied to all rows at once.
+The changes are listed on the host, as arrays, and then applied to all rows at once.
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.errors import TokenOutOfRange
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
 
+Ids = NDArray[np.int64]
+
 _LEAST_REPETITION_PENALTY = 1e-6
 """Dividing by less could overflow to infinity, which is no distribution."""
 
 
-@dataclass(slots=True)
 class LogitEdits:
     """The changes to a batch of logits; places are indices into the flat logits [R · V]."""
 
-    vocab_size: int
-    biased: list[int] = field(default_factory=list)
-    """Places that a bias is added to."""
-    """Places that a bias is added to."""
-    bias: list[float] = field(default_factory=list)
-    """The bias of each place in `biased`."""
-    restricted: list[int] = field(default_factory=list)
-    """Rows in which only the places in `allowed` are possible."""
-    allowed: list[int] = field(default_factory=list)
-    """The possible places of the rows in `restricted`."""
-    """The possible places of the rows in `restricted`."""
-    banned: list[int] = field(default_factory=list)
-    """Places that must not be drawn."""
-    """Places that must not be drawn."""
-    seen: list[int] = field(default_factory=list)
-    """Places of tokens in the text so far, each once."""
-    repetition: list[float] = field(default_factory=list)
-    """Repetition penalty of each place in `seen`: it divides positive logits and multiplies negative ones."""
-    less: list[float] = field(default_factory=list)
-    """Presence and frequency penalty of each place in `seen`, subtracted after the repetition penalty."""
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._biased: list[Ids] = []
+        self._bias: list[float] = []
+        self._restricted: list[int] = []
+        self._allowed: list[Ids] = []
+        self._banned: list[Ids] = []
+        self._repeated: list[Ids] = []
+        self._repetition: list[NDArray[np.float64]] = []
+        self._counted: list[Ids] = []
+        self._less: list[NDArray[np.float64]] = []
+        self._distinct: dict[int, Ids] = {}
+        """The distinct ids of a prompt, by the identity of the prompt: the rows of a session share it."""
 
     def add(self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
         """List the changes that the parameters of one row ask for.
@@ -50,14 +44,15 @@ class LogitEdits:
         Raises:
             TokenOutOfRange: an id is outside the vocabulary.
         """
-        self.biased += self._places(row, params.logit_bias, "logit_bias")
-        self.bias += params.logit_bias.values()
+        ids = {name: np.frombuffer(each, np.int64) for name, each in params.id_arrays.items()}
+        self._biased.append(self._places(row, ids["logit_bias"], "logit_bias"))
+        self._bias += params.logit_bias.values()
         if params.allowed_token_ids:
-            self.restricted.append(row)
-            self.allowed += self._places(row, params.allowed_token_ids, "allowed_token_ids")
-        self.banned += self._places(row, params.banned_token_ids, "banned_token_ids")
+            self._restricted.append(row)
+            self._allowed.append(self._places(row, ids["allowed_token_ids"], "allowed_token_ids"))
+        self._banned.append(self._places(row, ids["banned_token_ids"], "banned_token_ids"))
         if len(output) < params.min_tokens:
-            self.banned += self._places(row, params.end_token_ids, "end_token_ids")
+            self._banned.append(self._places(row, ids["end_token_ids"], "end_token_ids"))
         self._penalise(row, params, prompt, output)
 
     def _penalise(self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
@@ -65,35 +60,50 @@ class LogitEdits:
         repeated = params.repetition_penalty != 1.0
         if not (repeated or params.presence_penalty or params.frequency_penalty):
             return
-        less = dict.fromkeys(prompt if repeated else (), 0.0)
-        for token, count in Counter(output).items():
-            less[token] = params.presence_penalty + params.frequency_penalty * count
-        self.seen += self._places(row, less, "tokens")
-        self.repetition += [max(params.repetition_penalty, _LEAST_REPETITION_PENALTY)] * len(less)
-        self.less += less.values()
+        out, counts = np.unique(np.array(output, np.int64), return_counts=True)
+        self._counted.append(self._places(row, out, "tokens"))
+        self._less.append(params.presence_penalty + params.frequency_penalty * counts.astype(np.float64))
+        if not repeated:
+            return
+        known = self._distinct.get(id(prompt))
+        if known is None:
+            known = self._distinct[id(prompt)] = np.unique(np.array(prompt, np.int64))
+        found = np.searchsorted(known, out)
+        new = out if not len(known) else out[known[np.minimum(found, len(known) - 1)] != out]
+        for part in (known, new):
+            self._repeated.append(self._places(row, part, "tokens"))
+            self._repetition.append(np.full(len(part), max(params.repetition_penalty, _LEAST_REPETITION_PENALTY)))
 
-    def _places(self, row: int, ids: Collection[int], param: str) -> list[int]:
-        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            raise TokenOutOfRange(f"{param} holds an id outside the vocabulary of {self.vocab_size}", param)
-        return [row * self.vocab_size + token for token in ids]
+    def _places(self, row: int, ids: Ids, param: str) -> Ids:
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self._vocab_size:
+            raise TokenOutOfRange(f"{param} holds an id outside the vocabulary of {self._vocab_size}", param)
+        return ids + row * self._vocab_size
 
     def apply(self, scores: Tensor) -> None:
         """Apply the changes in place to logits [R, V], which must be contiguous."""
-        places = (self.biased, self.restricted, self.allowed, self.banned, self.seen)
-        biased, restricted, allowed, banned, seen, bias, repetition, less = to_device(
+        places = (self._biased, self._allowed, self._banned, self._repeated, self._counted)
+        biased, allowed, banned, repeated, counted, restricted, bias, repetition, less = to_device(
             scores.device,
-            *(torch.tensor(each, dtype=torch.int64) for each in places),
-            *(torch.tensor(each, dtype=torch.float64) for each in (self.bias, self.repetition, self.less)),
+            *(_joined(each, torch.int64) for each in places),
+            torch.tensor(self._restricted, dtype=torch.int64),
+            torch.tensor(self._bias, dtype=torch.float64),
+            *(_joined(each, torch.float64) for each in (self._repetition, self._less)),
         )
         flat = scores.view(-1)
-        if self.biased:
+        if len(biased):
             flat[biased] += bias.to(flat.dtype)
-        if self.restricted:
+        if len(restricted):
             kept = flat[allowed]
             scores.index_fill_(0, restricted, -math.inf)
             flat[allowed] = kept
-        if self.banned:
+        if len(banned):
             flat.index_fill_(0, banned, -math.inf)
-        if self.seen:
-            old, penalty = flat[seen], repetition.to(flat.dtype)
-            flat[seen] = torch.where(old > 0, old / penalty, old * penalty) - less.to(flat.dtype)
+        if len(repeated):
+            old, penalty = flat[repeated], repetition.to(flat.dtype)
+            flat[repeated] = torch.where(old > 0, old / penalty, old * penalty)
+        if len(counted):
+            flat[counted] -= less.to(flat.dtype)
+
+
+def _joined(parts: "list[Ids] | list[NDArray[np.float64]]", dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts)) if parts else torch.empty(0, dtype=dtype)

@@ -16,6 +16,9 @@ from torch import Tensor
 Integers = NDArray[np.int64]
 Word = TypeVar("Word", Tensor, Integers)
 
+SEED_VERSION = 2
+"""What a seed means: two builds of one version give the same tokens for it. It is part of a model's fingerprint."""
+
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -35,6 +38,8 @@ class Lane(IntEnum):
     """A token from p alone: bonus and plain."""
     COUPLING = 4
     """The noise that drafter and target share in coupled mode."""
+    COUPLING_REST = 5
+    """In coupled mode, the noise of the target's unlikely tokens, which race as one."""
 
 
 def philox(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> tuple[Word, Word, Word, Word]:
@@ -114,6 +119,18 @@ def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
         ids: int64 [N, K].
     """
     return _exponential(_race_bits(words[:, :, None], ids))
+
+
+def rest_noise(words: Word) -> tuple[Tensor, Tensor]:
+    """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N].
+
+    Args:
+        words: `coordinates` of the rows, int64 [4, N].
+    """
+    low, high, position, start = words
+    first, second, third, fourth = philox((start, position, start, start + Lane.COUPLING_REST), (low, high))
+    bits, more = (torch.as_tensor(each) for each in ((first << 20) | (second >> 12), (third << 21) | (fourth >> 11)))
+    return _exponential(bits), more.double() * 2.0**-53
 
 
 def _exponential(bits: Tensor) -> Tensor:

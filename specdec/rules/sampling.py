@@ -5,20 +5,17 @@ top-p, min-p. Each filter works on the distribution that the filters before it h
 that ties with the last one it keeps, and always at least the most likely token.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specdec.errors import InternalError, NoDistribution
+from specdec.errors import InternalError
 from specdec.rules.edits import LogitEdits
+from specdec.rules.filters import filtered_softmax
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
-
-_NUCLEUS_HEAD = 256
-"""Number of most likely tokens among which a nucleus is searched first, before more of the vocabulary is sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +33,10 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
 
     Returns:
         Distributions, float32, or float64 for float64 logits. No row depends on the parameters of another. Temperature
-        0 gives a one-hot row on the argmax, the lowest id of a tie.
+        0 gives a one-hot row on the argmax, the lowest id of a tie. A row that is NaN, infinite or masked everywhere
+        becomes NaN: it is an error only for the caller that draws from it.
 
     Raises:
-        NoDistribution: a row is NaN, infinite or masked everywhere. This is found on the host only; on a device such a
-            row becomes NaN, and whoever reads what is drawn from it raises.
         InternalError: the arguments differ in length.
         TokenOutOfRange: a history or a bias names an id outside V.
     """
@@ -49,19 +45,22 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     scores = logits if logits.dtype == torch.float64 else logits.float()
     scores = _edited(scores, params, histories)
     top = scores.amax(-1, keepdim=True)
-    if scores.is_cpu and not bool(top.isfinite().all()):
-        rows = (~top.isfinite())[:, 0].nonzero()[:, 0].tolist()
-        raise NoDistribution(f"logits are NaN, infinite or masked throughout in rows {rows}")
     sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
     if len(sampled) == len(params):
         return _softmax(scores - top, params)
-    p = torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
-    if not scores.is_cpu:
-        p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
+    p = torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
+    p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
     if sampled:
         (drawn,) = to_device(scores.device, torch.tensor(sampled))
         p[drawn] = _softmax(scores[drawn] - top[drawn], [params[row] for row in sampled])
     return p
+
+
+def argmax(scores: Tensor) -> Tensor:
+    """The best id of each row [N, V], int64 [N], the lowest of several."""
+    if scores.is_cpu:
+        return torch.from_numpy(scores.numpy().argmax(-1))  # ten times faster than PyTorch's on the host
+    return scores.argmax(-1)
 
 
 def sample(p: Tensor, u: Tensor) -> Tensor:
@@ -70,12 +69,15 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
     An id of probability 0 is never drawn.
     """
     cdf = p.double().cumsum(-1)
-    # An impossible id is never drawn, however the target is rounded.
-    cdf = cdf.masked_fill_(p <= 0, -1.0)
+    if not p.is_cpu:
+        # A parallel sum may fall where p is 0, so an impossible id could be the first one over the target.
+        cdf = cdf.masked_fill_(p <= 0, -1.0)
     total = cdf.amax(-1)
     below = torch.nextafter(total, torch.zeros_like(total))
-    target = torch.minimum(u * total, below)
-    return (cdf > target[:, None]).byte().argmax(-1)
+    target = torch.minimum(u * total, below)[:, None]
+    if not p.is_cpu:
+        return (cdf > target).byte().argmax(-1)
+    return torch.searchsorted(cdf, target, right=True)[:, 0]
 
 
 def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
@@ -101,61 +103,4 @@ def _softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     if any(temperature != 1.0 for temperature in temperatures):
         (divisors,) = to_device(scores.device, torch.tensor(temperatures, dtype=torch.float64))
         scores = scores / divisors.to(scores.dtype).clamp_min_(torch.finfo(scores.dtype).tiny)[:, None]
-    return _filtered(scores, params).softmax(-1)
-
-
-def _filtered(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Mask what top-k, top-p and min-p leave out; each filter is a lowest score to keep, so ties stay together."""
-    top_k = {row: wanted.top_k for row, wanted in enumerate(params) if 0 < wanted.top_k < scores.shape[-1]}
-    top_p = {row: wanted.top_p for row, wanted in enumerate(params) if wanted.top_p < 1.0}
-    # The best score is 0, so the threshold min_p · max p is ln min_p.
-    min_p = {row: math.log(wanted.min_p) for row, wanted in enumerate(params) if wanted.min_p > 0.0}
-    if not (top_k or top_p or min_p):
-        return scores
-    floor = torch.full_like(scores[:, :1], -math.inf)
-    k_rows, k, p_rows, p, m_rows, least = to_device(scores.device, *_listed(top_k), *_listed(top_p), *_listed(min_p))
-    if top_k:
-        floor[k_rows] = _top_k_floor(_some(scores, k_rows), k.long(), max(top_k.values()))
-    if top_p:
-        mine = _some(scores, p_rows)
-        left = mine.masked_fill(mine < floor[p_rows], -math.inf)
-        floor[p_rows] = torch.maximum(floor[p_rows], _top_p_floor(left, p))
-    if min_p:
-        floor[m_rows] = torch.maximum(floor[m_rows], least.to(scores.dtype))
-    return scores.masked_fill(scores < floor, -math.inf)
-
-
-def _listed(values: Mapping[int, float]) -> tuple[Tensor, Tensor]:
-    """The row numbers, int64 [n], and the value of each, float64 [n, 1]."""
-    rows, numbers = list(values), list(values.values())
-    return torch.tensor(rows, dtype=torch.int64), torch.tensor(numbers, dtype=torch.float64)[:, None]
-
-
-def _some(scores: Tensor, rows: Tensor) -> Tensor:
-    """The given rows, which are ascending; all of them are returned without a copy."""
-    return scores if len(rows) == len(scores) else scores[rows]
-
-
-def _top_k_floor(scores: Tensor, k: Tensor, most: int) -> Tensor:
-    """The k-th best score of each row [n, 1], for k [n, 1] of at most `most`."""
-    return scores.topk(most).values.gather(-1, k - 1)
-
-
-def _top_p_floor(scores: Tensor, top_p: Tensor, head: int = _NUCLEUS_HEAD) -> Tensor:
-    """The score of the last token of each nucleus [n, 1]: the fewest likely tokens whose mass reaches top_p [n, 1].
-
-    On the host the `head` most likely tokens are searched first, and more of them when the nucleus is longer. On a
-    device it would take a device sync to know that, so the whole vocabulary is sorted at once.
-    """
-    head = min(head, scores.shape[-1]) if scores.is_cpu else scores.shape[-1]
-    best = scores.topk(head).values if head < scores.shape[-1] else scores.sort(descending=True).values
-    mass = (best - scores.logsumexp(-1, keepdim=True)).exp().double()
-    before = mass.cumsum(-1) - mass
-    kept = (before < top_p).sum(-1, keepdim=True)
-    floor = best.gather(-1, (kept - 1).clamp_min_(0))
-    if head == scores.shape[-1]:
-        return floor
-    longer = (kept[:, 0] == head).nonzero()[:, 0]
-    if len(longer):
-        floor[longer] = _top_p_floor(scores[longer], top_p[longer], 16 * head)
-    return floor
+    return filtered_softmax(scores, params)

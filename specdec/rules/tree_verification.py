@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
 from specdec.rules.checks import check_masses, check_probs, masses
-from specdec.rules.coupling import choose
+from specdec.rules.coupling import draw
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import NONE, Choice, Siblings, agreement, with_replacement, without_replacement
 from specdec.rules.padding import NO_PROBS, supports
@@ -109,13 +109,12 @@ def _agreed(
     """
     paths: list[tuple[int, ...]] = [()] * len(drafts)
     final = torch.zeros(len(drafts), dtype=torch.int64, device=p.device)
-    ids = torch.arange(p.shape[1], device=p.device)
     going = list(range(len(drafts)))
     while going:
         nodes = [_end(paths[b]) for b in going]
         at = [positions[b] + len(paths[b]) for b in going]
         after = p[_rows(drafts, going, nodes)]
-        final[going] = choose(after, ids.expand_as(after), [seeds[b] for b in going], at)
+        final[going] = draw(after, [seeds[b] for b in going], at)
         children = _children([drafts[b] for b in going], nodes, p.device)
         going = _descend(drafts, paths, going, agreement(final[going], children))
     return paths, final

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError
 from specdec.rules.acceptance import judge
-from specdec.rules.checks import check_drafts, check_masses, masses
+from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, Verdict
 from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, pad_drafts, pad_races
 from specdec.rules.params import Mode
 from specdec.rules.rng import Lane, final_uniform, uniform
-from specdec.rules.sampling import sample
+from specdec.rules.sampling import argmax, sample
 from specdec.rules.transfer import to_device, to_host
 
 _RACED = (Mode.COUPLED, Mode.OFF)
@@ -49,7 +49,9 @@ def verify(
     Raises:
         FieldInvalid, TokenOutOfRange: a draft is refused by `check_drafts`, or a lenience is out of range or not
             allowed by the mode.
-        InternalError: shapes disagree, or a row of p is not a distribution.
+        InternalError: shapes disagree, or the first row of a draft is not a distribution. Where a later one is not, the
+            verdict commits the drafts that were accepted before it and nothing more; behind a rejected draft it changes
+            nothing.
     """
     batch = DraftBatch(mode, drafts, seeds, positions, lenience, _first_rows(drafts))
     return _verify_on_host(p, batch) if p.is_cpu or not drafts else _verify_on_device(p, [batch])[0]
@@ -105,15 +107,15 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     drafts = batch.drafts
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
     _check_batch(batch, p.shape[1])
-    check_masses(mass)
     if not drafts:
         return []
-    best = p.max(-1)
-    if torch.equal(best.values.double(), mass):
-        return _verdicts(drafts, _certain(best.indices.tolist(), drafts))
-    if batch.mode in _RACED:
-        return _verdicts(drafts, coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions))
-    return _verdicts(drafts, _by_ratio(p, mass, batch))
+    if torch.equal(p.amax(-1).double(), mass):
+        committed = _certain(argmax(p).tolist(), drafts)
+    elif batch.mode in _RACED:
+        committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
+    else:
+        committed = _by_ratio(p, mass, batch)
+    return _verdicts(mass, batch, committed)
 
 
 def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> Committed:
@@ -172,9 +174,8 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
         else:
             results += _drawn(batch.mode, p, mass, padded)
     mass, *numbers = to_host(mass, *results)
-    check_masses(mass)
     ends = zip(batches, numbers[::2], numbers[1::2], strict=True)
-    return [_verdicts(batch.drafts, _with_last(batch.drafts, tau.tolist(), last.tolist())) for batch, tau, last in ends]
+    return [_verdicts(mass, batch, _with_last(batch.drafts, tau.tolist(), last.tolist())) for batch, tau, last in ends]
 
 
 def _copied(device: torch.device, batches: Sequence[DraftBatch]) -> list[PaddedDrafts | PaddedRaces]:
@@ -204,8 +205,10 @@ def _with_last(drafts: Sequence[Draft], kept: Sequence[int], last: Sequence[int]
     return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, last, strict=True)]
 
 
-def _verdicts(drafts: Sequence[Draft], committed: Committed) -> list[Verdict]:
+def _verdicts(mass: Tensor, batch: DraftBatch, committed: Committed) -> list[Verdict]:
+    """The verdicts; a token from a row that is no distribution is left out, and all behind it."""
+    counts = proper_counts(mass, batch.first, [len(tokens) for tokens in committed])
     return [
-        Verdict(tokens, accepted=len(tokens) - 1, drafted=len(draft.tokens))
-        for tokens, draft in zip(committed, drafts, strict=True)
+        Verdict(tokens[:count], accepted=min(count, len(tokens) - 1), drafted=len(draft.tokens))
+        for tokens, count, draft in zip(committed, counts, batch.drafts, strict=True)
     ]

@@ -3,10 +3,10 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from specdec.errors import ConfigError
 from specdec.serving.logs import configure
@@ -28,7 +28,7 @@ class ServiceCommand(Generic[S]):
     settings: type[S]
     serve: Callable[[S, asyncio.Event], Awaitable[None]]
     """Serves until the event is set."""
-    check: Callable[[S, Callable[[str], object]], Awaitable[bool]]
+    check: Callable[[S, Callable[[str], object]], Coroutine[Any, Any, bool]]
     """Writes the checks of the service; False when one has failed."""
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +57,4 @@ class ServiceCommand(Generic[S]):
         except ConfigError as error:
             sys.stderr.write(f"error: {error.message}\n")
             return EXIT_CONFIG
-        return 0 if asyncio.run(self._checked(settings)) else EXIT_FAILED
-
-    async def _checked(self, settings: S) -> bool:
-        return await self.check(settings, sys.stdout.write)
+        return 0 if asyncio.run(self.check(settings, sys.stdout.write)) else EXIT_FAILED

@@ -1,8 +1,10 @@
 """Wraps every RPC of a server: puts its ids into the log, turns errors into statuses, and logs its end."""
 
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -12,11 +14,15 @@ from grpc_status import rpc_status
 from structlog.contextvars import bound_contextvars
 
 from specdec.errors import InternalError, SpecdecError
+from specdec.serving.decoding import rebuilt
 from specdec.serving.status import rich_status
 
 # The types of gRPC's handlers are for synchronous servers only.
 Handler = Any
 Context = grpc.aio.ServicerContext[Any, Any]
+
+GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""A request id of a caller that is used as it is; any other is replaced."""
 
 _log = structlog.get_logger()
 
@@ -34,19 +40,16 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not method.startswith("/specdec."):  # health and reflection handle their own errors
             return handler
         if handler.response_streaming:
-            return _rebuild(handler, _guard_stream(method, handler))
-        return _rebuild(handler, _guard_unary(method, handler))
+            return rebuilt(handler, _guard_stream(method, handler), handler.request_deserializer)
+        return rebuilt(handler, _guard_unary(method, handler), handler.request_deserializer)
 
 
 def _guard_unary(method: str, handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
     inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
 
     async def guarded(request: Any, context: Context) -> Any:
-        with _Call(method, context) as call:
-            try:
-                return await inner(request, context)
-            except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
-                await call.abort(error)
+        async with _observed(method, context):
+            return await inner(request, context)
 
     return guarded
 
@@ -55,56 +58,36 @@ def _guard_stream(method: str, handler: Handler) -> Callable[[Any, Context], Asy
     inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
-        with _Call(method, context) as call:
-            try:
-                async for response in inner(request, context):
-                    yield response
-            except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
-                await call.abort(error)
+        async with _observed(method, context):
+            async for response in inner(request, context):
+                yield response
 
     return guarded
 
 
-class _Call:
-    """One RPC: binds its ids to the log while it runs, and logs its end."""
-
-    def __init__(self, method: str, context: Context) -> None:
-        metadata = dict(context.invocation_metadata() or ())
-        self.request_id = str(metadata.get("x-request-id") or uuid.uuid4().hex)
-        self._context = context
-        self._bound = bound_contextvars(request_id=self.request_id, rpc=method)
-        self._started = time.perf_counter()
-        self._code = "OK"
-
-    def __enter__(self) -> "_Call":
-        self._bound.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _log.debug("rpc_ended", code=self._code, seconds=round(time.perf_counter() - self._started, 6))
-        self._bound.__exit__(None, None, None)
-
-    async def abort(self, error: Exception) -> None:
-        """End the RPC with the status of `error`."""
-        if isinstance(error, grpc.aio.AbortError):
-            raise error
-        status = self._status(error)
-        self._code = code_pb2.Code.Name(status.code)
-        await self._context.abort_with_status(rpc_status.to_status(status))
-
-    def _status(self, error: Exception) -> status_pb2.Status:
-        if isinstance(error, SpecdecError):
-            _log.info("rpc_refused", reason=error.reason, message=error.message)
-            return rich_status(error, self.request_id)
-        _log.error("rpc_failed", exc_info=error)
-        return rich_status(InternalError(f"internal error, request id {self.request_id}"), self.request_id)
+@asynccontextmanager
+async def _observed(method: str, context: Context) -> AsyncIterator[None]:
+    """One RPC: its ids are in every event of the log, an error ends it with a status, and its end is logged."""
+    metadata = dict(context.invocation_metadata() or ())
+    given = str(metadata.get("x-request-id", ""))
+    request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    started, code = time.perf_counter(), "OK"
+    with bound_contextvars(request_id=request_id, rpc=method):
+        try:
+            yield
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
+            status = _status(error, request_id)
+            code = code_pb2.Code.Name(status.code)
+            await context.abort_with_status(rpc_status.to_status(status))
+        finally:
+            _log.debug("rpc_ended", code=code, seconds=round(time.perf_counter() - started, 6))
 
 
-def _rebuild(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+def _status(error: Exception, request_id: str) -> status_pb2.Status:
+    if isinstance(error, SpecdecError):
+        _log.info("rpc_refused", reason=error.reason, message=error.message)
+        return rich_status(error, request_id)
+    _log.error("rpc_failed", exc_info=error)
+    return rich_status(InternalError(f"internal error, request id {request_id}"), request_id)

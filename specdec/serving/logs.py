@@ -4,9 +4,13 @@ import logging
 import sys
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
+from specdec.errors import shortened
 from specdec.serving.settings import LogSettings
+
+VALUE_BYTES = 16 * 1024
+"""Longest text of one value of an event, in UTF-8; a traceback is one value."""
 
 
 def configure(service: str, settings: LogSettings) -> None:
@@ -16,6 +20,7 @@ def configure(service: str, settings: LogSettings) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
+        cut_values,
     ]
     renderer = _renderer(settings.form)
     structlog.configure(
@@ -36,6 +41,11 @@ def configure(service: str, settings: LogSettings) -> None:
     root.setLevel(settings.level.upper())
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service)
+
+
+def cut_values(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Cut every text of an event to VALUE_BYTES: a line may repeat what a caller sent."""
+    return {key: shortened(value, VALUE_BYTES) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def _renderer(form: str) -> Processor:

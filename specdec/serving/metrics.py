@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import MetricsHandler
 
 from specdec.errors import ConfigError
 from specdec.serving.settings import split_address
@@ -45,15 +45,13 @@ def serve_metrics(address: str, registry: CollectorRegistry, ready: Callable[[],
         raise ConfigError(f"http address {address}: {error.strerror}") from error
 
 
-class _Handler(BaseHTTPRequestHandler):
-    registry: CollectorRegistry
+class _Handler(MetricsHandler):
     ready: Callable[[], bool]
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         match self.path.partition("?")[0]:
             case "/metrics":
-                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-                self._answer(200, encode(self.registry), content_type)
+                super().do_GET()
             case "/livez":
                 self._answer(200, b"ok\n")
             case "/readyz":
@@ -62,12 +60,9 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._answer(404, b"not found\n")
 
-    def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+    def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: probes come every few seconds."""

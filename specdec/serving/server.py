@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from specdec.errors import ConfigError
 from specdec.serving.channel import MAX_MESSAGE_BYTES
+from specdec.serving.decoding import DecodeInterceptor
 from specdec.serving.interceptors import ErrorInterceptor
 from specdec.serving.settings import split_address
 from specdec.serving.tls import Certificates
@@ -21,14 +22,17 @@ LIVENESS = "liveness"
 """The health service's name for the process itself, which is SERVING while the process answers, ready or not."""
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_permit_without_calls", 1),
     # The channels of other services ping more often than gRPC allows by default.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     # With two processes on one port, each would get some of the calls; the second is refused instead.
     ("grpc.so_reuseport", 0),
+    # A connection that does not finish its handshake is closed.
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+_REFUSED_UNREAD = 2
+"""Messages of so many times the limit are refused by grpc before they are read, smaller ones with a reason."""
 
 
 class GrpcServer:
@@ -69,9 +73,9 @@ async def start_grpc(
     address: str,
     register: Callable[[grpc.aio.Server], None],
     services: Sequence[str],
-    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     certificates: Certificates | None = None,
     health_address: str | None = None,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> GrpcServer:
     """Bind the addresses, register the services and start the server.
 
@@ -79,14 +83,16 @@ async def start_grpc(
         address: `host:port`; port 0 takes a free one, and the server's `address` says which.
         register: adds the servicers to the server.
         services: the full names of the services, for health and reflection.
-        interceptors: they run inside the interceptor that turns errors into statuses.
         certificates: for mutual TLS; None serves plaintext.
         health_address: a second address for health alone, without TLS, because a kubelet probes in plaintext.
+        max_message_bytes: the largest message that is taken from a caller.
 
     Raises:
         ConfigError: an address cannot be bound.
     """
-    server = grpc.aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=_OPTIONS)
+    received = ("grpc.max_receive_message_length", _REFUSED_UNREAD * max_message_bytes)
+    interceptors = [ErrorInterceptor(), DecodeInterceptor(max_message_bytes)]
+    server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, received))
     bound = _bind(server, address, certificates)
     probes = grpc.aio.server(options=_OPTIONS) if health_address else None
     if probes and health_address:

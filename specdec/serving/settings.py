@@ -49,24 +49,29 @@ class LogSettings(Section):
     """`json` writes one object on each line, `console` writes for people."""
 
 
-class ModelSettings(Section):
-    """Which model is loaded, and how."""
+class TokenizerSettings(Section):
+    """The model as callers see it; only the tokenizer of its folder is read."""
 
     path: Path
     """A folder with a Hugging Face model; nothing is downloaded."""
     name: str = ""
     """The name that callers use; empty takes the name of the folder."""
+
+    @property
+    def served_name(self) -> str:
+        """The name callers use."""
+        return self.name or self.path.name
+
+
+class ModelSettings(TokenizerSettings):
+    """Which model is loaded, and how."""
+
     dtype: Literal["float32", "bfloat16"] = "float32"
     """float32 gives exact token identity with plain decoding."""
     device: str = "auto"
     """`auto` takes cuda where there is a GPU, else cpu."""
     compile: bool = False
     """Compile the model while it is loaded: faster passes for a longer start. A CPU needs a C++ compiler for it."""
-
-    @property
-    def served_name(self) -> str:
-        """The name callers use."""
-        return self.name or self.path.name
 
 
 class Settings(BaseSettings):

@@ -12,6 +12,7 @@ from torch import Tensor
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
+from specdec.wire.session import SessionMessage
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 PROTOCOL = 1
@@ -19,13 +20,9 @@ PROTOCOL = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DraftTokens:
+class DraftTokens(SessionMessage):
     """Consecutive draft tokens of one session, tied to the exact prefix that they continue."""
 
-    session_id: str
-    """Id of the session."""
-    epoch: int
-    """Fencing number of the session's owner."""
     base_len: int
     """Number of tokens before the first one here, committed and drafted."""
     prefix_hash: int

@@ -9,18 +9,10 @@ from enum import StrEnum
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
+from specdec.wire.codec import Codec, Pair, each
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
-from specdec.wire.params import (
-    finish_from_pb,
-    finish_to_pb,
-    mode_from_pb,
-    mode_to_pb,
-    origin_from_pb,
-    origin_to_pb,
-    sampling_from_pb,
-    sampling_to_pb,
-)
-from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+from specdec.wire.params import FINISH, MODE, ORIGIN, SAMPLING
+from specdec.wire.tokens import TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,112 +114,26 @@ class VerifierInfo:
     """Prompt tokens computed in a second, as measured; 0 while unknown."""
 
 
-def call_to_pb(call: GenerationCall) -> pb.GenerateRequest:
-    """The request that RPC 1 sends."""
-    return pb.GenerateRequest(
-        session_id=call.session_id,
-        epoch=call.epoch,
-        tokens=tokens_to_bytes(call.tokens),
-        prompt_len=call.prompt_len,
-        sampling=sampling_to_pb(call.sampling),
-        max_tokens=call.max_tokens,
-        stop_token_ids=call.stop_token_ids,
-        speculation=pb.Speculation(
-            mode=mode_to_pb(call.speculation.mode),
-            gamma=call.speculation.gamma,
-            lenience=call.speculation.lenience,
-        ),
-        logprobs=call.logprobs,
-        priority=call.priority,
-        cache_salt=call.cache_salt,
-    )
+_CALL = Codec(
+    GenerationCall,
+    pb.GenerateRequest,
+    tokens=TOKENS,
+    sampling=SAMPLING,
+    speculation=Codec(Speculation, pb.Speculation, mode=MODE),
+)
+_ROUND = Codec(
+    Round,
+    pb.GenerateResponse,
+    {"draft": "draft_tokens", "finish": "finish_reason", "fallback": "fallback_reason"},
+    tokens=TOKENS,
+    origins=each(ORIGIN),
+    draft=TOKENS,
+    finish=FINISH,
+    timing=Codec(Timing, pb.RoundTiming),
+    logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
+)
+_INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)))
 
-
-def call_from_pb(message: pb.GenerateRequest) -> GenerationCall:
-    """The call of a request.
-
-    Raises:
-        FieldInvalid: a field is out of range, or no mode is set.
-    """
-    speculation = message.speculation
-    return GenerationCall(
-        session_id=message.session_id,
-        epoch=message.epoch,
-        tokens=tuple(tokens_from_bytes(message.tokens)),
-        prompt_len=message.prompt_len,
-        sampling=sampling_from_pb(message.sampling),
-        max_tokens=message.max_tokens,
-        stop_token_ids=tuple(message.stop_token_ids),
-        speculation=Speculation(
-            mode=mode_from_pb(speculation.mode),
-            gamma=speculation.gamma if speculation.HasField("gamma") else None,
-            lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
-        ),
-        logprobs=message.logprobs if message.HasField("logprobs") else None,
-        priority=message.priority,
-        cache_salt=message.cache_salt,
-    )
-
-
-def round_to_pb(done: Round) -> pb.GenerateResponse:
-    """The message of a round."""
-    return pb.GenerateResponse(
-        base_len=done.base_len,
-        tokens=tokens_to_bytes(done.tokens),
-        origins=[origin_to_pb(origin) for origin in done.origins],
-        draft_tokens=tokens_to_bytes(done.draft),
-        accepted=done.accepted,
-        finish_reason=finish_to_pb(done.finish),
-        fallback_reason=done.fallback,
-        timing=pb.RoundTiming(draft=done.timing.draft, queue=done.timing.queue, verify=done.timing.verify),
-        logprobs=logprobs_to_pb(done.logprobs),
-    )
-
-
-def round_from_pb(message: pb.GenerateResponse) -> Round:
-    """The round of a message.
-
-    Raises:
-        FieldInvalid: an array is broken.
-    """
-    return Round(
-        base_len=message.base_len,
-        tokens=tuple(tokens_from_bytes(message.tokens)),
-        origins=tuple(origin_from_pb(origin) for origin in message.origins),
-        draft=tuple(tokens_from_bytes(message.draft_tokens)),
-        accepted=message.accepted,
-        finish=finish_from_pb(message.finish_reason),
-        fallback=message.fallback_reason,
-        timing=Timing(message.timing.draft, message.timing.queue, message.timing.verify),
-        logprobs=logprobs_from_pb(message.logprobs),
-    )
-
-
-def info_to_pb(info: VerifierInfo) -> pb.GetVerifierInfoResponse:
-    """The answer that describes a verifier."""
-    return pb.GetVerifierInfoResponse(
-        model=info.model,
-        tokenizer_hash=info.tokenizer_hash,
-        vocab_size=info.vocab_size,
-        context_length=info.context_length,
-        end_token_ids=info.end_token_ids,
-        gamma_max=info.gamma_max,
-        drafters=[pb.DrafterState(address=each.address, state=each.state, model=each.model) for each in info.drafters],
-        system_fingerprint=info.system_fingerprint,
-        prefill_rate=info.prefill_rate,
-    )
-
-
-def info_from_pb(message: pb.GetVerifierInfoResponse) -> VerifierInfo:
-    """What a verifier says of itself."""
-    return VerifierInfo(
-        model=message.model,
-        tokenizer_hash=message.tokenizer_hash,
-        vocab_size=message.vocab_size,
-        context_length=message.context_length,
-        end_token_ids=tuple(message.end_token_ids),
-        gamma_max=message.gamma_max,
-        system_fingerprint=message.system_fingerprint,
-        drafters=tuple(DrafterState(each.address, each.state, each.model) for each in message.drafters),
-        prefill_rate=message.prefill_rate,
-    )
+call_to_pb, call_from_pb = _CALL.to_pb, _CALL.from_pb
+round_to_pb, round_from_pb = _ROUND.to_pb, _ROUND.from_pb
+info_to_pb, info_from_pb = _INFO.to_pb, _INFO.from_pb

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.blocks import BLOCK_TOKENS
-from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+from specdec.wire.codec import Codec
+from specdec.wire.tokens import TOKENS
 
 _PIECE_BYTES = 2**20
 """Bytes of a value in one message."""
@@ -29,6 +30,9 @@ class KvSpan:
         return range(self.start + self.block_tokens, len(self.tokens) + 1, self.block_tokens)
 
 
+_SPAN = Codec(KvSpan, pb.KvSpan, tokens=TOKENS)
+
+
 def pieces(value: bytes) -> Iterator[bytes]:
     """The value cut into pieces that fit a message; none of an empty value."""
     return (value[begin : begin + _PIECE_BYTES] for begin in range(0, len(value), _PIECE_BYTES))
@@ -36,14 +40,7 @@ def pieces(value: bytes) -> Iterator[bytes]:
 
 def restore_to_pb(span: KvSpan, values: Sequence[bytes]) -> Iterator[pb.RestoreKvRequest]:
     """The messages that carry the values of a span, one value for each block in order."""
-    yield pb.RestoreKvRequest(
-        span=pb.KvSpan(
-            tokens=tokens_to_bytes(span.tokens),
-            cache_salt=span.cache_salt,
-            start=span.start,
-            block_tokens=span.block_tokens,
-        )
-    )
+    yield pb.RestoreKvRequest(span=_SPAN.to_pb(span))
     for value in values:
         for begin in range(0, max(len(value), 1), _PIECE_BYTES):
             end = begin + _PIECE_BYTES
@@ -56,12 +53,12 @@ def span_from_pb(message: pb.KvSpan) -> KvSpan:
     Raises:
         FieldInvalid: it is not of whole blocks, or has none.
     """
-    tokens = tuple(tokens_from_bytes(message.tokens))
+    span = _SPAN.from_pb(message)
     if message.block_tokens < 1 or message.block_tokens % BLOCK_TOKENS or message.start % BLOCK_TOKENS:
         raise FieldInvalid(f"blocks begin and end at multiples of {BLOCK_TOKENS} tokens", "span")
-    if len(tokens) <= message.start or (len(tokens) - message.start) % message.block_tokens:
-        raise FieldInvalid(f"{len(tokens) - message.start} tokens are no blocks of {message.block_tokens}", "span")
-    return KvSpan(tokens, message.cache_salt, message.start, message.block_tokens)
+    if len(span.tokens) <= message.start or (len(span.tokens) - message.start) % message.block_tokens:
+        raise FieldInvalid(f"{len(span.tokens) - message.start} tokens are no blocks of {message.block_tokens}", "span")
+    return span
 
 
 async def values_from_pb(

@@ -9,17 +9,24 @@ from enum import StrEnum
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
-from specdec.wire.params import mode_from_pb, mode_to_pb, sampling_from_pb, sampling_to_pb
-from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+from specdec.wire.codec import Codec, EnumCodec
+from specdec.wire.params import MODE, SAMPLING
+from specdec.wire.tokens import TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """Begins a session, or begins it again, from a known prefix, and asks for its first draft."""
+class SessionMessage:
+    """What every message between verifier and drafter says of its session."""
 
     session_id: str
     epoch: int
-    """Fencing number of the session's owner."""
+    """Fencing number of the session's owner; a refusal has that of the refused message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open(SessionMessage):
+    """Begins a session, or begins it again, from a known prefix, and asks for its first draft."""
+
     tokens: tuple[int, ...]
     """The prompt, then the output that is committed already."""
     prompt_len: int
@@ -35,12 +42,9 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(SessionMessage):
     """The tokens that the target committed, which asks for the next draft."""
 
-    session_id: str
-    epoch: int
-    """Fencing number of the session's owner."""
     base_len: int
     """Committed length before `tokens`."""
     tokens: tuple[int, ...]
@@ -49,21 +53,14 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class Close(SessionMessage):
     """Ends a session."""
-
-    session_id: str
-    epoch: int
-    """Fencing number of the session's owner."""
 
 
 @dataclass(frozen=True, slots=True)
-class DraftEnd:
+class DraftEnd(SessionMessage):
     """Says that no more drafts come for a session's current prefix."""
 
-    session_id: str
-    epoch: int
-    """Fencing number of the session's owner."""
     base_len: int
     """Length of that prefix, committed and drafted tokens together."""
 
@@ -84,12 +81,9 @@ class NackReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Nack:
+class Nack(SessionMessage):
     """Refuses to serve a session."""
 
-    session_id: str
-    epoch: int
-    """Fencing number of the refused message."""
     reason: NackReason
     detail: str
     """A sentence for the log."""
@@ -105,107 +99,18 @@ class Load:
     """Recent mean seconds of one draft step over the whole batch."""
 
 
-_REASONS: dict[NackReason, pb.Nack.Reason.ValueType] = {
-    NackReason.UNKNOWN: pb.Nack.REASON_UNKNOWN,
-    NackReason.STALE: pb.Nack.REASON_STALE,
-    NackReason.OVERLOADED: pb.Nack.REASON_OVERLOADED,
-    NackReason.MALFORMED: pb.Nack.REASON_MALFORMED,
-    NackReason.INTERNAL: pb.Nack.REASON_INTERNAL,
-}
-_REASONS_BACK = {number: reason for reason, number in _REASONS.items()}
+_REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)
 
+_OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE)
+_COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
+_CLOSE = Codec(Close, pb.Close)
+_END = Codec(DraftEnd, pb.DraftEnd)
+_NACK = Codec(Nack, pb.Nack, reason=_REASON)
+_LOAD = Codec(Load, pb.Load)
 
-def open_to_pb(message: Open) -> pb.Open:
-    """The message that opens a session."""
-    return pb.Open(
-        session_id=message.session_id,
-        epoch=message.epoch,
-        tokens=tokens_to_bytes(message.tokens),
-        prompt_len=message.prompt_len,
-        sampling=sampling_to_pb(message.params),
-        mode=mode_to_pb(message.mode),
-        gamma=message.gamma,
-        max_len=message.max_len,
-        cache_salt=message.cache_salt,
-    )
-
-
-def open_from_pb(message: pb.Open) -> Open:
-    """The value of a message that opens a session.
-
-    Raises:
-        RequestError: a field makes no sense; the error names it.
-    """
-    return Open(
-        session_id=message.session_id,
-        epoch=message.epoch,
-        tokens=tuple(tokens_from_bytes(message.tokens)),
-        prompt_len=message.prompt_len,
-        params=sampling_from_pb(message.sampling),
-        mode=mode_from_pb(message.mode),
-        gamma=message.gamma,
-        max_len=message.max_len,
-        cache_salt=message.cache_salt,
-    )
-
-
-def commit_to_pb(message: Commit) -> pb.Commit:
-    """The message of a commit."""
-    return pb.Commit(
-        session_id=message.session_id,
-        epoch=message.epoch,
-        base_len=message.base_len,
-        tokens=tokens_to_bytes(message.tokens),
-        gamma=message.gamma,
-    )
-
-
-def commit_from_pb(message: pb.Commit) -> Commit:
-    """The value of a commit's message.
-
-    Raises:
-        FieldInvalid: the bytes of the tokens are not token ids.
-    """
-    tokens = tuple(tokens_from_bytes(message.tokens))
-    return Commit(message.session_id, message.epoch, message.base_len, tokens, message.gamma)
-
-
-def close_to_pb(message: Close) -> pb.Close:
-    """The message that closes a session."""
-    return pb.Close(session_id=message.session_id, epoch=message.epoch)
-
-
-def close_from_pb(message: pb.Close) -> Close:
-    """The value of a message that closes a session."""
-    return Close(message.session_id, message.epoch)
-
-
-def end_to_pb(end: DraftEnd) -> pb.DraftEnd:
-    """The message that ends a session's drafts."""
-    return pb.DraftEnd(session_id=end.session_id, epoch=end.epoch, base_len=end.base_len)
-
-
-def end_from_pb(message: pb.DraftEnd) -> DraftEnd:
-    """The value of a message that ends a session's drafts."""
-    return DraftEnd(message.session_id, message.epoch, message.base_len)
-
-
-def nack_to_pb(nack: Nack) -> pb.Nack:
-    """The message of a refusal."""
-    return pb.Nack(session_id=nack.session_id, epoch=nack.epoch, reason=_REASONS[nack.reason], detail=nack.detail)
-
-
-def nack_from_pb(message: pb.Nack) -> Nack:
-    """The value of a refusal's message; a reason that this build does not know counts as malformed."""
-    reason = _REASONS_BACK.get(message.reason, NackReason.MALFORMED)
-    return Nack(message.session_id, message.epoch, reason, message.detail)
-
-
-def load_to_pb(load: Load) -> pb.Load:
-    """The message that says how busy a drafter is."""
-    return pb.Load(sessions=load.sessions, step_seconds=load.step_seconds)
-
-
-def load_from_pb(message: pb.Load) -> Load:
-    """The value of a message that says how busy a drafter is."""
-    return Load(message.sessions, message.step_seconds)
+open_to_pb, open_from_pb = _OPEN.to_pb, _OPEN.from_pb
+commit_to_pb, commit_from_pb = _COMMIT.to_pb, _COMMIT.from_pb
+close_to_pb, close_from_pb = _CLOSE.to_pb, _CLOSE.from_pb
+end_to_pb, end_from_pb = _END.to_pb, _END.from_pb
+nack_to_pb, nack_from_pb = _NACK.to_pb, _NACK.from_pb
+load_to_pb, load_from_pb = _LOAD.to_pb, _LOAD.from_pb

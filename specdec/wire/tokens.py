@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable
 
 from specdec.errors import FieldInvalid
+from specdec.wire.codec import Pair
 
 if sys.byteorder != "little":
     raise ImportError("messages are little-endian and this machine is not")
@@ -30,3 +31,7 @@ def tokens_from_bytes(data: bytes) -> list[int]:
     if tokens and min(tokens) < 0:
         raise FieldInvalid(f"token ids must not be negative, got {min(tokens)}", "tokens")
     return tokens.tolist()
+
+
+TOKENS = Pair(tokens_to_bytes, lambda data: tuple(tokens_from_bytes(data)))
+"""The translation of a field that holds token ids."""

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: kill everything at random for minutes, and say what became of the tokens."""
+"""`python -m tests.chaos`: inject random faults for minutes, and report wrong tokens and recovery times."""
 
 import argparse
 import asyncio
@@ -17,11 +17,11 @@ from tests.chaos.run import Load, chaos
 from tests.tiny_models import make_tiny_model
 
 BEYOND_LEASE = 2.0
-"""Seconds past the lease by which the streams of a killed verifier must go on."""
+"""Seconds past the lease within which the streams of a killed verifier must go on."""
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Run, report, and return 1 when a token was wrong or a killed verifier was missed for too long."""
+    """Run and report; return 1 when a token was wrong, or when streams took too long to leave a killed verifier."""
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
 
@@ -39,7 +39,7 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
         say(line)
     if options.json:
         options.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
-    failed = bool(report.findings) or not _verifiers_were_not_missed(report)
+    failed = bool(report.findings) or not _recovered_from_verifiers(report)
     if not failed:
         shutil.rmtree(folder)
     return int(failed)
@@ -50,8 +50,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=300.0, help="how long faults happen")
     parser.add_argument("--every", type=float, default=4.0, help="mean seconds between faults")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of faults and requests")
-    parser.add_argument("--kinds", type=Kind, nargs="*", default=list(Kind), help="what is done")
-    parser.add_argument("--roles", nargs="*", default=PROCESSES, choices=PROCESSES, help="to whom")
+    parser.add_argument("--kinds", type=Kind, nargs="*", default=list(Kind), help="kinds of faults")
+    parser.add_argument("--roles", nargs="*", default=PROCESSES, choices=PROCESSES, help="processes that get faults")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument(
         "--scenarios", type=int, default=12, help="requests, an even number, each also with a stop string"
@@ -61,7 +61,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _verifiers_were_not_missed(report: Report) -> bool:
+def _recovered_from_verifiers(report: Report) -> bool:
     waits = report.recoveries().get("kill verifier", [])
     return not waits or quantile(waits, 0.5) <= report.timing.lease + BEYOND_LEASE
 

@@ -1,4 +1,4 @@
-"""What a client saw and what the store kept, against what an undisturbed run gives; pure, and able to fail."""
+"""Compares what a client received and what the store holds with the answer of an undisturbed run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tests.chaos.stream import Answer, Stream
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Tokens that are not as they should be; all zero when nothing is wrong."""
+    """Numbers of wrong tokens; all are zero when nothing is wrong."""
 
     lost: int = 0
     duplicated: int = 0
@@ -25,12 +25,12 @@ class Findings:
 def check(
     streams: Sequence[Stream], expected: Mapping[str, Answer], logs: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[Stream, Findings]]:
-    """Every stream with what is wrong about it.
+    """Yield every stream with its findings.
 
     Args:
-        streams: as clients saw them, ended or given up.
-        expected: of each scenario, what an undisturbed run gives.
-        logs: of each generation, the output tokens the store holds; one that is not there holds none.
+        streams: what clients received, also where they gave up.
+        expected: the answer of an undisturbed run, by the name of the scenario.
+        logs: the output tokens that the store holds, by the name of the generation; without an entry, none.
     """
     for stream in streams:
         findings = of_client(expected[stream.scenario], stream)
@@ -40,7 +40,7 @@ def check(
 
 
 def of_client(expected: Answer, stream: Stream) -> Findings:
-    """A client must have every token once, in order, and with them the same text and the same end."""
+    """A client must have every token once and in order, the same text, and the same finish reason."""
     found = compare(expected.tokens, stream.tokens)
     if not found and (stream.text, stream.finish) != (expected.text, expected.finish):
         return Findings(diverged=1)
@@ -53,7 +53,7 @@ def of_store(expected: Answer, log: Sequence[int], shown: int) -> Findings:
 
 
 def compare(expected: Sequence[int], got: Sequence[int], *, whole: bool = True) -> Findings:
-    """Align two sequences; `whole` says that `got` must not end early."""
+    """Align two sequences of tokens; with `whole`, an early end of `got` is a loss."""
     if list(got) == list(expected if whole else expected[: len(got)]):
         return Findings()
     found = Findings()
@@ -69,7 +69,7 @@ def compare(expected: Sequence[int], got: Sequence[int], *, whole: bool = True) 
 
 
 def _repeats(got: Sequence[int], start: int, end: int) -> bool:
-    """Whether what stands before or behind `got[start:end]` is the same once more."""
+    """Whether the same tokens stand directly before or behind `got[start:end]`."""
     piece, size = list(got[start:end]), end - start
     before, behind = list(got[max(0, start - size) : start]), list(got[end : end + size])
     return piece in (before, behind)

@@ -1,4 +1,4 @@
-"""Clients that want their whole answer: whatever breaks, they come back for the rest."""
+"""Clients that want their whole answer: when a connection breaks, they connect again for the rest."""
 
 import asyncio
 import itertools
@@ -12,14 +12,13 @@ import httpx2
 from tests.chaos.stream import Scenario, Stream
 
 PATIENCE = 120.0
-"""Seconds after which a client gives its answer up."""
+"""Seconds after which a client stops asking for the rest of its answer."""
 SILENCE = 2.5
-"""Seconds without a byte after which a client takes its connection for dead; gateways send comments more often."""
+"""Seconds without a byte after which a client closes its connection; gateways send comments more often."""
 _PAUSE = 0.1
-
-
+"""Seconds between two connections."""
 _GONE = ("generation_not_found", "session_not_found", "session_expired", "log_rolled_back")
-"""Errors after which there is nothing to come back to."""
+"""Error codes after which the rest of the answer cannot be had any more."""
 
 
 class Interrupted(Exception):
@@ -27,24 +26,24 @@ class Interrupted(Exception):
 
 
 class Client:
-    """Asks for one answer after the other."""
+    """Requests one answer after the other."""
 
-    def __init__(self, number: int, doors: Sequence[str]) -> None:
-        """`doors` are base URLs, tried in turn; the first is the client's own."""
-        self._doors = [*doors[number % len(doors) :], *doors[: number % len(doors)]]
+    def __init__(self, number: int, urls: Sequence[str]) -> None:
+        """`urls` are the gateways' base URLs, tried in turn; client `number` begins with its own of them."""
+        self._urls = [*urls[number % len(urls) :], *urls[: number % len(urls)]]
         self._reading: asyncio.Task[None] | None = None
 
     def leave(self) -> None:
-        """Go away in the middle of whatever is being read, and come back."""
+        """Close the connection in the middle of the answer; the client then connects again."""
         if self._reading is not None:
             self._reading.cancel()
 
     async def ask(self, scenario: Scenario) -> Stream:
-        """The answer to a scenario; without a finish when the client gave up."""
+        """Request the answer to a scenario; its `finish` is empty when the client gave up."""
         stream = Stream(scenario.name)
         async with httpx2.AsyncClient(timeout=SILENCE, trust_env=False) as http:
-            for door in itertools.cycle(self._doors):
-                why = await self._connection(http, door, scenario, stream)
+            for url in itertools.cycle(self._urls):
+                why = await self._connection(http, url, scenario, stream)
                 if stream.finish:
                     break
                 stream.interruptions.append(why)
@@ -53,9 +52,9 @@ class Client:
                 await asyncio.sleep(_PAUSE)
         return stream
 
-    async def _connection(self, http: httpx2.AsyncClient, door: str, scenario: Scenario, stream: Stream) -> str:
-        """One connection, and why it ended."""
-        self._reading = asyncio.create_task(self._read(http, door, scenario, stream))
+    async def _connection(self, http: httpx2.AsyncClient, url: str, scenario: Scenario, stream: Stream) -> str:
+        """Read from one connection, and return why it ended; empty when the answer is complete."""
+        self._reading = asyncio.create_task(self._read(http, url, scenario, stream))
         try:
             await asyncio.wait([self._reading])
         finally:
@@ -72,8 +71,8 @@ class Client:
             case bug:
                 raise bug
 
-    async def _read(self, http: httpx2.AsyncClient, door: str, scenario: Scenario, stream: Stream) -> None:
-        response = await http.send(_request(http, door, scenario, stream), stream=True)
+    async def _read(self, http: httpx2.AsyncClient, url: str, scenario: Scenario, stream: Stream) -> None:
+        response = await http.send(_request(http, url, scenario, stream), stream=True)
         try:
             if response.status_code != httpx2.codes.OK:
                 raise _interrupted(json.loads(await response.aread()))
@@ -90,14 +89,14 @@ class Client:
             raise Interrupted("the stream ended early")
 
 
-def _request(http: httpx2.AsyncClient, door: str, scenario: Scenario, stream: Stream) -> httpx2.Request:
-    """The rest of a generation that is known, else the generation that this stream's key has or will have."""
+def _request(http: httpx2.AsyncClient, url: str, scenario: Scenario, stream: Stream) -> httpx2.Request:
+    """A request for the rest of the generation once its name is known, before that for the generation of this key."""
     if stream.last_event:
         generation = stream.last_event.rpartition(".")[0]
-        address = f"{door}/v1/generations/{generation}/events"
+        address = f"{url}/v1/generations/{generation}/events"
         return http.build_request("GET", address, headers={"Last-Event-ID": stream.last_event})
     headers = {"Idempotency-Key": stream.key}
-    return http.build_request("POST", f"{door}/v1/completions", json=scenario.body, headers=headers)
+    return http.build_request("POST", f"{url}/v1/completions", json=scenario.body, headers=headers)
 
 
 def _interrupted(body: dict[str, Any]) -> Interrupted:

@@ -1,4 +1,4 @@
-"""A whole system whose processes and connections can be hurt one by one, and are made whole again."""
+"""A whole system on this machine; a fault can be injected into each process and each connection of it."""
 
 import asyncio
 import os
@@ -15,57 +15,57 @@ from specdec.cli.launch import Folders
 from specdec.cli.plan import Service
 from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.cli.settings import UpSettings
-from tests.chaos.wire import Wire
+from tests.chaos.proxy import Proxy
 
 START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Which system."""
+    """What to start."""
 
     target: Path
     drafter: Path
     replicas: int = 2
-    """Of the drafter, the verifier and the gateway each; there is one Redis."""
+    """How many drafters, verifiers and gateways run, of each as many; there is one Redis."""
     lease: float = 2.0
-    """Seconds."""
+    """The gateways' lease on a session, in seconds."""
     durable: bool = True
-    """Whether Redis keeps on disk what it says it has."""
+    """Whether Redis writes its log to the disk before it answers."""
     modules: Mapping[str, str] = field(default_factory=lambda: dict(plan.MODULES))
-    """What to run for each role."""
+    """The Python module that runs for each role."""
 
 
 @dataclass(slots=True)
 class Member:
-    """One process and the connections to it."""
+    """One process, with the proxy that all connections to it pass through."""
 
     command: ChildCommand
     healthy: Callable[[], bool]
-    wire: Wire
+    proxy: Proxy
     children: Children
     busy: bool = False
-    """Whether it is being hurt or comes back."""
+    """Whether a fault is being injected or repaired."""
     child: Child | None = None
 
     @property
     def role(self) -> str:
-        """As in `verifier`."""
+        """`redis`, `drafter`, `verifier` or `gateway`."""
         return self.command.role
 
     def start(self) -> None:
-        """Start it; from the main thread only."""
+        """Start the process; called from the main thread only."""
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.child = self.children.start(self.command, environment)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         if self.child is None or self.child.exit_status is not None:
             raise RuntimeError(f"{self.command.name} does not run")
         os.kill(self.child.pid, number)
 
     async def up(self) -> None:
-        """Return when it is healthy."""
+        """Wait until the process is healthy."""
         async with asyncio.timeout(START_SECONDS):
             while not await asyncio.to_thread(self.healthy):
                 if self.child is None or self.child.exit_status is not None:
@@ -75,27 +75,27 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything that runs."""
+    """The running processes."""
 
     members: tuple[Member, ...]
     redis_url: str
-    """Past every wire."""
+    """The URL of Redis itself, which no proxy stands before."""
     gateways: tuple[str, ...]
-    """Addresses of the gateways' HTTP, past every wire."""
+    """The HTTP addresses of the gateways themselves, which no proxy stands before."""
 
     def of(self, role: str) -> list[Member]:
         """The processes of a role."""
         return [member for member in self.members if member.role == role]
 
     @property
-    def doors(self) -> list[str]:
-        """Base URLs for clients."""
-        return [f"http://{member.wire.address}" for member in self.of("gateway")]
+    def urls(self) -> list[str]:
+        """The base URLs of the gateways for clients; each leads through a proxy."""
+        return [f"http://{member.proxy.address}" for member in self.of("gateway")]
 
 
 @asynccontextmanager
 async def running(setup: Setup, folder: Path) -> AsyncIterator[Cluster]:
-    """A healthy system in `folder`, whose path must be short enough for a socket file."""
+    """Start a system in `folder`, whose path must be short enough for a socket file, and wait until it is healthy."""
     with Children(grace=5.0) as children:
         async with AsyncExitStack() as stack:
             cluster = await _built(setup, folder, children, stack)
@@ -117,26 +117,26 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
     )
     addresses = plan.allot(settings)
 
-    async def wire(server: str) -> Wire:
-        return await stack.enter_async_context(Wire(server))
+    async def proxy(server: str) -> Proxy:
+        return await stack.enter_async_context(Proxy(server))
 
     store = _store(folder, setup.durable)
     members = [
-        Member(_store_command(store, folder), lambda: valkey.answers(store.url), await wire(_socket(store)), children)
+        Member(_store_command(store, folder), lambda: valkey.answers(store.url), await proxy(_socket(store)), children)
     ]
-    wires = {address: await wire(address) for address in (*addresses.drafter, *addresses.verifier)}
+    proxies = {address: await proxy(address) for address in (*addresses.drafter, *addresses.verifier)}
     password = store.url.removeprefix("unix://:").rpartition("@")[0]
-    dialled = f"redis://:{password}@{members[0].wire.address}"
+    dialled = f"redis://:{password}@{members[0].proxy.address}"
     for service in plan.services(settings, addresses, dialled):
-        own = wires.get(service.grpc) or await wire(service.http)
+        own = proxies.get(service.grpc) or await proxy(service.http)
         check = partial(health.healthy, service.role, service.http, service.grpc)
-        command = _command(_wired(service, wires, setup.lease), folder, setup.modules)
+        command = _command(_dialling_proxies(service, proxies, setup.lease), folder, setup.modules)
         members.append(Member(command, check, own, children))
     return Cluster(tuple(members), store.url, tuple(addresses.gateway_http))
 
 
 def _store(folder: Path, durable: bool) -> valkey.Embedded:
-    """What `specdec up` would embed, or one that writes nothing."""
+    """The server that `specdec up` would embed; unless `durable`, it writes nothing to the disk."""
     store = valkey.embed(valkey.resolve(), folder)
     if not durable:
         config = Path(store.argv[1])
@@ -152,12 +152,12 @@ def _socket(store: valkey.Embedded) -> str:
     return store.url.rpartition("@")[2]
 
 
-def _wired(service: Service, wires: Mapping[str, Wire], lease: float) -> Service:
-    """The service, dialling its peers through wires; a gateway also with a short lease and frequent comments."""
+def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], lease: float) -> Service:
+    """The service with its peers' proxies as their addresses; a gateway also gets the lease and frequent comments."""
     config = dict(service.config)
     for peers in ("drafters", "verifiers"):
         if peers in config:
-            config[peers] = [wires[address].address for address in config[peers]]
+            config[peers] = [proxies[address].address for address in config[peers]]
     if service.role == "gateway":
         config |= {"lease": lease, "ping": 0.5}
     return replace(service, config=config)

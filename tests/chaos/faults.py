@@ -1,4 +1,4 @@
-"""Which faults happen when: a seeded list, the same for the same seed."""
+"""The schedule of faults, a function of its seed."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,18 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What is done."""
+    """What is done to a process, to the connections to it, or to a client."""
 
     KILL = "kill"
-    """SIGKILL; started again at once."""
+    """SIGKILL; the process is started again at once."""
     STOP = "stop"
     """SIGSTOP for longer than the lease, then SIGCONT."""
     CUT = "cut"
-    """Every connection to it breaks in place of its next answer."""
+    """Every connection to the process is closed in place of its next answer."""
     FREEZE = "freeze"
-    """Connections to it stay open and carry nothing, for longer than the lease."""
+    """Connections to the process stay open and carry nothing, for longer than the lease."""
     LEAVE = "leave"
-    """A client goes and comes back."""
+    """A client closes its connection and connects again."""
 
 
 PROCESSES = ("gateway", "verifier", "drafter", "redis")
@@ -27,18 +27,18 @@ _WEIGHTS = {Kind.KILL: 5, Kind.STOP: 2, Kind.CUT: 3, Kind.FREEZE: 1, Kind.LEAVE:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault."""
+    """One fault at its time."""
 
     at: float
-    """Seconds from the beginning."""
+    """Seconds from the beginning of the run."""
     kind: Kind
     role: str
     index: int
-    """Which of the role; taken modulo how many there are."""
+    """Which process of the role, modulo the number of its processes."""
 
     @property
     def name(self) -> str:
-        """As reported."""
+        """The name in reports."""
         return f"{self.kind} {self.role}"
 
 
@@ -49,9 +49,9 @@ def schedule(
     kinds: Sequence[Kind] = tuple(Kind),
     roles: Sequence[str] = PROCESSES,
 ) -> Iterator[Fault]:
-    """Faults at random times, `every` seconds apart in the mean, of the kinds and roles given.
+    """Faults of the given kinds and roles at random times, `every` seconds apart in the mean.
 
-    The first ones are one SIGKILL of each role, so that even a short run has seen them all.
+    The first ones are a SIGKILL of each role, so that even a short run has all of them.
     """
     rng = random.Random(seed)
     first = [(Kind.KILL, role) for role in roles] if Kind.KILL in kinds else []

@@ -1,4 +1,4 @@
-"""What the system says of itself while it is hurt: commit latency from the gateways, logs from the store."""
+"""Reads from the running system: the commit latency from the gateways, the logs of tokens from the store."""
 
 import asyncio
 from collections import Counter
@@ -15,40 +15,40 @@ _SAMPLE = "specdec_session_store_seconds_bucket"
 
 
 class CommitLatency:
-    """The gateways' commit histogram, added up over every life of every gateway."""
+    """The gateways' histogram of commits, added up over all gateways and their restarts."""
 
     def __init__(self, gateways: Sequence[str]) -> None:
-        """`gateways` are addresses of /metrics."""
+        """`gateways` are the addresses that serve /metrics."""
         self._gateways = gateways
         self._now: dict[str, Counter[float]] = {address: Counter() for address in gateways}
         self._before: Counter[float] = Counter()
 
     async def watch(self, every: float = 0.5) -> None:
-        """Look until cancelled."""
+        """Read the metrics every so many seconds until cancelled."""
         async with httpx2.AsyncClient(timeout=1.0, trust_env=False) as http:
             while True:
-                await asyncio.gather(*(self._look(http, address) for address in self._gateways))
+                await asyncio.gather(*(self._read(http, address) for address in self._gateways))
                 await asyncio.sleep(every)
 
-    async def _look(self, http: httpx2.AsyncClient, address: str) -> None:
+    async def _read(self, http: httpx2.AsyncClient, address: str) -> None:
         try:
             text = (await http.get(f"http://{address}/metrics")).text
         except httpx2.TransportError:
             return
         counts = _buckets(text)
-        if counts.total() < self._now[address].total():  # it was started again
+        if counts.total() < self._now[address].total():  # the gateway was started again
             self._before += self._now[address]
         self._now[address] = counts
 
     def quantile(self, share: float) -> float:
-        """Seconds: the upper edge of the bucket in which that share of all commits is reached; 0 without commits."""
+        """The upper edge, in seconds, of the bucket in which that share of the commits is reached; 0 without any."""
         counts = sum(self._now.values(), self._before)
         total = counts[float("inf")]
         return next((edge for edge in sorted(counts) if total and counts[edge] >= share * total), 0.0)
 
 
 def _buckets(text: str) -> Counter[float]:
-    """Cumulative counts of commits by upper edge."""
+    """Cumulative counts of commits by the upper edge of the bucket."""
     return Counter(
         {
             float(sample.labels["le"]): int(sample.value)
@@ -60,7 +60,7 @@ def _buckets(text: str) -> Counter[float]:
 
 
 async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -> dict[str, list[int]]:
-    """The output tokens of each generation that the store has; `prompt` tokens come before them."""
+    """The output tokens of each generation in the store, by its name; in its log, `prompt` tokens stand before them."""
     async with Redis.from_url(redis_url) as redis:
         names = list(generations)
         values = await redis.mget([lua.keys(_session(name))[1] for name in names]) if names else []
@@ -70,5 +70,5 @@ async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -
 
 
 def _session(generation: str) -> str:
-    """A generation is named for its session and the turn."""
+    """The session of a generation, whose name is that of the session and the number of the turn."""
     return generation.rpartition("-")[0]

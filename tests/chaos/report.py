@@ -1,4 +1,4 @@
-"""What a chaos run came to: for people a table, for programs JSON."""
+"""The result of a chaos run: a table for people, JSON for programs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 
 from tests.chaos.checker import Findings
 from tests.chaos.faults import Kind
+from tests.chaos.injector import InjectedFault
 from tests.chaos.stream import Stream
-from tests.chaos.supervisor import Done
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds."""
+    """Quantiles of the commit latency, and the lease; all in seconds."""
 
     commit_p50: float
     commit_p99: float
@@ -26,38 +26,38 @@ class Report:
 
     seed: int
     checked: tuple[tuple[Stream, Findings], ...]
-    done: tuple[Done, ...]
+    injected: tuple[InjectedFault, ...]
     skipped: int
-    """Faults left out because a replica of the victim was not whole yet."""
+    """Faults left out because an earlier one of the same role was not repaired yet."""
     timing: Timing
 
     @property
     def findings(self) -> Findings:
-        """All streams together."""
+        """The findings of all streams together."""
         return sum((found for _, found in self.checked), Findings())
 
     @property
     def tokens(self) -> int:
-        """Tokens that clients got."""
+        """How many tokens clients received."""
         return sum(len(stream.tokens) for stream, _ in self.checked)
 
     @property
     def bad(self) -> list[tuple[Stream, Findings]]:
-        """Streams with findings."""
+        """The streams with findings."""
         return [(stream, found) for stream, found in self.checked if found]
 
     def recoveries(self) -> dict[str, list[float]]:
-        """By fault: seconds until the last of the streams that ran then had something new, each time it was done."""
+        """By the name of a fault, for each time it was injected: seconds until every stream of then had a new event."""
         found: dict[str, list[float]] = defaultdict(list)
-        for done in self.done:
-            waits = [wait for stream, _ in self.checked if (wait := _wait(stream, done.time)) is not None]
+        for each in self.injected:
+            waits = [wait for stream, _ in self.checked if (wait := _wait(stream, each.time)) is not None]
             if waits:
-                found[done.fault.name].append(max(waits))
+                found[each.fault.name].append(max(waits))
         return dict(found)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the tokens."""
-        kinds = Counter(done.fault.kind for done in self.done)
+        """Everything but the tokens, as JSON."""
+        kinds = Counter(each.fault.kind for each in self.injected)
         return {
             "seed": self.seed,
             **{kind.value: kinds[kind] for kind in Kind},
@@ -74,7 +74,7 @@ class Report:
         }
 
     def lines(self) -> Iterator[str]:
-        """The same for people."""
+        """The lines of the table."""
         shown = self.as_json()
         recovery, interruptions = shown.pop("recovery"), shown.pop("interruptions")
         for name, value in shown.items():
@@ -90,13 +90,13 @@ class Report:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of them do not exceed."""
+    """The smallest value that a share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _wait(stream: Stream, moment: float) -> float | None:
-    """Seconds from a moment to the stream's next event; None for a stream that did not run then."""
+    """Seconds from a moment to the stream's next event; None when the stream did not run at that moment."""
     if not stream.began <= moment or not stream.arrivals or stream.arrivals[-1] < moment:
         return None
     return next(arrival for arrival in stream.arrivals if arrival >= moment) - moment

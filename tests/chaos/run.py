@@ -1,4 +1,4 @@
-"""One chaos run: an undisturbed answer to every request, then the same requests while things are killed."""
+"""One chaos run: an undisturbed answer to every request, then the same requests while faults are injected."""
 
 import asyncio
 import itertools
@@ -11,22 +11,22 @@ from tests.chaos.checker import check
 from tests.chaos.client import Client
 from tests.chaos.cluster import Cluster, Setup
 from tests.chaos.faults import Fault
+from tests.chaos.injector import FaultInjector
 from tests.chaos.observer import CommitLatency, stored_logs
 from tests.chaos.report import Report, Timing
 from tests.chaos.scenarios import PROMPT, scenarios, with_stop
 from tests.chaos.stream import Answer, Scenario, Stream
-from tests.chaos.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What clients ask for: one half of them greedy answers, the other half those of coupled mode, all the time."""
+    """What clients request: one half of them greedy answers all the time, the other half answers in coupled mode."""
 
     clients: int = 6
     scenarios: int = 6
-    """An even number; each also with a stop string."""
+    """How many requests there are, an even number; each is also sent with a stop string."""
     tokens: int = 160
-    """Of one answer."""
+    """Tokens of one answer."""
     vocabulary: int = 300
     """Prompts are made of ids below this."""
 
@@ -34,18 +34,18 @@ class Load:
 async def chaos(
     setup: Setup, load: Load, faults: Sequence[Fault], seed: int, folder: Path, say: Callable[[str], object]
 ) -> Report:
-    """Run `faults` against a fresh system under load; clients stop when the last fault is repaired."""
+    """Inject `faults` into a new system under load; clients stop when the last fault is repaired."""
     async with cluster.running(setup, folder) as running:
         asked, expected = await _undisturbed(running, load, seed)
         say(f"{len(asked)} undisturbed answers, {sum(len(answer.tokens) for answer in expected.values())} tokens")
-        clients = [Client(number, running.doors) for number in range(load.clients)]
-        supervisor = Supervisor(running, clients, setup.lease, say)
+        clients = [Client(number, running.urls) for number in range(load.clients)]
+        injector = FaultInjector(running, clients, setup.lease, say)
         latency = CommitLatency(running.gateways)
         watching = asyncio.create_task(latency.watch())
         over = asyncio.Event()
         asking = [asyncio.create_task(_ask(client, number, asked, over)) for number, client in enumerate(clients)]
         try:
-            await supervisor.run(faults)
+            await injector.run(faults)
             over.set()
             streams = list(itertools.chain.from_iterable(await asyncio.gather(*asking)))
         finally:
@@ -55,11 +55,11 @@ async def chaos(
         logs = await stored_logs(running.redis_url, generations, PROMPT)
         checked = tuple(check(streams, expected, logs))
         timing = Timing(latency.quantile(0.5), latency.quantile(0.99), setup.lease)
-        return Report(seed, checked, tuple(supervisor.done), len(supervisor.skipped), timing)
+        return Report(seed, checked, tuple(injector.injected), len(injector.skipped), timing)
 
 
 async def _undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Scenario], dict[str, Answer]]:
-    client = Client(0, running.doors)
+    client = Client(0, running.urls)
     plain = list(scenarios(seed, load.scenarios, load.tokens, load.vocabulary))
     expected = {scenario.name: await _answer(client, scenario) for scenario in plain}
     stopped = [with_stop(scenario, expected[scenario.name]) for scenario in plain]
@@ -75,7 +75,7 @@ async def _answer(client: Client, scenario: Scenario) -> Answer:
 
 
 async def _ask(client: Client, number: int, asked: Sequence[Scenario], over: asyncio.Event) -> list[Stream]:
-    """One client's streams, all of one mode, each client beginning at another scenario."""
+    """The streams of one client, all of one mode; each client begins with another scenario."""
     streams = []
     for turn in itertools.count(number, 2):
         if over.is_set():

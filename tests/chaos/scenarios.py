@@ -1,4 +1,4 @@
-"""Requests whose answer is a function of request and target alone, with and without a stop string."""
+"""Requests whose answer is a function of the request and the target alone, with and without a stop string."""
 
 import random
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from typing import Any
 from tests.chaos.stream import Answer, Scenario
 
 PROMPT = 12
-"""Tokens of every prompt."""
+"""How many tokens every prompt has."""
 _STOP_CHARS = 6
 
 
 def scenarios(seed: int, count: int, tokens: int, vocabulary: int) -> Iterator[Scenario]:
-    """`count` requests for `tokens` tokens each: by turns greedy, and sampled in coupled mode."""
+    """`count` requests for `tokens` tokens each, by turns greedy and sampled in coupled mode."""
     rng = random.Random(seed)
     for number in range(count):
         prompt = [rng.randrange(1, vocabulary) for _ in range(PROMPT)]
@@ -32,7 +32,7 @@ def scenarios(seed: int, count: int, tokens: int, vocabulary: int) -> Iterator[S
 
 
 def with_stop(scenario: Scenario, answer: Answer) -> Scenario:
-    """The same request, made to end at a piece of its own answer's last third."""
+    """The same request with a stop string, which is taken from the last third of its answer."""
     start = 2 * len(answer.text) // 3
     stop = answer.text[start : start + _STOP_CHARS]
     return replace(scenario, name=f"{scenario.name}-stop", body=scenario.body | {"stop": [stop]})

@@ -1,4 +1,4 @@
-"""One generation as its client sees it, through as many connections as it takes."""
+"""One generation as its client receives it, over one or more connections."""
 
 import time
 import uuid
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A request whose answer depends on nothing but the target."""
+    """A request whose answer is a function of the request and the target alone."""
 
     name: str
     body: dict[str, Any]
@@ -17,7 +17,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a whole generation came to."""
+    """The output of a complete generation."""
 
     tokens: tuple[int, ...]
     text: str
@@ -26,29 +26,29 @@ class Answer:
 
 @dataclass(slots=True)
 class Stream:
-    """Grows while events arrive."""
+    """What a client has received so far."""
 
     scenario: str
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the request, so that it may be sent again."""
+    """The idempotency key, with which the request may be sent again."""
     began: float = field(default_factory=time.monotonic)
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     finish: str = ""
-    """Empty while it goes on, and for ever when the client gave up."""
+    """The finish reason; empty before the end, and always when the client gave up."""
     last_event: str = ""
-    """The SSE id of the last event; empty before the first."""
+    """The SSE id of the last event; empty before the first one."""
     arrivals: list[float] = field(default_factory=list)
-    """When events came, on the clock of `time.monotonic`."""
+    """When events arrived, on the clock of `time.monotonic`."""
     shown: dict[str, int] = field(default_factory=dict)
-    """Of each generation, and there should be one: how many of its tokens were shown."""
+    """How many tokens were received of each generation; there should be one generation."""
     interruptions: list[str] = field(default_factory=list)
-    """Why connections ended before the generation did."""
+    """Why each connection but the last one ended."""
 
     def take(self, event: str, tokens: Sequence[int], text: str) -> None:
-        """Take an event's tokens and their text.
+        """Append the tokens and the text of an event.
 
-        `event` is `generation.position`: the generation has shown `position` tokens with this event.
+        `event` is its SSE id, `generation.position`: with this event, `position` tokens have been sent.
         """
         generation, _, position = event.rpartition(".")
         self.shown[generation] = max(self.shown.get(generation, 0), int(position))
@@ -59,5 +59,5 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
-        """What it came to."""
+        """The output so far."""
         return Answer(tuple(self.tokens), self.text, self.finish)

@@ -24,7 +24,7 @@ def noise(table: Tensor) -> Iterator[None]:
 def winners(p: Tensor, table: Tensor) -> Tensor:
     """Who wins each race: p [N, V] against table [N, V]."""
     with noise(table[:, None]):
-        return coupling.choose(p, torch.arange(p.shape[1]).expand_as(p), range(len(p)), [0] * len(p))
+        return coupling.draw(p, range(len(p)), [0] * len(p))
 
 
 def chances(p: Tensor, own: float = 1.0) -> Tensor:

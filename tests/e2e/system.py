@@ -47,7 +47,7 @@ class System:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that nobody listens on now."""
+    """Loopback addresses at which nothing listens now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for opened in sockets:

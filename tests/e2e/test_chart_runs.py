@@ -1,4 +1,7 @@
-"""From the files of their images, with the chart's settings, mutual TLS and probes, the services pass its own test."""
+"""The services run with the files of their images, the packages of their extras, the chart's settings and mutual TLS.
+
+They answer the chart's probes and pass the test that `helm test` runs.
+"""
 
 import os
 import subprocess
@@ -25,7 +28,7 @@ from tests.integration.sessions.server import Server
 
 
 class Cluster:
-    """One pod of each tier, as processes on loopback."""
+    """One pod of each tier, each as a process on loopback."""
 
     def __init__(self, objects: list[Manifest], folder: Path, redis_url: str) -> None:
         self.objects = objects
@@ -39,11 +42,11 @@ class Cluster:
             authority.issue(folder / tier, f"{RELEASE}-specdec-{tier}.{NAMESPACE}.svc")
 
     def at(self, tier: str, kind: str) -> str:
-        """Where a tier listens."""
+        """The address at which a tier listens; `kind` is `address`, `http` or `health`."""
         return self._at[tier, kind]
 
     def start(self, tier: str) -> subprocess.Popen[bytes]:
-        """The tier's container: the files and modules of its image, its arguments, its file."""
+        """Start the tier's container: its image's files, its extra's packages, the chart's arguments and settings."""
         image = self._image(tier)
         path = self.folder / f"{tier}.yaml"
         path.write_text(yaml.safe_dump(self._settings(tier)), encoding="utf-8")
@@ -65,7 +68,7 @@ class Cluster:
         return folder
 
     def _settings(self, tier: str) -> dict[str, object]:
-        """The chart's, but for what a machine differs in from a pod: addresses, and where files are mounted."""
+        """The chart's settings, with the addresses and the paths of this machine in place of a pod's."""
         settings = config(self.objects, tier)
         for kind in settings.keys() & {"address", "http", "health"}:
             settings[kind] = self.at(tier, kind)
@@ -78,7 +81,7 @@ class Cluster:
         return settings
 
     def probe(self, tier: str, name: str) -> Callable[[], bool]:
-        """A probe of the tier's container, as the kubelet would ask it: in plaintext."""
+        """A probe of the tier's container, as the kubelet calls it: in plaintext."""
         asked = pods(self.objects)[tier]["spec"]["containers"][0][f"{name}Probe"]["grpc"]["service"]
         return lambda: _serving(self.at(tier, "address" if tier == "gateway" else "health"), asked)
 

@@ -1,4 +1,4 @@
-"""The command line: one clear line and an exit code for each mistake, JSON for machines, nothing left behind."""
+"""The command line: one line and an exit code for each mistake, JSON output, no process or file left behind."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def specdec(*arguments: str, timeout: float = 90) -> subprocess.CompletedProcess
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> str:
-    """The one line of a refusal."""
+    """The only line on stderr of a command that failed."""
     assert result.returncode != 0
     lines = [line for line in result.stderr.splitlines() if line.strip()]
     assert len(lines) == 1, result.stderr

@@ -1,4 +1,4 @@
-"""A drafter can vanish, hang, come back or never fit: clients see the same tokens and no error."""
+"""A drafter can hang, be killed, be started again or have a wrong tokenizer: the tokens are the same."""
 
 import os
 import re
@@ -31,13 +31,13 @@ def complete(client: OpenAI, **changes: Any) -> Any:
 
 
 def drafts(client: OpenAI) -> bool:
-    """Whether an answer is drafted for."""
+    """Whether the system uses drafts for an answer."""
     return complete(client, max_tokens=20, speculation=DRAFTED).metrics is not None
 
 
 @contextmanager
 def started_by_hand(system: System) -> Iterator[None]:
-    """A drafter, started by the command that `specdec up` gives for it."""
+    """Run a drafter, started by the command that `specdec up` prints for it."""
     command = r"specdec (serve drafter --config \S+)"
     wait_until(lambda: re.search(command, system.log.read_text()) is not None)
     given = re.findall(command, system.log.read_text())[-1]

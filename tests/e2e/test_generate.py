@@ -1,4 +1,4 @@
-"""The running system answers as its model would, to clients nobody here wrote."""
+"""The running system gives the tokens of its model, to OpenAI's client and to a generic gRPC client."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def model(client: OpenAI) -> str:
 
 
 def held_out_prompts(count: int) -> list[str]:
-    """The openings of functions in held-out files of the standard library."""
+    """The beginnings of functions in files of the standard library that the demo models were not trained on."""
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     names = (DEMO / "held_out.txt").read_text().split()
     texts = [text for name in names if (stdlib / name).exists() and "\ndef " in (text := (stdlib / name).read_text())]
@@ -112,7 +112,7 @@ def test_a_chat_streams(client: OpenAI, model: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["off", "rejection", "block", "coupled"])
-def test_every_mode_gives_the_greedy_tokens_and_says_what_it_did(client: OpenAI, model: str, mode: str) -> None:
+def test_every_mode_gives_the_greedy_tokens_and_is_named_in_the_answer(client: OpenAI, model: str, mode: str) -> None:
     plain, speculative = (
         client.completions.create(
             model=model,
@@ -140,7 +140,7 @@ def test_speculation_statistics_add_up(client: OpenAI, model: str) -> None:
     assert counts["num_draft_tokens"] <= 3 * counts["num_spec_steps"]
 
 
-def test_a_foreign_grpc_client_generates_through_reflection(system: System) -> None:
+def test_a_generic_grpc_client_generates_through_reflection(system: System) -> None:
     buf = Path(sys.executable).with_name("buf")
     request = {"text": "def main(", "sampling": {"temperature": 0}, "stop": {"maxTokens": 12}}
     result = subprocess.run(

@@ -1,4 +1,4 @@
-"""What `helm test` runs in a cluster passes against a running system, and fails where tokens differ."""
+"""The script of `helm test` passes against a running system, and fails where drafts change tokens."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def test_it_passes_against_a_running_system(system: System) -> None:
     assert "24 tokens, the same with drafts and without" in done.stdout
 
 
-class _Liar(BaseHTTPRequestHandler):
+class _InexactGateway(BaseHTTPRequestHandler):
     """A gateway whose tokens depend on whether drafts were made."""
 
     def do_GET(self) -> None:
@@ -40,11 +40,11 @@ class _Liar(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Not news."""
+        """Write nothing."""
 
 
 def test_it_fails_when_drafts_change_a_token() -> None:
-    with HTTPServer(("127.0.0.1", 0), _Liar) as server:
+    with HTTPServer(("127.0.0.1", 0), _InexactGateway) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         done = _run(f"http://127.0.0.1:{server.server_port}")

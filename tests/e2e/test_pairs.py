@@ -1,4 +1,4 @@
-"""Any pair of decoder-only models with one tokenizer works by path."""
+"""`specdec up` serves any pair of decoder-only models that share a tokenizer."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A gateway can be killed in the middle of a stream: its client goes on at another, from the last event it has."""
+"""A gateway can be killed in the middle of a stream: its client resumes at another from its last event."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def gateways(system: System) -> list[dict[str, Any]]:
 
 
 class Listener:
-    """Reads an event stream; what it has of it stays with it when the connection breaks."""
+    """Reads an event stream, and keeps what it has read when the connection breaks."""
 
     def __init__(self) -> None:
         self.choices: dict[int, list[int]] = {0: []}
@@ -43,15 +43,15 @@ class Listener:
 
     @property
     def ids(self) -> list[int]:
-        """Of the first choice."""
+        """The tokens of the first choice."""
         return self.choices[0]
 
     @property
     def generation(self) -> str:
         return self.last.partition(".")[0]
 
-    def hear(self, lines: Iterator[str], enough: int = 10**6) -> None:
-        """Up to the end of the stream, or until `enough` tokens are there."""
+    def read(self, lines: Iterator[str], enough: int = 10**6) -> None:
+        """Read to the end of the stream, or until the first choice has `enough` tokens."""
         for line in lines:
             if line.startswith("id: "):
                 self.last = line.removeprefix("id: ")
@@ -64,24 +64,24 @@ class Listener:
                     return
 
     def begin(self, gateway: str, request: dict[str, Any], enough: int = 10**6) -> None:
-        """Ask a gateway for a generation."""
+        """Request a generation from a gateway."""
         with (
             httpx2.Client(timeout=60) as client,
             client.stream("POST", f"http://{gateway}/v1/completions", json=request) as events,
         ):
-            self.hear(events.iter_lines(), enough)
+            self.read(events.iter_lines(), enough)
 
     def resume(self, gateway: str) -> None:
-        """Go on at a gateway from the last event."""
+        """Read on at a gateway, from the last event."""
         path = f"http://{gateway}/v1/generations/{self.generation}/events"
         headers = {"last-event-id": self.last}
         with httpx2.Client(timeout=60) as client, client.stream("GET", path, headers=headers) as events:
             assert events.status_code == 200
-            self.hear(events.iter_lines())
+            self.read(events.iter_lines())
 
 
 def undisturbed(system: System, request: dict[str, Any]) -> dict[int, list[int]]:
-    """The tokens of each choice."""
+    """The tokens of each choice, from a system in which nothing is stopped."""
     with httpx2.Client(timeout=60) as client:
         answer = client.post(f"{system.http}/v1/completions", json=request | {"stream": False}).json()
     return {choice["index"]: list(choice["token_ids"]) for choice in answer["choices"]}
@@ -96,7 +96,7 @@ def test_an_event_stream_goes_on_at_another_gateway(pair: System, system: System
     assert client.choices == undisturbed(system, REQUEST | sampling)
 
 
-def test_a_gateway_stopped_past_its_lease_is_fenced_and_its_reader_told_what_the_new_owner_wrote(
+def test_a_gateway_stopped_past_its_lease_is_fenced_and_sends_its_reader_what_the_new_owner_wrote(
     pair: System, system: System
 ) -> None:
     request = REQUEST | {"temperature": 0}

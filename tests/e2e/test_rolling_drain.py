@@ -1,4 +1,4 @@
-"""Verifiers can be replaced one after the other under load: every stream says what it would have said undisturbed."""
+"""Verifiers can be replaced one after the other under load: every stream has the tokens of an undisturbed one."""
 
 import json
 import os
@@ -24,7 +24,7 @@ TOKENS = 120
 
 
 def tokens(http: str, request: dict[str, Any]) -> list[int]:
-    """The output of one stream."""
+    """The output tokens of one stream."""
     extras = {"ignore_eos": True, "return_token_ids": True}
     with OpenAI(base_url=f"{http}/v1", api_key="none", max_retries=0, timeout=120) as client:
         stream = client.completions.create(model="demo", max_tokens=TOKENS, stream=True, extra_body=extras, **request)
@@ -32,14 +32,14 @@ def tokens(http: str, request: dict[str, Any]) -> list[int]:
 
 
 def states(system: System) -> dict[str, str]:
-    """What the gateway thinks of its verifiers."""
+    """The states of the verifiers by the gateway's account."""
     with urllib.request.urlopen(f"{system.http}/readyz", timeout=10) as reply:
         found: dict[str, str] = json.loads(reply.read())["verifiers"]
         return found
 
 
 def all_ready(system: System) -> bool:
-    """Whether every verifier says so itself, and the gateway has heard it."""
+    """Whether every verifier is ready by its own account and by the gateway's."""
     try:
         for entry in system.state:
             if entry["role"] == "verifier":
@@ -51,7 +51,7 @@ def all_ready(system: System) -> bool:
 
 @contextmanager
 def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]:
-    """SIGTERM a process, and start another with its own command line once it is gone; that one lasts as long."""
+    """Stop a process with SIGTERM, and run another with the same command line inside the context."""
     command = Path(f"/proc/{entry['pid']}/cmdline").read_text().rstrip("\0").split("\0")
     os.kill(entry["pid"], signal.SIGTERM)
     wait_until(lambda: not alive(entry["pid"]), 60)
@@ -71,7 +71,7 @@ def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, sy
     over = threading.Event()
 
     def keep_asking(first: int) -> int:
-        """Streams until the drain is over; how many there were."""
+        """Request streams until the drain is over, and return their number."""
         count = 0
         while not over.is_set():
             number = (first + count) % len(REQUESTS)

@@ -1,4 +1,4 @@
-"""A seed means tokens through the whole system: alone, in a batch of 32, at any γ, whatever becomes of the drafter."""
+"""A seed determines the tokens: alone, in a batch of 32, at any γ, with a killed or a corrupted drafter."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ SAMPLING: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "presence_penalty
 
 
 def asked(seed: int, gamma: int | str | None = None, max_tokens: int = LENGTH) -> dict[str, Any]:
-    """A request that chooses its seed and not its mode: coupled, then."""
+    """A request that chooses its seed and no mode, and so is served in coupled mode."""
     speculation = {} if gamma is None else {"speculation": {"gamma": gamma}}
     return {
         "model": "demo",
@@ -40,7 +40,7 @@ def client_of(system: System) -> OpenAI:
 
 
 def alone(system: System, *requests: dict[str, Any]) -> list[list[int]]:
-    """The tokens of each, one after the other."""
+    """The tokens of each request, sent one after the other."""
     client = client_of(system)
     answers: list[Any] = [client.completions.create(**request) for request in requests]
     assert all(answer.speculation["mode"] == "coupled" for answer in answers)

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from drafter_service.metrics import DrafterMetrics
 from gateway.kv.metrics import KvMetrics
 from gateway.metrics import GatewayMetrics
-from gateway.ratio_controller.metrics import ControllerMetrics
+from gateway.ratio_controller.controller import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
 from tests.helm.engine import CHART, Manifest
 from tests.helm.objects import named, of_kind

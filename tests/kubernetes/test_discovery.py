@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings, source_of
 from specdec.serving.discovery import Source
-from tests.chaos.wire import Wire
+from tests.chaos.proxy import Proxy
 from tests.fake_kubernetes.slices import pod, slice_of
 from tests.gateway_fakes import until
 from tests.integration.kubernetes.follower import follow
@@ -123,14 +123,14 @@ async def test_a_watch_that_became_a_black_hole_is_given_up(
 ) -> None:
     slices.create("a", pod(1))
     with capture_logs() as logs:
-        async with Wire(server.address) as wire:
-            url = f"https://localhost:{wire.address.rpartition(':')[2]}"
+        async with Proxy(server.address) as proxy:
+            url = f"https://localhost:{proxy.address.rpartition(':')[2]}"
             async with follow(source(discovery, cluster(installed.token("gateway"), url=url))) as follower:
                 await follower.until("1")
-                wire.freeze()
+                proxy.freeze()
                 slices.update("a", pod(2))
                 await until(lambda: noted(logs, "TimeoutError"))
-                wire.thaw()
+                proxy.thaw()
                 await follower.until("2")
 
 

@@ -105,17 +105,7 @@ class ScheduledChunk:
         return self.start + self.count + self.drafts
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What goes into one pass beside the last token of each session that decodes."""
-
-    chunk_tokens: int
-    """Tokens of prompts."""
-    draft_tokens: int
-    """Drafts of all sessions together."""
-
-
-def plan(waiting: Sequence[tuple[Row, int]], budget: Budget) -> list[ScheduledChunk]:
+def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: int) -> list[ScheduledChunk]:
     """The chunks of the next pass, in the order of `waiting`.
 
     Every session that decodes takes part; where all drafts together are too many, the longest are cut short. Rows with
@@ -124,20 +114,21 @@ def plan(waiting: Sequence[tuple[Row, int]], budget: Budget) -> list[ScheduledCh
 
     Args:
         waiting: rows by rank, each with how many of its tokens have KV, fewer than its goal.
-        budget: of the pass.
+        chunk_tokens: tokens of prompts beside the last token of each session that decodes.
+        draft_tokens: drafts of all sessions together.
     """
     missing = [row.goal - start for row, start in waiting]
     prompts = [index for index, count in enumerate(missing) if count > 1]
     counts = dict.fromkeys(range(len(missing)), 1) | dict.fromkeys(prompts, 0)
     if prompts:
-        counts[prompts[0]] = min(missing[prompts[0]], max(budget.chunk_tokens // 2, 1))
-        room = budget.chunk_tokens - counts[prompts[0]]
+        counts[prompts[0]] = min(missing[prompts[0]], max(chunk_tokens // 2, 1))
+        room = chunk_tokens - counts[prompts[0]]
         for index in sorted(prompts[1:], key=missing.__getitem__) + prompts[:1]:
             more = min(missing[index] - counts[index], room)
             counts[index] += more
             room -= more
     chunks = [ScheduledChunk(row, start, counts[index]) for index, (row, start) in enumerate(waiting) if counts[index]]
-    most = level([chunk.drafts for chunk in chunks], budget.draft_tokens)
+    most = level([chunk.drafts for chunk in chunks], draft_tokens)
     return [replace(chunk, most=most) for chunk in chunks]
 
 

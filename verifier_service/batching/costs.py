@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma, expected_tokens
-from verifier_service.batching.exploration import ExploringGamma
 
 _KEEP = 0.98
 """Factor by which each observation lowers the weight of those before."""
@@ -19,6 +18,12 @@ _PRIOR_DRAFTS = 4.0
 """Weight, in drafts, of the step time that drafters report."""
 _SPREAD = 0.25
 """Variance of tokens per pass below which their marginal cost cannot be told from noise."""
+_EXPLORED_GAMMA = 4
+"""Draft length of an exploring round."""
+_BURST = 3
+"""Exploring rounds in a row: in the first the drafter may have to catch up, the others show what drafting costs."""
+_PAUSE = 64
+"""Plain rounds before the next burst; twice as many after each burst that changed nothing."""
 
 
 class PassCost:
@@ -108,6 +113,55 @@ class DraftCost:
         self._waited *= keep
 
 
+class ExploringGamma:
+    """Follows another controller, but drafts now and then although drafting seems not to pay.
+
+    Costs change, and only rounds with drafts show it.
+    """
+
+    def __init__(self, inner: GammaController, gamma_max: int) -> None:
+        self._inner = inner
+        self._gamma = min(_EXPLORED_GAMMA, gamma_max)
+        self._left = _BURST
+        self._pause = _PAUSE
+        self._plain = 0
+
+    def gamma(self) -> int:
+        """Number of tokens to draft next."""
+        chosen = self._inner.gamma()
+        return self._gamma if chosen == 0 and self._left else chosen
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a round."""
+        self._inner.observe(drafted, accepted)
+        if drafted:
+            self._left = max(self._left - 1, 0)
+            self._plain = 0
+        elif not self._left:
+            self._plain += 1
+            if self._plain == self._pause:
+                self._left, self._plain = _BURST, 0
+                self._pause *= 2
+
+
+class TeachingGamma:
+    """Follows another controller, and passes on what it observes."""
+
+    def __init__(self, inner: GammaController, teach: Callable[[int, int], None]) -> None:
+        """`teach` is called with the drafted and the accepted tokens of every verdict."""
+        self._inner = inner
+        self._teach = teach
+
+    def gamma(self) -> int:
+        """Number of tokens to draft next."""
+        return self._inner.gamma()
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a verdict."""
+        self._inner.observe(drafted, accepted)
+        self._teach(drafted, accepted)
+
+
 class MeasuredCosts:
     """The measurements of all sessions, and the γ controllers that read them."""
 
@@ -138,7 +192,11 @@ class MeasuredCosts:
         return max(step * (more - (gamma - held) * self.passes.beta()), 0.0)
 
     def accepted(self, drafted: int, accepted: int) -> None:
-        """Learn from a round of any session; each controller has an estimate of its own beside this one."""
+        """Learn from a verdict of any session; each controller has an estimate of its own beside this one.
+
+        The counts are those of the verdict, before the round is cut: an end id among the accepted drafts is no
+        rejection.
+        """
         if drafted:
             self._acceptance = self._acceptance.observed(drafted, accepted)
 
@@ -148,7 +206,11 @@ class MeasuredCosts:
         return self._acceptance.alpha
 
     def controller(self, gamma: int | None) -> GammaController:
-        """The controller of a session's γ: fixed, or led by these costs when `gamma` is None."""
+        """The controller of a session's γ: fixed, or led by these costs when `gamma` is None.
+
+        What it observes, `accepted` learns as well.
+        """
         if gamma is not None:
-            return FixedGamma(gamma)
-        return ExploringGamma(OptimalGamma(self.c, 0.0, self.passes.beta, self._gamma_max), self._gamma_max)
+            return TeachingGamma(FixedGamma(gamma), self.accepted)
+        optimal = OptimalGamma(self.c, 0.0, self.passes.beta, self._gamma_max)
+        return TeachingGamma(ExploringGamma(optimal, self._gamma_max), self.accepted)

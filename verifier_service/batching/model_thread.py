@@ -10,9 +10,10 @@ from specdec.engine import Engine
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
-from verifier_service.batching.batch_plan import Budget, Outcome, Row, ScheduledChunk, plan
+from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk, plan
 from verifier_service.batching.kv_admission import KvAdmission
 from verifier_service.batching.target_pass import verify_batch
+from verifier_service.config import VerifierSettings
 
 _log = structlog.get_logger()
 
@@ -41,10 +42,9 @@ class ModelStep:
 class ModelThread:
     """Owns the engine; its methods belong to one thread."""
 
-    def __init__(self, engine: Engine, budget: Budget) -> None:
-        """`budget` is that of each pass."""
+    def __init__(self, engine: Engine, settings: VerifierSettings) -> None:
         self._engine = engine
-        self._budget = budget
+        self._settings = settings
         self._kv = KvAdmission(engine)
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
@@ -108,7 +108,8 @@ class ModelThread:
 
     def _chunks(self, rows: Sequence[Row]) -> list[ScheduledChunk]:
         """The next pass, without the sequences that gave up their KV for it."""
-        chunks = plan([(row, self._engine.length(row.kv_name)) for row in rows], self._budget)
+        waiting = [(row, self._engine.length(row.kv_name)) for row in rows]
+        chunks = plan(waiting, self._settings.chunk_tokens, self._settings.draft_tokens)
         for chunk in chunks:
             if chunk.row.kv_name in self._kv:
                 self._kv.reserve(chunk.row.kv_name, chunk.length)

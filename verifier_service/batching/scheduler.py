@@ -14,10 +14,11 @@ import structlog
 
 from specdec.engine import Engine
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from verifier_service.batching.batch_plan import Budget, Outcome, Row, ScheduledChunk
+from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
 from verifier_service.batching.costs import PassCost
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_thread import ModelStep, ModelThread
+from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 
 _log = structlog.get_logger()
@@ -30,8 +31,7 @@ class Scheduler:
         self,
         engine: Engine,
         thread: Executor,
-        budget: Budget,
-        max_waiting: int,
+        settings: VerifierSettings,
         costs: PassCost,
         metrics: VerifierMetrics,
     ) -> None:
@@ -40,15 +40,14 @@ class Scheduler:
         Args:
             engine: owned by the one worker of `thread`.
             thread: where passes run.
-            budget: of each pass.
-            max_waiting: sequences that may wait for their first KV before more are refused.
+            settings: how much goes into each pass, and how many sequences may wait for their first KV.
             costs: learns from every pass.
             metrics: where steps are counted.
         """
         self._engine = engine
-        self._model = ModelThread(engine, budget)
+        self._model = ModelThread(engine, settings)
         self._thread = thread
-        self._max_waiting = max_waiting
+        self._max_waiting = settings.max_waiting
         self._costs = costs
         self._metrics = metrics
         self._sequences: set[str] = set()

@@ -21,6 +21,8 @@ from specdec.rules.transfer import to_device
 from specdec.rules.verification import verify_each
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 
+_NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infinite or masked throughout"
+
 _log = structlog.get_logger()
 
 Result = Verdict | InternalError | None
@@ -31,7 +33,9 @@ def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result
     """Run a batch; on return each judged row's KV covers its committed tokens but the last, which is pending.
 
     When the pass fails, every length is rolled back and each session runs alone: an error stays with the session that
-    caused it. A row that fails with its draft runs without, so a broken draft costs a round its speed and no more.
+    caused it. A row that fails with its draft runs without, so a broken draft costs a round its speed and no more. That
+    does not hold for a row without a distribution, which may be due to a draft token: to draw again would bias the
+    output. Behind a rejected draft it changes nothing, and where the verdict reaches it, plain decoding fails as well.
     """
     try:
         return _pass(engine, batch)
@@ -44,14 +48,15 @@ def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result
 
 
 def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> Result:
-    """Run a chunk that failed again without its drafts; one that has none fails for good."""
+    """Run a chunk that failed again without its drafts, unless it has none or the target has no distribution for it."""
     session = chunk.row.kv_name
+    if isinstance(error, NoDistribution):
+        _log.error("no_distribution", session=session, error=str(error))
+        return NoDistribution(_NO_TOKEN)
     if chunk.drafts:
         _log.warning("draft_unusable", session=session, error=str(error))
         return verify_batch(engine, [replace(chunk, most=0)])[0]
     _log.error("pass_failed", session=session, exc_info=error)
-    if isinstance(error, NoDistribution):
-        return NoDistribution(f"the model has no next token for this sequence: {error.message}")
     return InternalError("the model failed on this sequence")
 
 
@@ -64,7 +69,7 @@ def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
     for row in judged:
         verdict = None if row is None else next(verdicts)
         if row is not None and verdict is not None:
-            engine.truncate(row.kv_name, row.goal + verdict.accepted)
+            engine.truncate(row.kv_name, row.goal + len(verdict.tokens) - 1)
         results.append(verdict)
     return results
 

@@ -16,17 +16,9 @@ from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
 from specdec.serving.channel import open_channel
 from specdec.serving.tls import Certificates
 from specdec.wire.draft import PROTOCOL, draft_from_pb
-from specdec.wire.session import close_to_pb, commit_to_pb, open_to_pb
+from specdec.wire.session import close_to_pb, commit_to_pb, end_from_pb, load_from_pb, nack_from_pb, open_to_pb
 from verifier_service.drafters.link import DrafterLink, LinkState
-from verifier_service.drafters.listener import Refusal
 from verifier_service.drafters.outbox import Frame
-
-_REFUSALS = {
-    pb.Nack.REASON_UNKNOWN: Refusal.UNKNOWN,
-    pb.Nack.REASON_STALE: Refusal.STALE,
-    pb.Nack.REASON_OVERLOADED: Refusal.OVERLOADED,
-    pb.Nack.REASON_INTERNAL: Refusal.INTERNAL,
-}
 
 DraftStream = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
 
@@ -166,15 +158,14 @@ class DrafterClient:
                 self._link.drafted(draft_from_pb(message))
             except SpecdecError as error:
                 self._link.malformed(message.session_id, message.epoch, error.message)
-        for end in response.ends:
-            self._link.ended(end.session_id, end.epoch, end.base_len)
-        for nack in response.nacks:
-            reason = _REFUSALS.get(nack.reason, Refusal.MALFORMED)
-            self._link.nacked(nack.session_id, nack.epoch, reason, nack.detail)
+        for end in map(end_from_pb, response.ends):
+            self._link.ended(end)
+        for nack in map(nack_from_pb, response.nacks):
+            self._link.nacked(nack)
         if response.HasField("pong"):
             self._answered(response.pong.nonce)
         if response.HasField("load"):
-            self._link.loaded(response.load.sessions, response.load.step_seconds)
+            self._link.loaded(load_from_pb(response.load))
 
     def _answered(self, nonce: int) -> None:
         sent = self._pings.get(nonce)

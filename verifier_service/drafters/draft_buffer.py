@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specdec.rules.draft import Draft, SparseProbs
-from specdec.rules.prefix import PrefixHash
+from specdec.rules.prefix import PrefixHash, common_length
 from specdec.wire.draft import DraftTokens
 
 _REMEMBERED = 256
@@ -51,7 +51,7 @@ class DraftBuffer:
         if self._hash_at(chunk.base_len) != chunk.prefix_hash:
             return False
         tokens, probs = chunk.draft.tokens, chunk.draft.probs
-        same = _common(self._tokens[chunk.base_len :], tokens)
+        same = common_length(self._tokens[chunk.base_len :], tokens)
         start = chunk.base_len + same
         if start < self._committed or same == len(tokens):
             return False
@@ -76,7 +76,7 @@ class DraftBuffer:
             False when drafts were dropped although they continue the committed tokens: the drafter believes that they
             are in use, so its session must be opened again.
         """
-        same = _common(self._tokens[self._committed :], tokens)
+        same = common_length(self._tokens[self._committed :], tokens)
         matching = same == len(tokens)
         keep = matching and len(tokens) > judged
         stuck = matching and not keep and len(self) > same
@@ -112,11 +112,3 @@ class DraftBuffer:
         if old > 0:
             del self._hashes[:old]
             self._first += old
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the common prefix of two sequences."""
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return index
-    return min(len(left), len(right))

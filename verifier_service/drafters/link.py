@@ -2,14 +2,14 @@
 
 from collections import deque
 from enum import StrEnum
+from typing import Protocol
 
 import structlog
 
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import DrafterState
-from specdec.wire.session import Close, Commit, Open
+from specdec.wire.session import Close, Commit, DraftEnd, Load, Nack, NackReason, Open
 from verifier_service.drafters.breaker import Breaker
-from verifier_service.drafters.listener import Listener, Refusal
 from verifier_service.drafters.outbox import Outbox
 from verifier_service.metrics import VerifierMetrics
 
@@ -28,6 +28,26 @@ class LinkState(StrEnum):
     READY = "ready"
     REFUSED = "refused"
     """The drafter answers but does not fit; it is tried again now and then."""
+
+
+class Listener(Protocol):
+    """Takes a drafter's messages about one session; called on the event loop, must not block."""
+
+    @property
+    def epoch(self) -> int:
+        """The session's epoch; messages of another one are not for this listener."""
+
+    def drafted(self, chunk: DraftTokens) -> None:
+        """Take drafted tokens."""
+
+    def ended(self, length: int) -> None:
+        """Note that no more tokens come for the prefix of that length, committed and drafted."""
+
+    def refused(self, reason: NackReason) -> None:
+        """Note that the drafter does not serve the session; the link has forgotten it."""
+
+    def lost(self) -> None:
+        """Note that the link broke and has forgotten the session."""
 
 
 class DrafterLink:
@@ -106,10 +126,10 @@ class DrafterLink:
         self._round_trips.append(seconds)
         self._metrics.drafter_rtt.labels(self.address).set(seconds)
 
-    def loaded(self, sessions: int, step_seconds: float) -> None:
+    def loaded(self, load: Load) -> None:
         """Note what the drafter reports of its load; a step time of 0 is unknown."""
-        self.sessions = sessions
-        self.step_seconds = step_seconds or self.step_seconds
+        self.sessions = load.sessions
+        self.step_seconds = load.step_seconds or self.step_seconds
 
     def gone(self) -> None:
         """Note that the drafter does not exist any more, and remove its metrics."""
@@ -124,18 +144,19 @@ class DrafterLink:
         if listener is not None:
             listener.drafted(message)
 
-    def ended(self, session_id: str, epoch: int, length: int) -> None:
-        """Pass on that no more drafts come for a session's prefix of that length."""
-        listener = self._listener(session_id, epoch)
+    def ended(self, end: DraftEnd) -> None:
+        """Pass on that no more drafts come for a session's prefix."""
+        listener = self._listener(end.session_id, end.epoch)
         if listener is not None:
-            listener.ended(length)
+            listener.ended(end.base_len)
 
-    def nacked(self, session_id: str, epoch: int, reason: Refusal, detail: str) -> None:
+    def nacked(self, nack: Nack) -> None:
         """Pass on that the drafter refuses a session, and forget the session."""
-        listener = self._listener(session_id, epoch)
+        session, reason = nack.session_id, nack.reason
+        listener = self._listener(session, nack.epoch)
         if listener is not None:
-            _log.info("draft_nacked", address=self.address, session=session_id, reason=reason.value, detail=detail)
-            del self._listeners[session_id]
+            _log.info("draft_nacked", address=self.address, session=session, reason=reason.value, detail=nack.detail)
+            del self._listeners[session]
             listener.refused(reason)
 
     def malformed(self, session_id: str, epoch: int, detail: str) -> None:
@@ -145,7 +166,7 @@ class DrafterLink:
             _log.warning("draft_malformed", address=self.address, session=session_id, detail=detail)
             self._metrics.malformed.labels(self.address).inc()
             self.close(Close(session_id, epoch))
-            listener.refused(Refusal.MALFORMED)
+            listener.refused(NackReason.MALFORMED)
 
     def _listener(self, session_id: str, epoch: int) -> Listener | None:
         listener = self._listeners.get(session_id)

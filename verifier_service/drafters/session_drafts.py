@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
-from specdec.wire.session import Close, Commit, Open
+from specdec.wire.session import Close, Commit, NackReason, Open
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import DrafterLink
-from verifier_service.drafters.listener import Refusal
 from verifier_service.drafters.pool import DrafterPool
 
 _MOST_DRAFTS = 128
@@ -128,7 +127,7 @@ class RemoteDrafts(Drafts):
         self._ended = length
         self._changed.set()
 
-    def refused(self, reason: Refusal) -> None:
+    def refused(self, reason: NackReason) -> None:
         """Avoid this drafter for a time that depends on the reason."""
         if self._link is not None:
             self._avoid[self._link.address] = self._penalty(reason)
@@ -203,17 +202,17 @@ class RemoteDrafts(Drafts):
         reasons = {reason for _, reason in self._avoid.values()}
         return Fallback.OVERLOADED if Fallback.OVERLOADED in reasons else self._pool.absence()
 
-    def _penalty(self, reason: Refusal) -> tuple[float, Fallback]:
+    def _penalty(self, reason: NackReason) -> tuple[float, Fallback]:
         """Until when to avoid a drafter after a refusal, and the reason to report meanwhile."""
         now = self._clock()
         match reason:
-            case Refusal.OVERLOADED:
+            case NackReason.OVERLOADED:
                 return now + self._settings.overload_pause, Fallback.OVERLOADED
-            case Refusal.MALFORMED:
+            case NackReason.MALFORMED:
                 return math.inf, Fallback.UNAVAILABLE
-            case Refusal.INTERNAL:
+            case NackReason.INTERNAL:
                 return now + self._settings.overload_pause, Fallback.UNAVAILABLE
-            case Refusal.UNKNOWN | Refusal.STALE:
+            case NackReason.UNKNOWN | NackReason.STALE:
                 # The first time, opening the session again helps; after that it is tried less and less often.
                 self._forgotten += 1
                 pause = self._settings.probe * 2.0 ** min(self._forgotten - 2, 6) if self._forgotten > 1 else 0.0

@@ -67,10 +67,9 @@ class Generations:
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 
     def _count(self, done: Round, awaited: int) -> None:
-        """Count a round that waited for `awaited` drafts, and learn from it."""
+        """Count a round that waited for `awaited` drafts, and publish the costs."""
         costs, metrics = self._costs, self._metrics
         metrics.count(done, awaited)
-        costs.accepted(len(done.draft), done.accepted)
         metrics.alpha.set(costs.alpha)
         metrics.c.set(costs.c())
         metrics.plain_seconds.set(costs.passes.step() or 0.0)

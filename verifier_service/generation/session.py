@@ -1,18 +1,17 @@
 """One generation, as the algorithm reads: propose, verify, cut, commit, yield, until it ends."""
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Protocol
 
-from specdec.rules.draft import NO_DRAFT, Draft
+from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.gamma import GammaController
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.generation.rounds import cut
 
 
 class Target(Protocol):
@@ -134,3 +133,33 @@ class Session:
         if output and output[-1] in self._stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self._tokens) >= self._limit else None
+
+
+def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
+    """The round that commits a verdict, up to the earliest of a stop id, which is kept itself, and the limit.
+
+    Args:
+        verdict: of the draft behind the committed tokens.
+        base_len: committed tokens before this round.
+        limit: sequence length at which the generation ends, more than `base_len`.
+        stop_ids: ids that end the generation.
+
+    Returns:
+        A round whose counts are of the tokens that were kept; its draft, its fallback and its timing are not set.
+    """
+    room = limit - base_len
+    tokens = verdict.tokens[:room]
+    finish = FinishReason.LENGTH if len(verdict.tokens) >= room else None
+    stop = next((index for index, token in enumerate(tokens) if token in stop_ids), None)
+    if stop is not None:
+        tokens = tokens[: stop + 1]
+        finish = FinishReason.STOP
+    count = len(tokens)
+    return Round(
+        base_len=base_len,
+        tokens=tokens,
+        origins=verdict.origins[:count],
+        accepted=min(verdict.accepted, count),
+        finish=finish,
+        logprobs=verdict.logprobs[:count],
+    )

@@ -139,7 +139,10 @@ class SamplingOptions(_message.Message):
     min_p: _builtins.float
     """Default 0. Range [0, 1]."""
     seed: _builtins.int
-    """Default: drawn at random and returned."""
+    """Default: drawn at random and returned.
+    Mode coupled gives the same tokens for it whatever the drafter does; the other modes only while no draft is late
+    and no pass budget cuts one.
+    """
     presence_penalty: _builtins.float
     """Default 0. Range [-2, 2]."""
     frequency_penalty: _builtins.float

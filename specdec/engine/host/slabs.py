@@ -30,13 +30,7 @@ class Slab(SequenceKv):
         self.pages = 0
         """Number of pages that the sequence is charged for."""
 
-    def take(self, source: "Slab", count: int) -> None:
-        """Copy the keys and values of the first `count` tokens of another sequence."""
-        self.keys[..., :count, :] = source.keys[..., :count, :]
-        self.values[..., :count, :] = source.values[..., :count, :]
-
     def read(self, start: int, stop: int) -> Tensor:
-        """A copy of the keys and values of tokens start..stop-1."""
         return torch.cat([self.keys[:, 0, :, start:stop], self.values[:, 0, :, start:stop]], dim=-1)
 
     def _write(self, start: int, kv: Tensor) -> None:
@@ -55,18 +49,6 @@ class SlabStore(KvStore[Slab]):
 
     def __init__(self, layout: KvLayout, budget: int) -> None:
         super().__init__(layout, page_tokens(layout), budget)
-        self._free = self.total
-        self._cached = 0
-
-    @property
-    def free(self) -> int:
-        """Pages that no sequence is charged for."""
-        return self._free
-
-    @property
-    def cached(self) -> int:
-        """Pages that ended sequences are charged for."""
-        return self._cached
 
     def open(self, limit: int, root: bytes) -> Slab:
         """A sequence without tokens, with address space for `limit` of them."""
@@ -80,31 +62,27 @@ class SlabStore(KvStore[Slab]):
         return 0
 
     def share(self, sequence: Slab, source: Slab, tokens: int) -> None:
-        """Copy the first `tokens` tokens of another sequence."""
-        sequence.take(source, tokens)
+        """Copy the keys and values."""
+        sequence.keys[..., :tokens, :] = source.keys[..., :tokens, :]
+        sequence.values[..., :tokens, :] = source.values[..., :tokens, :]
 
     def missing(self, sequence: Slab, length: int) -> int:
-        """Pages up to `length` that the sequence is not charged for yet."""
         return self.pages(length) - sequence.pages
 
     def extend(self, sequence: Slab, length: int) -> None:
-        """Charge the sequence for the pages up to `length`."""
         more = self.missing(sequence, length)
         sequence.pages += more
-        self._free -= more
+        self.free -= more
 
     def retire(self, sequence: Slab) -> None:
-        """Count the pages of an ended sequence as cached."""
-        self._cached += sequence.pages
+        self.cached += sequence.pages
 
     def pinned(self, sequence: Slab) -> int:
-        """All pages of the ended sequence."""
         return sequence.pages
 
     def drop(self, sequence: Slab) -> None:
-        """Free the pages of an ended sequence."""
-        self._cached -= sequence.pages
-        self._free += sequence.pages
+        self.cached -= sequence.pages
+        self.free += sequence.pages
 
 
 def page_tokens(layout: KvLayout) -> int:

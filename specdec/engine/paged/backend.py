@@ -44,8 +44,15 @@ class PagedBackend:
     @classmethod
     def on(cls, device: torch.device) -> "PagedBackend":
         """The fastest backend that runs on a device."""
-        kernels = _kernels(device) if device.type == "cuda" else None
-        return cls() if kernels is None else cls(kernels, partial(CudaCapture, device), COMMON)
+        if device.type != "cuda":
+            return cls()
+        # Triton is installed with PyTorch for CUDA and needs a C compiler at run time.
+        if not triton_works(device):
+            _log.warning("Triton does not run here, so attention gathers its pages and passes are not captured")
+            return cls()
+        from specdec.engine.paged.triton_kernels import TritonKernels
+
+        return cls(TritonKernels(), partial(CudaCapture, device), COMMON)
 
     def __call__(self, decoder: Decoder, layout: KvLayout, budget: int) -> KvBackend[PageList]:
         """Allocate the whole budget.
@@ -61,13 +68,3 @@ class PagedBackend:
         if self._capture is not None and self._switch.on:
             runner.capture_with(self._capture(), self._switch)
         return KvBackend(store, runner, partial(runner.warm, self._common))
-
-
-def _kernels(device: torch.device) -> Kernels | None:
-    """Triton's kernels if Triton works: it is installed with PyTorch for CUDA and needs a C compiler at run time."""
-    if triton_works(device):
-        from specdec.engine.paged.triton_kernels import TritonKernels
-
-        return TritonKernels()
-    _log.warning("Triton does not run here, so attention gathers its pages and passes are not captured")
-    return None

@@ -10,7 +10,6 @@ bucket for all passes would avoid that, but every pass would cost as much as the
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -34,13 +33,8 @@ _log = logging.getLogger(__name__)
 
 Replay = Callable[[], Tensor]
 """Repeats the captured work on the present contents of the tensors it reads; it always returns the same tensor."""
-
-
-class Capture(Protocol):
-    """The way in which a device captures work."""
-
-    def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        """Capture `work`, which reads and writes tensors whose addresses do not change."""
+Capture = Callable[[Callable[[], Tensor]], Replay]
+"""Captures work, which reads and writes tensors whose addresses do not change, in the way of a device."""
 
 
 class CaptureSwitch:

@@ -160,7 +160,7 @@ BUGS = (
     Bug("argmax draft with its q", Law.POINT_MASS, argmax_with_its_q, ("enumerated rejection",)),
     Bug("token 0 with a uniform q on a miss", Law.Q_AS_SAMPLED, uniform_q_on_a_miss, ("enumerated rejection",)),
     Bug("q̂ of another position", Law.Q_AS_SAMPLED, q_of_another_position, ("enumerated block",)),
-    Bug("low-confidence token dropped", Law.USE, low_confidence_dropped, ("sampled rejection",)),
+    Bug("low-confidence token dropped", Law.USE, low_confidence_dropped, ("sampled rejection", "simulated rejection")),
     Bug(
         "chain drawn with the numbers of the one before",
         Law.BLOCK,
@@ -168,5 +168,5 @@ BUGS = (
         ("sampled block, rejecting",),
     ),
     Bug("penalties blind to drafts", Law.ONE_DISTRIBUTION, drafts_unseen_by_penalties, ("sampled penalties",)),
-    Bug("no fence on late drafts", Law.KV, no_fence, ("late drafts of another prefix",)),
+    Bug("no fence on late drafts", Law.KV, no_fence, ("late drafts of another prefix",), ("simulated rejection",)),
 )

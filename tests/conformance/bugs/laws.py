@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.rules import sampling
+from specdec.rules.filters import filtered_softmax
 from specdec.rules.multidraft import Choice, with_replacement, without_replacement
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities, sample
@@ -23,7 +24,7 @@ def filters_before_temperature(patch: pytest.MonkeyPatch) -> None:
 
     def planted(scores: Tensor, params: Params) -> Tensor:
         warm = torch.tensor([each.temperature for each in params], dtype=scores.dtype)[:, None]
-        return (sampling._filtered(scores, params) / warm).softmax(-1)
+        return (filtered_softmax(scores, params).log() / warm).softmax(-1)
 
     patch.setattr(sampling, "_softmax", planted)
 

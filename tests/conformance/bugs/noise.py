@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.rules.coupling import choose, coupled_on_host
+from specdec.rules.coupling import choose, coupled_on_host, draw
 from specdec.rules.rng import Lane, uniform
 from specdec.rules.sampling import sample
 from tests.conformance.bugs.bug import Bug, Law, everywhere
@@ -89,6 +89,7 @@ def draft_emitted(patch: pytest.MonkeyPatch) -> None:
 def noise_of_the_round(patch: pytest.MonkeyPatch) -> None:
     """Coupling noise is keyed by the round's parity and not by the position."""
     everywhere(patch, choose, lambda p, ids, seeds, at: choose(p, ids, seeds, [position // 2 for position in at]))
+    everywhere(patch, draw, lambda p, seeds, at: draw(p, seeds, [position // 2 for position in at]))
 
 
 BUGS = (

@@ -14,8 +14,7 @@ from specdec.rules.params import FinishReason
 from specdec.wire.generation import Round
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.app import load_engine
-from verifier_service.generation.rounds import cut
-from verifier_service.generation.session import Session
+from verifier_service.generation.session import Session, cut
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 SLACK = 16

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from specdec.errors import NoDistribution
 from specdec.rules import acceptance, rng, sampling, verification
-from specdec.rules.draft import Draft, SparseProbs, Verdict
+from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.rules.sampling import History
 from specdec.wire.generation import Round
 from tests.conformance.checks.check import Check, count
 from tests.gateway_fakes import ByteTokenizer
-from verifier_service.generation import rounds
+from verifier_service.generation import session
 
 END = 0
 BASE_LEN = 7
@@ -56,14 +56,15 @@ def broken_ties() -> float:
 
 
 def tokens_from_nothing() -> float:
-    """Rows of numbers that are none, or with every id masked, that a distribution is made of all the same."""
+    """Rows of numbers that are none, or with every id masked, that a token is drawn from all the same."""
     nan, inf = torch.full((1, 3), torch.nan), torch.full((1, 3), torch.inf)
     masked = SamplingParams(allowed_token_ids=(0, 2), banned_token_ids=(0, 2))
     rows = [(nan, SamplingParams()), (inf, SamplingParams(temperature=0.0)), (torch.zeros(1, 3), masked)]
     bad = 0
     for logits, params in rows:
+        p = sampling.probabilities(logits, [params], [History()])
         with suppress(NoDistribution):
-            sampling.probabilities(logits, [params], [History()])
+            verification.verify(Mode.REJECTION, p, [NO_DRAFT], [0], [0])
             bad += 1
     return bad
 
@@ -83,7 +84,7 @@ def wrong_cuts() -> float:
     for drafted, room in product(range(4), range(1, 5)):
         for accepted in range(drafted + 1):
             for tokens in product((END, 1), repeat=accepted + 1):
-                cut = rounds.cut(Verdict(tokens, accepted, drafted), BASE_LEN, BASE_LEN + room, {END})
+                cut = session.cut(Verdict(tokens, accepted, drafted), BASE_LEN, BASE_LEN + room, {END})
                 bad += cut != _cut(tokens, accepted, drafted, room)
     return bad
 

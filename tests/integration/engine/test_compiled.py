@@ -1,6 +1,8 @@
 """A compiled model computes what it computed before, whoever shares the pass."""
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,11 +10,12 @@ import torch
 from specdec.engine import Chunk, NativeEngine
 from specdec.errors import ModelRefused
 from tests.devices import NO_CUDA
-from tests.integration.engine.conftest import Load
+from tests.tiny_models import make_tiny_model
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses what PyTorch deprecates
+    pytest.mark.timeout(900),  # a minute of compilation on a core that is free
 ]
 
 PASSES = [
@@ -20,6 +23,10 @@ PASSES = [
     [Chunk("b", [7], 1)],
     [Chunk("a", [10, 11, 12, 13], 4, [-1, 0, 0, 1]), Chunk("b", [6, 5, 4], 3)],
 ]
+
+
+def load(folder: Path, kv_backend: dict[str, Any], **settings: Any) -> NativeEngine:
+    return NativeEngine.load(folder, dtype="float32", kv_bytes=1 << 22, threads=1, **kv_backend, **settings)
 
 
 def logits(engine: NativeEngine) -> torch.Tensor:
@@ -39,13 +46,19 @@ def logits(engine: NativeEngine) -> torch.Tensor:
     ],
     indirect=["kv_backend"],
 )
-def test_compiled_passes_are_those_of_transformers(load: Load, architecture: str) -> None:
-    torch.testing.assert_close(logits(load(architecture, compiled=True)), logits(load(architecture)))
+def test_compiled_passes_are_those_of_transformers(
+    tmp_path: Path, kv_backend: dict[str, Any], architecture: str
+) -> None:
+    """Two layers, one of each kind that the architecture has: every layer is compiled anew."""
+    folder = make_tiny_model(tmp_path, architecture, seed=1, layers=2, padding=7)
+    torch.testing.assert_close(logits(load(folder, kv_backend, compiled=True)), logits(load(folder, kv_backend)))
 
 
 @pytest.mark.parametrize("kv_backend", ["slabs"], indirect=True)
-def test_a_model_that_cannot_be_compiled_is_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_compiled_is_refused(
+    tmp_path: Path, kv_backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     with pytest.raises(ModelRefused, match="no-such-compiler"):
-        load("mistral", compiled=True)
+        load(make_tiny_model(tmp_path, "mistral", layers=1), kv_backend, compiled=True)

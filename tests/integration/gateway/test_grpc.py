@@ -13,6 +13,8 @@ from grpc_status import rpc_status
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.errors import MessageTooLarge
+from specdec.serving.status import from_rpc_error
 from tests.gateway_fakes import EOS, Script, output, until
 from tests.integration.gateway.stage import Stage
 
@@ -141,10 +143,13 @@ async def test_bytes_that_are_no_message_are_the_callers_mistake(
     assert (await stub.Generate(pb.GenerateRequest(text="Say it"))).text == TEXT
 
 
-async def test_a_message_that_is_too_large_is_refused_and_the_next_call_works(stub: Any) -> None:
+@pytest.mark.parametrize("size", [65536, 17 * 2**20])
+async def test_a_message_that_is_too_large_is_refused_and_the_next_call_works(stub: Any, size: int) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await stub.Generate(pb.GenerateRequest(text="x" * 17 * 2**20))
+        await stub.Generate(pb.GenerateRequest(text="x" * size))
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    if size < 2**20:
+        assert isinstance(from_rpc_error(refused.value), MessageTooLarge)
     assert (await stub.Generate(pb.GenerateRequest(text="Say it"))).text == TEXT
 
 

@@ -20,14 +20,14 @@ def tokenizer() -> ModelTokenizer:
     return ModelTokenizer.load(DEMO)
 
 
-async def test_text_is_encoded_as_transformers_does(tokenizer: ModelTokenizer) -> None:
+def test_text_is_encoded_as_transformers_does(tokenizer: ModelTokenizer) -> None:
     expected = AutoTokenizer.from_pretrained(DEMO).encode(TEXT)
-    assert await tokenizer.encode(TextPrompt(TEXT)) == tuple(expected)
-    assert await tokenizer.encode(TokenPrompt((1, 2))) == (1, 2)
+    assert tokenizer.encode(TextPrompt(TEXT)) == tuple(expected)
+    assert tokenizer.encode(TokenPrompt((1, 2))) == (1, 2)
 
 
-async def test_a_chat_goes_through_the_models_template(tokenizer: ModelTokenizer) -> None:
-    ids = await tokenizer.encode(ChatPrompt((Message("user", "Read a file."), Message("assistant", "x = 1"))))
+def test_a_chat_goes_through_the_models_template(tokenizer: ModelTokenizer) -> None:
+    ids = tokenizer.encode(ChatPrompt((Message("user", "Read a file."), Message("assistant", "x = 1"))))
     assert tokenizer.decode(ids) == "# Read a file.\nx = 1\n"
 
 
@@ -38,32 +38,32 @@ CHATML = (
 NEXT = ChatPrompt((Message("user", "and now"),))
 
 
-async def test_a_turn_is_encoded_as_the_template_has_it_behind_an_answer(tokenizer: ModelTokenizer) -> None:
-    begun = await tokenizer.encode(ChatPrompt((Message("user", "one"),)))
-    answer = await tokenizer.encode_after(TextPrompt("x = 1"), begun)
-    added = await tokenizer.encode_after(NEXT, (*begun, *answer))
+def test_a_turn_is_encoded_as_the_template_has_it_behind_an_answer(tokenizer: ModelTokenizer) -> None:
+    begun = tokenizer.encode(ChatPrompt((Message("user", "one"),)))
+    answer = tokenizer.encode_after(TextPrompt("x = 1"), begun)
+    added = tokenizer.encode_after(NEXT, (*begun, *answer))
     assert tokenizer.decode((*begun, *answer, *added)) == "# one\nx = 1\n# and now\n"
 
 
-async def test_a_closing_token_that_was_generated_is_not_put_twice() -> None:
+def test_a_closing_token_that_was_generated_is_not_put_twice() -> None:
     inner = AutoTokenizer.from_pretrained(DEMO)
     inner.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     inner.chat_template = CHATML
     tokenizer = ModelTokenizer(inner)
     closing = inner.convert_tokens_to_ids("<|im_end|>")
-    cut = await tokenizer.encode_after(NEXT, (5, 6))
-    closed = await tokenizer.encode_after(NEXT, (5, 6, closing))
+    cut = tokenizer.encode_after(NEXT, (5, 6))
+    closed = tokenizer.encode_after(NEXT, (5, 6, closing))
     assert cut == (closing, *closed)
     assert inner.decode(closed) == "\n<|im_start|>user\nand now<|im_end|>\n<|im_start|>assistant\n"
 
 
-async def test_a_turn_of_ids_or_on_nothing_is_encoded_as_any_other(tokenizer: ModelTokenizer) -> None:
-    assert await tokenizer.encode_after(TokenPrompt((1, 2)), (5,)) == (1, 2)
-    assert await tokenizer.encode_after(NEXT, ()) == await tokenizer.encode(NEXT)
+def test_a_turn_of_ids_or_on_nothing_is_encoded_as_any_other(tokenizer: ModelTokenizer) -> None:
+    assert tokenizer.encode_after(TokenPrompt((1, 2)), (5,)) == (1, 2)
+    assert tokenizer.encode_after(NEXT, ()) == tokenizer.encode(NEXT)
 
 
-async def test_the_pieces_of_a_text_are_the_text(tokenizer: ModelTokenizer) -> None:
-    ids = await tokenizer.encode(TextPrompt(TEXT))
+def test_the_pieces_of_a_text_are_the_text(tokenizer: ModelTokenizer) -> None:
+    ids = tokenizer.encode(TextPrompt(TEXT))
     detokenizer = Detokenizer(tokenizer.decode)
     pieces = [detokenizer.push(token) for token in ids]
     assert "".join(pieces) == TEXT
@@ -75,23 +75,29 @@ def test_the_fingerprint_is_the_vocabularys(tokenizer: ModelTokenizer) -> None:
     assert tokenizer.fingerprint == fingerprint(AutoTokenizer.from_pretrained(DEMO).get_vocab())
 
 
+def test_the_longest_token_bounds_every_token(tokenizer: ModelTokenizer) -> None:
+    lengths = [len(tokenizer.token_bytes(token)) for token in range(2048)]
+    assert tokenizer.longest_token == max(lengths)
+    assert tokenizer.longest_token < 64
+
+
 def test_special_tokens_have_no_text(tokenizer: ModelTokenizer) -> None:
     assert tokenizer.decode([0]) == ""
 
 
-async def test_a_model_without_a_chat_template_takes_no_chats() -> None:
+def test_a_model_without_a_chat_template_takes_no_chats() -> None:
     inner = AutoTokenizer.from_pretrained(DEMO)
     inner.chat_template = None
     with pytest.raises(UnsupportedParameter) as refused:
-        await ModelTokenizer(inner).encode(ChatPrompt((Message("user", "hi"),)))
+        ModelTokenizer(inner).encode(ChatPrompt((Message("user", "hi"),)))
     assert refused.value.param == "messages"
 
 
-async def test_what_the_template_refuses_is_the_callers_mistake() -> None:
+def test_what_the_template_refuses_is_the_callers_mistake() -> None:
     inner = AutoTokenizer.from_pretrained(DEMO)
     inner.chat_template = "{{ raise_exception('no system messages') }}"
     with pytest.raises(FieldInvalid, match="no system messages"):
-        await ModelTokenizer(inner).encode(ChatPrompt((Message("system", "hi"),)))
+        ModelTokenizer(inner).encode(ChatPrompt((Message("system", "hi"),)))
 
 
 def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path: Path) -> None:

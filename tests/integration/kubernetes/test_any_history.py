@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.discovery.cluster import ClusterSettings
-from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.slices import endpoints_of
+from gateway.discovery.sources import GatewayDiscoverySettings, KubernetesSource
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
 from tests.gateway_fakes import until
@@ -59,7 +59,8 @@ async def converge(history: list[tuple[str, str, list[dict[str, object]]]]) -> N
     with FakeKubernetes() as api, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kubeconfig"
         path.write_text(json.dumps(api.kubeconfig()))
-        source = KubernetesSource(ClusterSettings(kubeconfig=path, namespace="ns"), (SERVICE,), "grpc", 30.0)
+        settings = GatewayDiscoverySettings(kind="kubernetes", names=(SERVICE,), watch=30.0)
+        source = KubernetesSource(settings, ClusterSettings(kubeconfig=path, namespace="ns"))
         snapshots = []
 
         async def follow() -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.discovery.cluster import ClusterSettings
-from gateway.discovery.kubernetes import KubernetesSource
+from gateway.discovery.sources import GatewayDiscoverySettings, KubernetesSource
 from specdec.errors import ConfigError
 from specdec.serving.discovery import Endpoint
 from tests.fake_kubernetes import FakeKubernetes
@@ -19,7 +19,8 @@ from tests.integration.kubernetes.follower import Follower, follow
 
 @asynccontextmanager
 async def following(cluster: ClusterSettings, watch: float = 30.0) -> AsyncIterator[Follower]:
-    async with follow(KubernetesSource(cluster, (SERVICE, "other"), "grpc", watch)) as follower:
+    settings = GatewayDiscoverySettings(kind="kubernetes", names=(SERVICE, "other"), watch=watch)
+    async with follow(KubernetesSource(settings, cluster)) as follower:
         yield follower
 
 
@@ -125,6 +126,8 @@ async def test_who_may_not_list_knows_nobody_until_he_may(api: FakeKubernetes, c
 
 
 async def test_outside_a_pod_a_kubeconfig_is_needed() -> None:
-    source = KubernetesSource(ClusterSettings(), (SERVICE,), "grpc", 30.0)
+    source = KubernetesSource(
+        GatewayDiscoverySettings(kind="kubernetes", names=(SERVICE,), watch=30.0), ClusterSettings()
+    )
     with pytest.raises(ConfigError, match="no way to the Kubernetes API"):
         await anext(source.snapshots())

@@ -158,7 +158,7 @@ async def test_the_drafters_follow_the_verifiers(
     def read(_: Any) -> MetricsSnapshot:
         return snapshot
 
-    monkeypatch.setattr("specdec.serving.prometheus.Prometheus.read", read)
+    monkeypatch.setattr("specdec.serving.metrics_readers.Prometheus.read", read)
     api.rules = ROLE
     api.store.create(DEPLOYMENTS, deployment(2))
 
@@ -183,7 +183,7 @@ async def test_the_drafters_follow_the_verifiers(
 async def test_of_two_controllers_one_acts_and_the_other_takes_over(
     api: FakeKubernetes, settings: RatioSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdec.serving.prometheus.Prometheus.read", lambda _: replace(SNAPSHOT, verifiers=20))
+    monkeypatch.setattr("specdec.serving.metrics_readers.Prometheus.read", lambda _: replace(SNAPSHOT, verifiers=20))
     api.store.create(DEPLOYMENTS, deployment(2))
     async with AsyncExitStack() as second:
         async with controlling(settings):

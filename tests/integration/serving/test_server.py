@@ -7,12 +7,13 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, FieldInvalid, InternalError
 from specdec.serving.channel import open_channel
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.status import from_rpc_error
-from tests.chaos.wire import Wire
+from tests.chaos.proxy import Proxy
 
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
@@ -81,6 +82,49 @@ async def test_a_status_of_somebody_else_is_not_taken_for_ours(channel: grpc.aio
     assert from_rpc_error(caught.value) is None
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        verifier_pb2.GenerateRequest(session_id="aa").SerializeToString().replace(b"aa", b"\xff\xfe"),
+        verifier_pb2.GenerateRequest(session_id="Say it").SerializeToString()[:-2],
+    ],
+)
+async def test_bytes_that_are_no_message_are_the_callers_mistake(channel: grpc.aio.Channel, raw: bytes) -> None:
+    call = channel.unary_stream(f"/{SERVICE}/Generate", request_serializer=lambda request: request)(raw)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call.read()
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert isinstance(from_rpc_error(refused.value), FieldInvalid)
+
+
+class Echo(drafter_pb2_grpc.DrafterServiceServicer):
+    """Answers every frame with a pong."""
+
+    async def Draft(self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: object) -> object:
+        async for request in request_iterator:
+            yield drafter_pb2.DraftResponse(pong=drafter_pb2.Pong(nonce=request.ping.nonce))
+
+
+async def test_a_broken_frame_ends_the_stream_it_is_on_behind_the_frames_that_were_good() -> None:
+    running = await start_grpc(
+        "127.0.0.1:0", lambda server: drafter_pb2_grpc.add_DrafterServiceServicer_to_server(Echo(), server), ()
+    )
+    good = drafter_pb2.DraftRequest(ping=drafter_pb2.Ping(nonce=7)).SerializeToString()
+    async with open_channel(running.address) as channel:
+        call = channel.stream_stream(
+            "/specdec.drafter.v1.DrafterService/Draft",
+            request_serializer=lambda request: request,
+            response_deserializer=drafter_pb2.DraftResponse.FromString,
+        )()
+        await call.write(good)
+        assert (await call.read()).pong.nonce == 7
+        await call.write(b"\xff" * 20)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+    assert isinstance(from_rpc_error(refused.value), FieldInvalid)
+    await running.stop(0)
+
+
 async def test_a_taken_port_is_refused(server: GrpcServer) -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
         await start_grpc(server.address, lambda server: None, [])
@@ -115,10 +159,10 @@ async def test_a_peer_that_hangs_in_the_middle_of_a_stream_is_lost_soon() -> Non
         lambda server: verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Silent(), server),
         [SERVICE],
     )
-    async with Wire(running.address) as wire, open_channel(wire.address) as channel:
+    async with Proxy(running.address) as proxy, open_channel(proxy.address) as channel:
         call = verifier_pb2_grpc.VerifierServiceStub(channel).Generate(verifier_pb2.GenerateRequest())
         assert (await call.read()).base_len == 7
-        wire.freeze()
+        proxy.freeze()
         with pytest.raises(grpc.aio.AioRpcError) as lost:
             async with asyncio.timeout(20):
                 await call.read()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.store.pins import RedisPins
+from gateway.store.pins import Pins
 from gateway.store.redis_client import connect
 from tests.integration.sessions.server import Server
 
@@ -13,24 +13,24 @@ ALL = ("a", "b", "c")
 
 
 @pytest.fixture
-async def pins(server: Server) -> AsyncIterator[RedisPins]:
-    made = RedisPins(connect(server.url), ttl=60.0)
+async def pins(server: Server) -> AsyncIterator[Pins]:
+    made = Pins(connect(server.url), ttl=60.0)
     yield made
     await made.close()
 
 
-async def test_the_first_choice_is_kept(pins: RedisPins) -> None:
+async def test_the_first_choice_is_kept(pins: Pins) -> None:
     assert await pins.settle("kept", 1, "a", ALL) == "a"
     assert await pins.settle("kept", 2, "b", ALL) == "a"
 
 
-async def test_one_that_may_not_serve_is_replaced(pins: RedisPins) -> None:
+async def test_one_that_may_not_serve_is_replaced(pins: Pins) -> None:
     await pins.settle("moved", 1, "a", ALL)
     assert await pins.settle("moved", 2, "b", ("b", "c")) == "b"
     assert await pins.settle("moved", 3, "c", ALL) == "b"
 
 
-async def test_an_older_owner_changes_nothing(pins: RedisPins) -> None:
+async def test_an_older_owner_changes_nothing(pins: Pins) -> None:
     await pins.settle("fenced", 5, "a", ALL)
     assert await pins.settle("fenced", 4, "b", ("b",)) == "a"
     assert await pins.settle("fenced", 6, "c", ALL) == "a"
@@ -38,7 +38,7 @@ async def test_an_older_owner_changes_nothing(pins: RedisPins) -> None:
 
 async def test_a_pin_is_forgotten_in_time(server: Server) -> None:
     client = connect(server.url)
-    pins = RedisPins(client, ttl=60.0)
+    pins = Pins(client, ttl=60.0)
     await pins.settle("brief", 1, "a", ALL)
     (key,) = await client.keys("*brief*")
     assert 0 < await client.ttl(key) <= 60
@@ -46,6 +46,6 @@ async def test_a_pin_is_forgotten_in_time(server: Server) -> None:
 
 
 async def test_without_the_store_the_choice_holds() -> None:
-    pins = RedisPins(connect("redis://127.0.0.1:1/0"), ttl=60.0)
+    pins = Pins(connect("redis://127.0.0.1:1/0"), ttl=60.0)
     assert await pins.settle("s", 1, "b", ALL) == "b"
     await pins.close()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gateway.store import lua
-from gateway.store.redis_client import connect
+from gateway.store.redis_client import connect, server_facts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.errors import SessionDiverged, SessionNotFound, SessionStoreDown, SessionStoreFull
@@ -92,9 +92,9 @@ async def test_scripts_come_back_after_the_server_forgot_them(
     assert (await store.acquire(sid, "a")).n == 3
 
 
-async def test_the_server_never_evicts_and_keeps_a_log(store: RedisSessionStore) -> None:
+async def test_the_server_never_evicts_and_keeps_a_log(store: RedisSessionStore, server: Server) -> None:
     await store.ping()
-    facts = await store.server_facts()
+    facts = await server_facts(server.url)
     assert (facts.maxmemory_policy, facts.append_only) == ("noeviction", True)
     assert facts.version
 

@@ -1,4 +1,4 @@
-"""The chaos checker finds what it is there to find, and counts it."""
+"""The chaos checker finds lost, duplicated and diverged tokens, and counts them."""
 
 import pytest
 

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from specdec.errors import ConfigError, FieldInvalid, RequestError, ServiceError, SpecdecError
+from specdec.errors import (
+    MESSAGE_BYTES,
+    PARAM_BYTES,
+    ConfigError,
+    FieldInvalid,
+    RequestError,
+    ServiceError,
+    SpecdecError,
+)
 
 
 def family(error: type[SpecdecError]) -> Iterator[type[SpecdecError]]:
@@ -36,3 +44,12 @@ def test_an_error_keeps_its_message_and_has_one_kind(error: type[SpecdecError]) 
 def test_a_callers_mistake_names_the_field() -> None:
     assert FieldInvalid("too hot", "temperature").param == "temperature"
     assert FieldInvalid("too hot").param == ""
+
+
+@pytest.mark.parametrize("char", ["x", "é", "\U0001f600"])
+def test_what_a_caller_sent_is_cut_in_messages_and_names(char: str) -> None:
+    error = FieldInvalid(f"unknown parameter {char * 1_000_000}", char * 1_000_000)
+    assert len(error.message.encode()) <= MESSAGE_BYTES
+    assert len(error.param.encode()) <= PARAM_BYTES
+    assert error.message.startswith(f"unknown parameter {char}")
+    assert error.message.endswith(f"{char}…")

@@ -198,6 +198,41 @@ def test_a_pass_that_fails_refuses_its_sessions_and_the_thread_goes_on(bench: Be
     assert bench.stream.tokens() == _drafted()
 
 
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_failure_behind_drawn_drafts_ends_the_draft_and_drops_none_of_them(ahead: int) -> None:
+    bench = Bench(SETTINGS.model_copy(update={"ahead": ahead}))
+    drawn = 2 if not ahead else 4
+
+    def spoil() -> None:
+        if len(bench.model.passes) == drawn:
+            bench.model.spoiled.add("1/s")
+
+    bench.start()
+    bench.model.before_pass = spoil
+    bench.worker.post(bench.stream, [OPEN])
+    bench.stream.until(lambda: bench.stream.drafted == drawn)
+    guessed = _drafted(gamma=5)
+    assert bench.stream.tokens() == guessed[:drawn]
+    assert bench.stream.ends == ([DraftEnd("s", 1, 5)] if not ahead else [])
+    bench.model.spoiled.clear()
+    bench.model.before_pass = lambda: None
+    bench.worker.post(bench.stream, [commit(3, *guessed[:1], gamma=3)])
+    bench.stream.until(lambda: bench.stream.drafted > 3)
+    assert bench.stream.tokens() == guessed[: bench.stream.drafted]
+    assert not bench.stream.nacks
+    bench.close()
+
+
+def test_a_failure_without_any_draft_behind_the_commit_is_a_refusal(bench: Bench) -> None:
+    bench.worker.post(bench.stream, [OPEN])
+    bench.stream.until(lambda: bench.stream.drafted == 3)
+    bench.model.spoiled.add("1/s")
+    bench.worker.post(bench.stream, [commit(3, *_drafted())])
+    bench.stream.until(lambda: bool(bench.stream.nacks))
+    assert bench.stream.nacks[0].reason is NackReason.INTERNAL
+    assert bench.stream.drafted == 3
+
+
 def test_a_message_that_breaks_the_drafter_is_refused_alone(bench: Bench) -> None:
     bench.model.kv["1/taken"] = []  # so that admitting it is an error of the model's own
     bench.worker.post(bench.stream, [replace(OPEN, session_id="taken"), OPEN])

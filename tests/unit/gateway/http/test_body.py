@@ -1,11 +1,14 @@
 """The bytes of a body are read no further than they may go."""
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.http.body import read_body
-from specdec.errors import MessageTooLarge
+from gateway.http.body import parse_json, read_body
+from gateway.http.completions import CompletionBody
+from gateway.request import MAX_IDS
+from specdec.errors import FieldInvalid, MessageTooLarge
 
 
 class Chunks:
@@ -37,3 +40,44 @@ async def test_a_body_that_grows_too_large_is_read_no_further() -> None:
     with pytest.raises(MessageTooLarge):
         await read_body(aiter(chunks), None, 4)
     assert chunks.read == 3
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b'{"a": "\\ud83d"}', "a"),
+        (b'{"a": [1, {"b": ["x", "\\udc00"]}]}', "a[1].b[1]"),
+        (b'{"a": {"\\ud83d": 1}}', "a"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_found_at_any_depth(raw: bytes, path: str) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        parse_json(raw)
+    assert refused.value.param == path
+    assert parse_json(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "x", "logit_bias": {str(token): 1 for token in range(MAX_IDS + 1)}}, "logit_bias"),
+        ({"prompt": "x", "banned_token_ids": list(range(MAX_IDS + 1))}, "banned_token_ids"),
+        ({"prompt": "x", "allowed_token_ids": list(range(MAX_IDS + 1))}, "allowed_token_ids"),
+        ({"prompt": "x", "stop_token_ids": [1] * (MAX_IDS + 1)}, "stop_token_ids"),
+        ({"prompt": "x", "stop": ["x"] * 17}, "stop"),
+        ({"prompt": "x", "banned_token_ids": ["a"] * 100_000}, "banned_token_ids[0]"),
+        ({"prompt": "x"} | {f"a{index}": 0 for index in range(MAX_IDS)}, ""),
+    ],
+)
+def test_what_is_too_many_is_refused_by_its_field(body: dict[str, object], param: str) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        CompletionBody.parse(parse_json(json.dumps(body).encode()))
+    assert refused.value.param == param
+
+
+def test_repeated_ids_and_stop_strings_count_once() -> None:
+    lists = {"banned_token_ids": [5, 6, 5], "allowed_token_ids": [7, 7], "stop_token_ids": [8] * MAX_IDS}
+    body = CompletionBody.parse({"prompt": "x", "stop": ["a", "b", "a"]} | lists)
+    request = body.request("r")
+    assert (request.sampling.banned_token_ids, request.sampling.allowed_token_ids) == ((5, 6), (7,))
+    assert (request.stop_token_ids, request.stop) == ((8,), ("a", "b"))

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.config import KvSettings
 from gateway.kv.metrics import KvMetrics
-from gateway.kv.reader import KvReader
+from gateway.kv.reader import Bandwidth, KvReader, worth_restoring
 from gateway.kv.store import SequenceBlocks
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
@@ -103,3 +104,39 @@ async def test_a_lookup_that_comes_too_late_or_fails_is_a_miss_and_the_next_is_l
     down.store.down = False
     assert await down.restore(target) == 0
     assert target.spans == []
+
+
+@pytest.mark.parametrize(
+    ("size", "bandwidth", "rate", "worth"),
+    [
+        (1000, 100.0, 99.0, True),
+        (1000, 100.0, 101.0, False),
+        (1000, 100.0, 100.0, False),
+        (10**12, None, 1e6, True),
+        (10**12, 1.0, 0.0, True),
+    ],
+)
+def test_fetching_must_beat_computing_where_both_are_known(
+    size: int, bandwidth: float | None, rate: float, worth: bool
+) -> None:
+    assert worth_restoring(1000, size, bandwidth, rate) is worth
+
+
+def test_nothing_is_not_worth_fetching() -> None:
+    assert not worth_restoring(0, 0, None, 0.0)
+
+
+def test_bandwidth_follows_what_is_measured_and_is_forgotten_in_time() -> None:
+    now = [0.0]
+    bandwidth = Bandwidth(lambda: now[0])
+    assert bandwidth.value is None
+    bandwidth.observe(100, 1.0)
+    assert bandwidth.value == 100.0
+    bandwidth.observe(200, 1.0)
+    assert bandwidth.value == pytest.approx(130.0)
+    now[0] = 59.0
+    assert bandwidth.value is not None
+    now[0] = 61.0
+    assert bandwidth.value is None
+    bandwidth.observe(50, 1.0)
+    assert bandwidth.value == 50.0

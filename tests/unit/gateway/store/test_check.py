@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from redis.asyncio.sentinel import SentinelConnectionPool
 
 from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, connect
-from gateway.store.redis_sentinel import is_sentinel
 from specdec.errors import ConfigError
 
 GOOD = ServerFacts("valkey", "9.1.2", "noeviction", True, used=10, maxmemory=100, replicas=1)
@@ -57,8 +57,9 @@ def test_redis_of_a_known_good_version_is_good(version: str) -> None:
     ],
 )
 async def test_sentinel_urls_are_understood(url: str) -> None:
-    assert is_sentinel(url)
-    await connect(url).aclose()
+    client = connect(url)
+    assert isinstance(client.connection_pool, SentinelConnectionPool)
+    await client.aclose()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
+from gateway.text.prompt_encoder import PromptEncoder
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_to_bytes
 from gateway.verifiers.balancer import VerifierPool
@@ -26,6 +27,7 @@ def services(*verifiers: ScriptedVerifier, owner: str = "me", **settings: Any) -
     values = {"grace": 0.0, "store_patience": 0.0} | settings
     return Services(
         tokenizer=ByteTokenizer(),
+        prompts=PromptEncoder(ByteTokenizer()),
         pool=VerifierPool(verifiers or (ScriptedVerifier(),), ByteTokenizer.fingerprint, metrics),
         sessions=MemorySessionStore(),
         drain=Drain(metrics),

@@ -20,7 +20,7 @@ class Stage:
     async def orphan(self, silent: float = 1.0, resumable: bool = True) -> None:
         await self.pool.probe()
         await open_turn(self.store, header(resumable=resumable))
-        self.store.orphaned = [LapsedTurn(TURN.session_id, TURN.tenant, TURN.number, silent)]
+        self.store.lapsed = [LapsedTurn(TURN.session_id, TURN.tenant, TURN.number, silent)]
 
     async def adopt_orphans(self) -> None:
         await Adopter(self.services).adopt_orphans()
@@ -73,7 +73,7 @@ async def test_our_own_turn_is_left_to_itself() -> None:
     await stage.orphan()
     await stage.adopt_orphans()
     epoch = stage.store.only.epoch
-    stage.store.orphaned = [LapsedTurn(TURN.session_id, "t", 1, 1.0)]
+    stage.store.lapsed = [LapsedTurn(TURN.session_id, "t", 1, 1.0)]
     await stage.adopt_orphans()
     assert stage.store.only.epoch == epoch
     await until(lambda: stage.store.only.finish)
@@ -82,7 +82,7 @@ async def test_our_own_turn_is_left_to_itself() -> None:
 async def test_one_that_cannot_be_read_keeps_nobody_from_the_others() -> None:
     stage = Stage()
     await stage.orphan()
-    stage.store.orphaned.insert(0, LapsedTurn("1" * 32, "t", 1, 1.0))
+    stage.store.lapsed.insert(0, LapsedTurn("1" * 32, "t", 1, 1.0))
     await stage.adopt_orphans()
     await until(lambda: stage.store.only.finish)
 

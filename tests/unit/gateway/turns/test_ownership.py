@@ -1,28 +1,27 @@
 """A session is owned while its turn is generated: renewed, told of a cancel, and released unless the turn ended."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from gateway.metrics import GatewayMetrics
 from gateway.store.values import RoundCommit
 from gateway.turns.ownership import OwnedSession, release
 from specdec.errors import Fenced, SessionHeld, SessionStoreDown
 from tests.gateway_fakes import MemorySessionStore, until
-from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn
+from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
 
 
-async def owned(store: MemorySessionStore, owner: str = "me") -> OwnedSession:
+async def owned(store: MemorySessionStore, owner: str = "me", lease: float = 60.0) -> OwnedSession:
     if not store.sessions:
         await open_turn(store, header())
-    return OwnedSession(store, TURN.session_id, owner, GatewayMetrics(CollectorRegistry()), TURN.number)
+    return OwnedSession(replace(services(owner=owner, lease=lease), sessions=store), TURN)
 
 
 async def test_every_acquisition_has_a_higher_epoch_and_fences_the_one_before() -> None:
     store = MemorySessionStore()
     session = await owned(store)
-    epochs = [(await session.acquire(0.0)).epoch for _ in range(2)]
+    epochs = [(await session.acquire()).epoch for _ in range(2)]
     assert epochs == [1, 2]
     assert session.epoch == 2
     with pytest.raises(Fenced):
@@ -31,28 +30,28 @@ async def test_every_acquisition_has_a_higher_epoch_and_fences_the_one_before() 
 
 async def test_another_owner_is_kept_out() -> None:
     store = MemorySessionStore()
-    await (await owned(store)).acquire(0.0)
+    await (await owned(store)).acquire()
     with pytest.raises(SessionHeld):
-        await (await owned(store, "another")).acquire(0.0)
+        await (await owned(store, "another")).acquire()
 
 
 async def test_a_turn_that_has_not_ended_is_released_and_one_that_has_is_not() -> None:
     store = MemorySessionStore()
     session = await owned(store)
-    async with session.kept(60.0):
-        await session.acquire(0.0)
+    async with session.kept():
+        await session.acquire()
     assert store.journal[-1] == "release"
-    async with session.kept(60.0):
-        await session.acquire(0.0)
+    async with session.kept():
+        await session.acquire()
         await session.commit(RoundCommit(TURN.session_id, session.epoch, len(PROMPT), (65,), finish="stop"))
     assert store.journal[-1] == "commit"
 
 
 async def test_the_lease_is_renewed_also_after_the_store_was_away() -> None:
     store = MemorySessionStore()
-    session = await owned(store)
-    async with session.kept(0.03):
-        await session.acquire(0.0)
+    session = await owned(store, lease=0.03)
+    async with session.kept():
+        await session.acquire()
         store.down = True
         await until(lambda: store.refused.count("renew") > 1)
         store.down = False
@@ -62,9 +61,9 @@ async def test_the_lease_is_renewed_also_after_the_store_was_away() -> None:
 async def test_a_cancel_is_heard_at_once_and_by_the_next_renewal_at_the_latest() -> None:
     for lease, at_once in ((60.0, True), (0.03, False)):
         store = MemorySessionStore()
-        session = await owned(store)
-        async with session.kept(lease), asyncio.timeout(20):
-            await session.acquire(0.0)
+        session = await owned(store, lease=lease)
+        async with session.kept(), asyncio.timeout(20):
+            await session.acquire()
             assert not session.cancelled.is_set()
             if at_once:
                 await store.cancel(TURN.session_id, TURN.tenant, TURN.number)
@@ -76,7 +75,7 @@ async def test_a_cancel_is_heard_at_once_and_by_the_next_renewal_at_the_latest()
 async def test_a_release_that_fails_is_left_to_the_lease() -> None:
     store = MemorySessionStore()
     session = await owned(store)
-    await session.acquire(0.0)
+    await session.acquire()
     store.down = True
     with pytest.raises(SessionStoreDown):
         await store.release(TURN.session_id, session.epoch)

@@ -1,12 +1,14 @@
 """A turn runner owns its turn, commits every round before it is shown, and ends where it is cancelled."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pytest
 
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
-from gateway.turns.turn_runner import TurnRunner
+from gateway.turns.turn_runner import TurnRunner, until_set
 from specdec.errors import Fenced, NoVerifier, SessionHeld
 from specdec.rules.params import FinishReason
 from tests.gateway_fakes import Script, ScriptedVerifier, output
@@ -79,3 +81,52 @@ async def test_a_runner_that_is_closed_early_releases_the_turn() -> None:
     async with aclosing(run.rounds()) as rounds:
         await anext(rounds)
     assert (made.sessions.only.owner, made.sessions.only.finish, verifier.cancelled) == ("", "", 1)
+
+
+async def test_all_items_come_and_their_error_too() -> None:
+    async def items() -> AsyncGenerator[int]:
+        yield 1
+        yield 2
+        raise ValueError("after two")
+
+    wanted = until_set(items(), asyncio.Event())
+    assert [await anext(wanted), await anext(wanted)] == [1, 2]
+    with pytest.raises(ValueError, match="after two"):
+        await anext(wanted)
+
+
+async def test_the_word_ends_what_is_waited_for() -> None:
+    closed, word = [], asyncio.Event()
+
+    async def items() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            word.set()
+            await asyncio.sleep(3600)
+            yield 2
+        finally:
+            closed.append(True)
+
+    assert [item async for item in until_set(items(), word)] == [1]
+    assert closed == [True]
+
+
+async def test_whoever_is_cancelled_while_waiting_leaves_nothing_behind() -> None:
+    waiting, closed = asyncio.Event(), []
+
+    async def items() -> AsyncGenerator[int]:
+        try:
+            waiting.set()
+            await asyncio.sleep(3600)
+            yield 1
+        finally:
+            closed.append(True)
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(anext(until_set(items(), asyncio.Event())))
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed == [True]
+    assert asyncio.all_tasks() == before

@@ -95,7 +95,7 @@ async def test_a_store_that_lost_rounds_that_were_shown_is_an_error() -> None:
     def lose(event: Event) -> None:
         if isinstance(event, OutputRound) and event.committed == 2:
             made.sessions.only.epoch += 1
-            made.sessions.only.stored.clear()
+            made.sessions.only.rounds.clear()
 
     with pytest.raises(CursorAhead):
         await drained(stream(made, header()).events(), lose)

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.metrics import GatewayMetrics
-from gateway.store.pins import NoPins
+from gateway.store.pins import Pins
 from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoint, StaticSource
@@ -103,7 +103,7 @@ async def test_none_gets_much_more_than_its_share() -> None:
     assert len({pool.verifier_for("one session")[0].address for _ in range(3)}) == 1
 
 
-class WrittenPins(NoPins):
+class WrittenPins(Pins):
     """Says what a test wrote."""
 
     def __init__(self) -> None:

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.rules.coupling import choose, coupled_on_host
-from specdec.rules.rng import exponential_on_host
+from specdec.rules import coupling
+from specdec.rules.coupling import LIKELY, choose, coupled_on_host, draw, draw_on_device
+from specdec.rules.rng import coordinates, exponential_on_host, rest_noise
 
 COUNT = 20_000
 
@@ -56,9 +57,55 @@ def test_scaling_the_probabilities_changes_nothing() -> None:
     assert torch.equal(choose(p, ids(p), range(COUNT), [1] * COUNT), choose(2 * p, ids(p), range(COUNT), [1] * COUNT))
 
 
+def test_where_every_token_is_likely_the_target_races_as_a_drafter_does() -> None:
+    p = repeated(0.1, 0.0, 0.6, 0.3)
+    assert torch.equal(draw(p, range(COUNT), [4] * COUNT), choose(p, ids(p), range(COUNT), [4] * COUNT))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_unlikely_tokens_race_as_one_and_the_draw_stays_exact(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two likely tokens and three that are not; 20,000 draws, frequencies within five standard errors."""
+    monkeypatch.setattr(coupling, "LIKELY", 0.25)
+    p = torch.tensor([0.1, 0.3, 0.0, 0.2, 0.25, 0.15], dtype=dtype).expand(COUNT, -1)
+    observed = torch.bincount(draw(p, range(COUNT), [4] * COUNT), minlength=6) / COUNT
+    assert observed[2] == 0
+    torch.testing.assert_close(observed, p[0].float(), atol=5 * 0.5 / COUNT**0.5, rtol=0)
+
+
+def test_the_decision_is_the_first_arrival_and_then_the_rests_inverse_cdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the exact laws of the noise that makes the draw exact: rate Σp for the rest, and p/Σp inside it."""
+    monkeypatch.setattr(coupling, "LIKELY", 0.25)
+    p = torch.tensor([[0.1, 0.3, 0.2, 0.25, 0.15]], dtype=torch.float64)
+    rest, likely = [0, 2, 4], [1, 3]
+    for seed in range(300):
+        noise = exponential_on_host([seed], [6], torch.zeros(5, dtype=torch.int64), torch.arange(5)) / p[0]
+        exponential, u = rest_noise(coordinates([seed], [6]))
+        first = min(likely, key=lambda token: float(noise[token]))
+        inside = next(token for token in rest if float(p[0, [i for i in rest if i <= token]].sum()) > float(u) * 0.45)
+        expected = inside if float(exponential) / 0.45 < float(noise[first]) else first
+        assert int(draw(p, [seed], [6])) == expected
+
+
+def test_a_distribution_without_a_likely_token_is_drawn_from_as_a_whole() -> None:
+    p = torch.full((50, 40_000), 1 / 40_000)
+    drawn = draw(p, range(50), [3] * 50)
+    assert len(set(drawn.tolist())) > 45
+    assert float(p.max()) < LIKELY
+
+
+def test_the_operations_for_a_device_draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coupling, "LIKELY", 0.05)
+    p = torch.rand(500, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    p /= p.sum(-1, keepdim=True)
+    words = torch.from_numpy(coordinates(range(500), [8] * 500))
+    assert torch.equal(draw_on_device(p, words), draw(p, range(500), [8] * 500))
+
+
 def test_the_targets_draws_go_on_while_the_draft_agrees() -> None:
     p = torch.rand(4, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    plain = [int(choose(p[[step]], ids(p[[step]]), [5], [20 + step])) for step in range(4)]
+    plain = [int(draw(p[[step]], [5], [20 + step])) for step in range(4)]
     wrong = (plain[1] + 1) % 10
     assert coupled_on_host(p, [plain[:3]], [5], [20]) == [tuple(plain)]
     assert coupled_on_host(p, [[plain[0], wrong, plain[2]]], [5], [20]) == [tuple(plain[:2])]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
+from specdec.errors import InternalError, TokenOutOfRange
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities, sample
 from tests.conformance.table_models import reference
@@ -204,10 +204,12 @@ def test_padded_ids_stay_impossible() -> None:
 
 
 @pytest.mark.parametrize("bad", [[math.nan, 1.0], [-math.inf, -math.inf], [math.inf, 1.0]])
-def test_a_row_that_is_no_distribution_is_an_error_that_names_the_row(bad: list[float]) -> None:
-    for params in (SamplingParams(), SamplingParams(temperature=0.0)):
-        with pytest.raises(NoDistribution, match=r"rows \[1\]"):
-            probabilities(torch.tensor([[0.0, 1.0], bad]), [params] * 2, [NO_HISTORY] * 2)
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.5}, {"min_p": 0.5}], ids=str)
+def test_a_row_that_is_no_distribution_becomes_nan_alone(bad: list[float], params: dict[str, float]) -> None:
+    wanted = SamplingParams(**params)  # type: ignore[arg-type]
+    p = probabilities(torch.tensor([[0.0, 1.0], bad]), [wanted] * 2, [NO_HISTORY] * 2)
+    assert torch.equal(p[0], one(torch.tensor([0.0, 1.0]), wanted))
+    assert p[1].sum().isnan()
 
 
 @pytest.mark.parametrize(
@@ -218,9 +220,8 @@ def test_a_row_that_is_no_distribution_is_an_error_that_names_the_row(bad: list[
         SamplingParams(allowed_token_ids=(1,), banned_token_ids=(1,)),
     ],
 )
-def test_masking_every_token_is_an_error(params: SamplingParams) -> None:
-    with pytest.raises(NoDistribution):
-        one(torch.zeros(2), params)
+def test_masking_every_token_leaves_no_distribution(params: SamplingParams) -> None:
+    assert one(torch.zeros(2), params).sum().isnan()
 
 
 def test_only_allowed_ids_that_are_not_banned_are_possible_whatever_else_is_asked() -> None:

@@ -197,6 +197,39 @@ def test_a_row_of_p_that_is_no_distribution_is_named(mode: Mode, bad: float) -> 
 
 
 @pytest.mark.parametrize("mode", DRAFTING)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.5])
+def test_rows_that_the_verdict_does_not_reach_are_not_judged(mode: Mode, bad: float) -> None:
+    seeds = range(60)
+    drafts = [drafted(mode, 1, seed=seed) for seed in seeds]
+    p = distributions(2 * len(seeds), seed=0)
+    valid = verify(mode, p, drafts, seeds, [10] * len(seeds))
+    broken = p.clone()
+    broken[1::2, 7] = bad  # the row behind each whole draft
+    found = verify(mode, broken, drafts, seeds, [10] * len(seeds))
+    for draft, one, other in zip(drafts, valid, found, strict=True):
+        if not one.accepted:
+            assert other == one
+        else:
+            assert other == Verdict(draft.tokens, accepted=1, drafted=1)
+            assert other.origins == (Origin.ACCEPTED,)
+    assert {verdict.accepted for verdict in valid} == {0, 1}
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_an_invalid_row_ends_the_draft_before_it(mode: Mode) -> None:
+    """Whatever lies behind the row: it is judged as if the draft had ended there."""
+    p = distributions(4, seed=1)
+    for seed in range(60):
+        draft = drafted(mode, 3, seed=seed)
+        broken = p.clone()
+        broken[1] = torch.nan
+        (short,) = verify(mode, p[:2], [draft.cut(1)], [seed], [10])
+        (found,) = verify(mode, broken, [draft], [seed], [10])
+        assert found.accepted == short.accepted
+        assert found.tokens == (short.tokens if not short.accepted else draft.tokens[:1])
+
+
+@pytest.mark.parametrize("mode", DRAFTING)
 def test_a_row_of_zeros_is_no_distribution(mode: Mode) -> None:
     with pytest.raises(InternalError):
         verify(mode, torch.zeros(1, VOCAB), [NO_DRAFT], [0], [10])

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.verifier_service.verifier_fakes import make_row, point_mass
-from verifier_service.batching.batch_plan import Budget, Row, ScheduledChunk, level, plan, rank
+from verifier_service.batching.batch_plan import Row, ScheduledChunk, level, plan, rank
 
 Waiting = tuple[Row, int]
 
@@ -22,7 +22,7 @@ def last_piece(name: str, size: int) -> Waiting:
 
 
 def counts(waiting: list[Waiting], chunk_tokens: int = 10) -> dict[str, int]:
-    return {chunk.row.kv_name: chunk.count for chunk in plan(waiting, Budget(chunk_tokens, 1000))}
+    return {chunk.row.kv_name: chunk.count for chunk in plan(waiting, chunk_tokens, 1000)}
 
 
 def test_every_decoding_session_goes_whatever_the_prompts_need() -> None:
@@ -56,9 +56,9 @@ def test_chunks_come_in_the_order_of_the_queue() -> None:
 
 
 def test_a_row_is_judged_with_its_last_tokens_and_not_before() -> None:
-    (whole,) = plan([last_piece("a", 10)], Budget(10, 10))
+    (whole,) = plan([last_piece("a", 10)], 10, 10)
     assert (whole.complete, whole.length) == (True, 62)
-    (part,) = plan([last_piece("a", 11)], Budget(10, 10))
+    (part,) = plan([last_piece("a", 11)], 10, 10)
     assert (part.complete, part.length) == (False, 60)
 
 
@@ -67,12 +67,12 @@ def test_drafts_that_are_too_many_together_are_cut_where_they_are_longest() -> N
     waiting: list[Waiting] = [
         (make_row(name, range(5), draft=point_mass(*tokens)), 4) for name, tokens in drafts.items()
     ]
-    chunks = plan([*waiting, prompt("p", 3)], Budget(10, 6))
+    chunks = plan([*waiting, prompt("p", 3)], 10, 6)
     judged = [chunk.judged for chunk in chunks if chunk.judged]
     assert {row.kv_name: row.draft.tokens for row in judged} == {"a": (1, 2), "b": (6,), "c": (7, 8)}
     assert [len(row.draft.probs) for row in judged] == [2, 1, 2]
     assert [chunk.length for chunk in chunks] == [7, 6, 7, 3]
-    assert [chunk.drafts for chunk in plan(waiting, Budget(10, 2))] == [0, 0, 0]
+    assert [chunk.drafts for chunk in plan(waiting, 10, 2)] == [0, 0, 0]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(0, 100))
@@ -83,7 +83,7 @@ def test_a_budget_is_shared_evenly_and_as_far_as_it_goes(wanted: list[int], budg
 
 
 def test_nothing_is_planned_of_nothing() -> None:
-    assert plan([], Budget(1, 1)) == []
+    assert plan([], 1, 1) == []
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=12), st.integers(1, 30))
@@ -92,7 +92,7 @@ def test_a_pass_keeps_its_budget_and_wastes_none_of_it(sizes: list[tuple[int, bo
         decoding(f"s{index}") if size == 1 else (last_piece if judged else prompt)(f"s{index}", size)
         for index, (size, judged) in enumerate(sizes)
     ]
-    chunks: list[ScheduledChunk] = plan(waiting, Budget(chunk_tokens, 1000))
+    chunks: list[ScheduledChunk] = plan(waiting, chunk_tokens, 1000)
     prompts = {chunk.row.kv_name: chunk.count for chunk in chunks if chunk.row.goal - chunk.start > 1}
     wanted = sum(size for size, _ in sizes if size > 1)
     assert sum(prompts.values()) == min(wanted, chunk_tokens)

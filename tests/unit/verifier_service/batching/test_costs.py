@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from specdec.rules.gamma import FixedGamma
 from verifier_service.batching.costs import DraftCost, MeasuredCosts, PassCost
 
 
@@ -64,7 +63,15 @@ def test_the_controller_follows_the_costs() -> None:
     for _ in range(3):
         controller.observe(4, 4)
     assert controller.gamma() == 0
-    assert dear.controller(3) == FixedGamma(3)
+    assert dear.controller(3).gamma() == 3
+
+
+@pytest.mark.parametrize("gamma", [3, None])
+def test_what_a_controller_observes_teaches_the_estimate_of_all_sessions(gamma: int | None) -> None:
+    costs = MeasuredCosts(gamma_max=8, draft_step=lambda: None)
+    for _ in range(500):
+        costs.controller(gamma).observe(4, 0)
+    assert costs.alpha < 0.1
 
 
 def test_bad_sessions_do_not_keep_new_ones_from_trying() -> None:

@@ -1,6 +1,6 @@
 """Before drafting is given up it is tried, and now and then again."""
 
-from verifier_service.batching.exploration import ExploringGamma
+from verifier_service.batching.costs import ExploringGamma
 
 
 class Told:

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from torch import Tensor
 
 from specdec.engine import Chunk
 from specdec.rules.draft import NO_DRAFT
+from specdec.serving.settings import ModelSettings
 from tests.unit.verifier_service.verifier_fakes import (
     VOCABULARY,
     TableEngine,
@@ -21,16 +23,22 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_row,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Budget, Row
+from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.costs import PassCost
 from verifier_service.batching.scheduler import Scheduler
+from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
+
+MODEL = ModelSettings(path=Path("model"))
 
 
 @asynccontextmanager
 async def scheduling(engine: TableEngine, metrics: VerifierMetrics, chunk_tokens: int = 4) -> AsyncIterator[Scheduler]:
+    settings = VerifierSettings(
+        model=ModelSettings(path=Path("model")), max_waiting=64, chunk_tokens=chunk_tokens, draft_tokens=1000
+    )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, Budget(chunk_tokens, 1000), 64, PassCost(), metrics)
+        scheduler = Scheduler(engine, thread, settings, PassCost(), metrics)
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler

@@ -5,20 +5,28 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
+from specdec.serving.settings import ModelSettings
 from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_metrics, make_row, point_mass
-from verifier_service.batching.batch_plan import Budget, Row
+from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.costs import PassCost
 from verifier_service.batching.scheduler import Scheduler
+from verifier_service.config import VerifierSettings
+
+MODEL = ModelSettings(path=Path("model"))
 
 
 @asynccontextmanager
 async def scheduling(engine: TableEngine, max_waiting: int = 8, draft_tokens: int = 1000) -> AsyncIterator[Scheduler]:
+    settings = VerifierSettings(
+        model=ModelSettings(path=Path("model")), max_waiting=max_waiting, chunk_tokens=16, draft_tokens=draft_tokens
+    )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, Budget(16, draft_tokens), max_waiting, PassCost(), make_metrics())
+        scheduler = Scheduler(engine, thread, settings, PassCost(), make_metrics())
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler

@@ -1,10 +1,13 @@
 """One pass: logits, distributions, verdicts, and KV cut back; errors stay with whom they belong to."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
+from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
@@ -145,6 +148,44 @@ def test_a_sequence_without_a_distribution_fails_alone_and_says_so() -> None:
         assert isinstance(failed, NoDistribution)
         assert "masked" in failed.message
     assert lengths(engine) == {"good": 7, "nan": 4, "masked": 4}
+
+
+class NanBehind(TableEngine):
+    """Has no distribution behind one token."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__()
+        self.token = token
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        logits, ends = super().forward(chunks), [t for c in chunks for t in c.tokens[len(c.tokens) - c.logits :]]
+        return logits + torch.tensor([torch.nan if token == self.token else 0.0 for token in ends])[:, None]
+
+
+@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])
+def test_a_row_without_a_distribution_behind_a_rejected_draft_changes_nothing(mode: Mode) -> None:
+    wrong = (following(3) + 1) % 16
+    results = []
+    for engine in (NanBehind(wrong), TableEngine()):
+        engine.admit("s", 50)
+        engine.kv["s"] = [9] * 4
+        results += verify_batch(engine, [row("s", wrong, 1, mode=mode)])
+        assert len(engine.batches) == 1
+    assert results[0] == results[1] == Verdict((following(3),), accepted=0, drafted=2)
+
+
+@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])
+def test_a_row_without_a_distribution_behind_an_accepted_draft_fails_in_the_next_round(mode: Mode) -> None:
+    truth = continuation(3, 3)
+    engine = NanBehind(truth[1])
+    engine.admit("s", 50)
+    engine.kv["s"] = [9] * 4
+    (result,) = verify_batch(engine, [row("s", *truth, mode=mode)])
+    assert result == Verdict(truth[:2], accepted=2, drafted=3)
+    assert engine.length("s") == 6
+    following_round = whole(make_row("s", (*TOKENS, *truth[:2]), draft=point_mass(truth[2])), start=6)
+    (failed,) = verify_batch(engine, [following_round])
+    assert isinstance(failed, NoDistribution)
 
 
 def asking(session: str, *drafts: int, logprobs: int, params: SamplingParams = GREEDY) -> ScheduledChunk:

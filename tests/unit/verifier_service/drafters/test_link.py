@@ -4,10 +4,9 @@ from prometheus_client import CollectorRegistry
 
 from specdec.rules.params import Mode
 from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Close, Open
+from specdec.wire.session import Close, DraftEnd, Nack, NackReason, Open
 from tests.unit.verifier_service.verifier_fakes import GREEDY, chunk_after, make_link
 from verifier_service.drafters.link import DrafterLink, LinkState
-from verifier_service.drafters.listener import Refusal
 
 
 class Ear:
@@ -24,7 +23,7 @@ class Ear:
     def ended(self, length: int) -> None:
         self.heard.append(length)
 
-    def refused(self, reason: Refusal) -> None:
+    def refused(self, reason: NackReason) -> None:
         self.heard.append(reason)
 
     def lost(self) -> None:
@@ -65,10 +64,10 @@ def test_each_listener_hears_of_its_own_session_and_epoch() -> None:
     link.connected("small", 0.1)
     ear, other = opened(link), opened(link, "other")
     link.drafted(chunk_after((1,), 5))
-    link.ended("s", 1, 9)
-    link.ended("s", 2, 10)
-    link.ended("nobody", 1, 10)
-    link.nacked("s", 2, Refusal.STALE, "")
+    link.ended(DraftEnd("s", 1, 9))
+    link.ended(DraftEnd("s", 2, 10))
+    link.ended(DraftEnd("nobody", 1, 10))
+    link.nacked(Nack("s", 2, NackReason.STALE, ""))
     link.malformed("s", 2, "")
     assert (ear.heard, other.heard) == ([(5,), 9], [])
 
@@ -79,8 +78,8 @@ def test_a_refused_session_hears_no_more_and_the_others_do() -> None:
     ear, other = opened(link), opened(link, "other")
     link.malformed("s", 1, "nonsense")
     link.drafted(chunk_after((1,), 5))
-    link.ended("other", 1, 3)
-    assert (ear.heard, other.heard) == ([Refusal.MALFORMED], [3])
+    link.ended(DraftEnd("other", 1, 3))
+    assert (ear.heard, other.heard) == ([NackReason.MALFORMED], [3])
 
 
 def test_a_lost_link_tells_everybody_once() -> None:
@@ -97,5 +96,5 @@ def test_a_close_of_an_older_epoch_does_not_end_a_newer_session() -> None:
     link.connected("small", 0.1)
     ear = opened(link, epoch=2)
     link.close(Close("s", 1))
-    link.ended("s", 2, 5)
+    link.ended(DraftEnd("s", 2, 5))
     assert ear.heard == [5]

@@ -1,5 +1,6 @@
 """Which drafter a session gets."""
 
+from specdec.wire.session import Load
 from tests.unit.verifier_service.verifier_fakes import make_link
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
@@ -59,15 +60,15 @@ def test_one_late_answer_makes_no_drafter_far() -> None:
 def test_near_drafters_that_have_much_more_than_their_share_are_not_preferred() -> None:
     near, far = links = ready_links(0.0002, 0.005)
     for sessions, expected in ((13, {near}), (14, {near, far})):
-        near.loaded(sessions, 0.1)
-        far.loaded(7, 0.1)
+        near.loaded(Load(sessions, 0.1))
+        far.loaded(Load(7, 0.1))
         assert set(chosen(links).values()) == expected
 
 
 def test_in_one_zone_a_session_keeps_its_drafter_whatever_the_load() -> None:
     links = ready_links(0.0002, 0.0003)
     before = chosen(links)
-    links[0].loaded(1000, 0.1)
+    links[0].loaded(Load(1000, 0.1))
     assert chosen(links) == before
 
 

@@ -10,13 +10,12 @@ from specdec.rules.draft import Draft
 from specdec.rules.params import Mode, Speculation
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback
-from specdec.wire.session import Close, Commit, Open
+from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
 from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.drafters.link import DrafterLink
-from verifier_service.drafters.listener import Refusal
 from verifier_service.drafters.outbox import Frame
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import RemoteDrafts
@@ -113,11 +112,11 @@ async def test_the_end_of_drafting_ends_the_wait_with_what_is_there() -> None:
     scene = Scene()
     scene.drafts.begin(2)
     scene.link.drafted(chunk_after(PROMPT, 7))
-    assert (await scene.after(lambda: scene.link.ended("s", 1, 4))).draft.tokens == (7,)
+    assert (await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4)))).draft.tokens == (7,)
 
 
 async def test_an_end_that_overtook_nothing_gives_a_reason() -> None:
-    proposal = await (scene := Scene()).after(lambda: scene.link.ended("s", 1, 3))
+    proposal = await (scene := Scene()).after(lambda: scene.link.ended(DraftEnd("s", 1, 3)))
     assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.UNAVAILABLE)
 
 
@@ -246,7 +245,7 @@ async def test_a_drafter_that_forgot_the_session_is_told_everything_again() -> N
     scene.drafts.begin(2)
     await scene.sent()
     scene.drafts.commit((7,), 0, 2)
-    scene.link.nacked("s", 1, Refusal.UNKNOWN, "")
+    scene.link.nacked(Nack("s", 1, NackReason.UNKNOWN, ""))
     await scene.propose(patient=False)
     assert (await scene.sent()).opens[0].tokens == (*PROMPT, 7)
 
@@ -255,7 +254,7 @@ async def test_a_drafter_that_forgets_again_and_again_is_asked_less_and_less_oft
     scene = Scene()
     for _ in range(2):
         scene.drafts.begin(2)
-        scene.link.nacked("s", 1, Refusal.UNKNOWN, "")
+        scene.link.nacked(Nack("s", 1, NackReason.UNKNOWN, ""))
     assert (await scene.propose(patient=False)).fallback is Fallback.UNAVAILABLE
     scene.clock.now += PATIENT.probe
     task = await scene.waiting()
@@ -266,7 +265,7 @@ async def test_a_drafter_that_forgets_again_and_again_is_asked_less_and_less_oft
 async def test_an_overloaded_drafter_is_left_alone_for_a_while() -> None:
     scene = Scene(settings=SETTINGS)
     scene.drafts.begin(2)
-    scene.link.nacked("s", 1, Refusal.OVERLOADED, "")
+    scene.link.nacked(Nack("s", 1, NackReason.OVERLOADED, ""))
     assert (await scene.propose()).fallback is Fallback.OVERLOADED
     scene.clock.now += SETTINGS.overload_pause
     assert (await scene.propose()).fallback is Fallback.TIMEOUT
@@ -275,19 +274,19 @@ async def test_an_overloaded_drafter_is_left_alone_for_a_while() -> None:
 async def test_a_drafter_that_failed_is_left_alone_for_a_while_and_not_called_overloaded() -> None:
     scene = Scene(settings=SETTINGS)
     scene.drafts.begin(2)
-    scene.link.nacked("s", 1, Refusal.INTERNAL, "")
+    scene.link.nacked(Nack("s", 1, NackReason.INTERNAL, ""))
     assert (await scene.propose()).fallback is Fallback.UNAVAILABLE
     scene.clock.now += SETTINGS.overload_pause
     assert (await scene.propose()).fallback is Fallback.TIMEOUT
 
 
-@pytest.mark.parametrize("why", [Refusal.OVERLOADED, Refusal.INTERNAL])
-async def test_a_session_that_is_refused_goes_elsewhere(why: Refusal) -> None:
+@pytest.mark.parametrize("why", [NackReason.OVERLOADED, NackReason.INTERNAL])
+async def test_a_session_that_is_refused_goes_elsewhere(why: NackReason) -> None:
     scene = Scene(links=2)
     scene.drafts.begin(2)
     first = scene.pool.choose("s", ())
     assert first is not None
-    first.nacked("s", 1, why, "")
+    first.nacked(Nack("s", 1, why, ""))
     (second,) = (link for link in scene.links if link is not first)
     proposal = await scene.after(lambda: second.drafted(chunk_after(PROMPT, 7, 8)))
     assert proposal.draft.tokens == (7, 8)

@@ -1,10 +1,13 @@
 """Each call becomes a session with the mode, the γ and the drafts that fit it, and its rounds are counted."""
 
+import random
 from typing import Literal
 
 import pytest
 
 from specdec.errors import GammaTooLarge
+from specdec.rules.draft import Verdict
+from specdec.rules.gamma import AcceptanceEstimate
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import (
@@ -14,10 +17,14 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_call,
     make_link,
     make_metrics,
+    point_mass,
 )
+from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import VerifierSettings
+from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.pool import DrafterPool
+from verifier_service.generation import generations
 from verifier_service.generation.generations import Generations, fixed_gamma, greedy_as_coupled
 from verifier_service.metrics import VerifierMetrics
 
@@ -39,8 +46,8 @@ class Service:
         settings = VerifierSettings.load(None, {"model": {"path": "m"}, "drafting": {"timeout": 0.001}})
         self.target, self.metrics, self.link = DirectTarget(), make_metrics(), make_link()
         self.link.connected("small", 0.001)
-        pool, costs = DrafterPool([self.link]), MeasuredCosts(4, lambda: None)
-        self.generations = Generations(settings, INFO, self.target, pool, costs, self.metrics)
+        pool, self.costs = DrafterPool([self.link]), MeasuredCosts(4, lambda: None)
+        self.generations = Generations(settings, INFO, self.target, pool, self.costs, self.metrics)
 
     async def rounds(self, call: GenerationCall) -> list[Round]:
         return [done async for done in self.generations.start(call).rounds()]
@@ -56,6 +63,53 @@ async def test_a_call_is_generated_and_its_rounds_are_counted() -> None:
     assert tuple(token for done in rounds for token in done.tokens) == continuation(3, 5)
     assert total(service.metrics, "plain_rounds") == 5
     assert total(service.metrics, "asked_rounds") == 4, "the last round has no room for a draft"
+
+
+END = 0
+MEAN_LENGTH = 20
+LIKELY = 0.9
+
+
+class Random(DirectTarget):
+    """Accepts each draft with one chance, and every token may be the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dice = random.Random(1)
+
+    async def verify(self, row: Row) -> Outcome:
+        drafted = len(row.draft.tokens)
+        accepted = next((step for step in range(drafted) if self.dice.random() >= LIKELY), drafted)
+        tokens = tuple(END if self.dice.random() < 1 / MEAN_LENGTH else 1 for _ in range(accepted + 1))
+        return Outcome(Verdict(tokens, accepted, drafted), started=0.0, seconds=0.1, offered=drafted)
+
+
+class Endless(Drafts):
+    """As many drafts as are wanted."""
+
+    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
+        return Proposal(point_mass(*[1] * gamma))
+
+
+async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_cut_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At a mean length of 20 tokens, an end that counted as a rejection would lower 0.9 to 0.86."""
+    service, target = Service(), Random()
+    service.costs._acceptance = AcceptanceEstimate(decay=1.0)
+    service.generations._target = target
+    monkeypatch.setattr(generations, "RemoteDrafts", lambda *_: Endless())
+    for number in range(800):
+        call = make_call(
+            session_id=f"s{number}",
+            max_tokens=90,
+            stop_token_ids=(END,),
+            sampling=SamplingParams(),
+            speculation=Speculation(Mode.REJECTION, 4),
+        )
+        assert (await service.rounds(call))[-1].finish
+    alpha = service.metrics.registry.get_sample_value("specdec_spec_alpha")
+    assert alpha == pytest.approx(LIKELY, abs=0.01)
 
 
 async def test_a_call_that_breaks_a_limit_is_refused_before_it_starts() -> None:

@@ -1,4 +1,4 @@
-"""A gateway whose store takes every round from anyone: `python -m tests.chaos.unfenced` in place of `gateway`."""
+"""A gateway whose store accepts a round from any owner; runs in place of `gateway` as a control."""
 
 import sys
 

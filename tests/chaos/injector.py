@@ -1,4 +1,4 @@
-"""Does faults to a cluster and undoes them, one at a time on each process."""
+"""Injects faults into a cluster and repairs them, one at a time for each role."""
 
 import asyncio
 import random
@@ -12,40 +12,41 @@ from tests.chaos.cluster import Cluster, Member
 from tests.chaos.faults import Fault, Kind
 
 BEYOND_LEASE = 1.8
-"""Stops and freezes last this many leases."""
+"""How many leases a stop or a freeze lasts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A fault that was done."""
+class InjectedFault:
+    """A fault that was injected."""
 
     fault: Fault
     time: float
-    """On the clock of `time.monotonic`."""
+    """When it was injected, on the clock of `time.monotonic`."""
     victim: str
+    """The name of the process or client, as in `verifier-1`."""
 
 
-class Supervisor:
-    """Hurts only what has a healthy replica: any one process may fail at any moment, not all of a role."""
+class FaultInjector:
+    """Injects a fault only where no other process of the role has one: a role never loses all of its replicas."""
 
     def __init__(self, cluster: Cluster, clients: Sequence[Client], lease: float, say: Callable[[str], object]) -> None:
-        """`lease` is in seconds; `say` hears of every fault."""
+        """`lease` is in seconds; `say` is called with a line for every fault."""
         self._cluster = cluster
         self._clients = clients
         self._pause = lease * BEYOND_LEASE
         self._say = say
-        self.done: list[Done] = []
+        self.injected: list[InjectedFault] = []
         self.skipped: list[Fault] = []
 
     async def run(self, faults: Sequence[Fault]) -> None:
-        """Do every fault at its time; return when everything is whole again."""
+        """Inject every fault at its time; return when the last one is repaired."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as repairs:
             for fault in faults:
                 await asyncio.sleep(began + fault.at - time.monotonic())
-                repairs.create_task(self._do(fault))
+                repairs.create_task(self._inject(fault))
 
-    async def _do(self, fault: Fault) -> None:
+    async def _inject(self, fault: Fault) -> None:
         if fault.kind is Kind.LEAVE:
             number = random.Random(fault.at).randrange(len(self._clients))
             self._note(fault, f"client-{number + 1}")
@@ -58,7 +59,7 @@ class Supervisor:
         member.busy = True
         try:
             self._note(fault, member.command.name)
-            await self._hurt(fault.kind, member)
+            await self._inject_into(fault.kind, member)
         finally:
             member.busy = False
 
@@ -68,7 +69,7 @@ class Supervisor:
             return None
         return members[fault.index % len(members)]
 
-    async def _hurt(self, kind: Kind, member: Member) -> None:
+    async def _inject_into(self, kind: Kind, member: Member) -> None:
         match kind:
             case Kind.KILL:
                 member.signal(signal.SIGKILL)
@@ -80,13 +81,13 @@ class Supervisor:
                 await asyncio.sleep(self._pause)
                 member.signal(signal.SIGCONT)
             case Kind.CUT:
-                member.wire.cut()
+                member.proxy.cut()
             case Kind.FREEZE:
-                member.wire.freeze()
+                member.proxy.freeze()
                 await asyncio.sleep(self._pause)
-                member.wire.thaw()
+                member.proxy.thaw()
         await member.up()
 
     def _note(self, fault: Fault, victim: str) -> None:
-        self.done.append(Done(fault, time.monotonic(), victim))
+        self.injected.append(InjectedFault(fault, time.monotonic(), victim))
         self._say(f"{fault.at:7.1f} s  {fault.kind:<6}  {victim}")

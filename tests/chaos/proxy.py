@@ -1,4 +1,4 @@
-"""A connection that can be hurt: stands between two processes and passes bytes on until told otherwise."""
+"""A TCP proxy between two processes whose connections can be cut and frozen."""
 
 import asyncio
 from contextlib import suppress
@@ -7,11 +7,11 @@ from typing import Self
 _CHUNK = 65_536
 
 
-class Wire:
-    """Listens on a loopback port of its own for one server behind it."""
+class Proxy:
+    """Listens on a loopback port of its own and passes bytes to and from one server."""
 
     def __init__(self, server: str) -> None:
-        """Stand before `server`, which is `host:port` or the path of a socket file."""
+        """`server` is `host:port` or the path of a socket file."""
         self._server = server
         self._flows = asyncio.Event()
         self._flows.set()
@@ -33,15 +33,15 @@ class Wire:
         await asyncio.gather(*self._serving)
 
     def cut(self) -> None:
-        """Break every open connection in place of the next thing that the server says: it was done, nobody heard."""
+        """Close every open connection in place of the server's next answer: it has acted, and no client knows."""
         self._cut |= self._open
 
     def freeze(self) -> None:
-        """Pass nothing on, and let nobody know."""
+        """Pass nothing on, and keep the connections open."""
         self._flows.clear()
 
     def thaw(self) -> None:
-        """Pass on again, also what was held up."""
+        """Pass bytes on again, also those that were held back."""
         self._flows.set()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +71,7 @@ class Wire:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter | None
     ) -> None:
-        """Copy until either side has gone; answers, which have a `client`, end where its connection is cut."""
+        """Copy until either side has closed; answers, which have a `client`, end where its connection is cut."""
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._flows.wait()

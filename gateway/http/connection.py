@@ -1,0 +1,119 @@
+"""An HTTP connection with bounds: a request has a time to arrive, and its head, like all beside its body, a size."""
+
+import asyncio
+import math
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from gateway.http.problems import error_body
+from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, SpecdecError
+
+HEAD_BYTES = 64 * 1024
+"""Largest head of a request, and most bytes in a row that are no part of a body."""
+ARRIVAL_SECONDS = 6.0
+"""Seconds in which a request must have arrived, from its first byte on, or from the connection's beginning."""
+BYTES_PER_SECOND = 16 * 1024
+"""A request has another second to arrive for each so many bytes of its body."""
+
+
+class HeadTooLarge(Exception):
+    """A request's head, or what follows its body, is over HEAD_BYTES."""
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """uvicorn's connection, closed when a request is too slow or its head is too large."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head = 0
+        """Bytes of the URL and the headers of the request that arrives."""
+        self._beside = 0
+        """Bytes that have arrived since the last part of a body."""
+        self._due = math.inf
+        """When the request must have arrived, in the loop's time; infinite while none arrives."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._due == math.inf:
+            self._begin()
+        self._beside += len(data)
+        super().data_received(data)
+        if self._beside > HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, MessageTooLarge(f"the head of a request must be at most {HEAD_BYTES} bytes"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head = 0
+        if self._due == math.inf:
+            self._begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        self._due += len(body) / BYTES_PER_SECOND
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._beside = 0
+        self._end()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no request, in OpenAI's format."""
+        if self._head > HEAD_BYTES:
+            self._refuse(431, MessageTooLarge(f"the head of a request must be at most {HEAD_BYTES} bytes"))
+        else:
+            self._refuse(400, FieldInvalid("the bytes are no HTTP request"))
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > HEAD_BYTES:
+            raise HeadTooLarge  # the parser reports it as an invalid request
+
+    def _begin(self) -> None:
+        self._due = self.loop.time() + ARRIVAL_SECONDS
+        self._timer = self._timer or self.loop.call_at(self._due, self._check)
+
+    def _end(self) -> None:
+        self._due = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        """Close the connection where the request is late; one behind a request that is being answered is not."""
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused or self._answering:
+            self._due = self.loop.time() + ARRIVAL_SECONDS
+        if self._due <= self.loop.time():
+            self._refuse(408, DeadlineExceeded("the request did not arrive in time"))
+        else:
+            self._timer = self.loop.call_at(self._due, self._check)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    def _refuse(self, status: int, error: SpecdecError) -> None:
+        """Close the connection, with an answer where none has begun."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = error_body(error).model_dump_json().encode()
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()

@@ -1,0 +1,61 @@
+"""Whether a prompt can fit a context, judged by its length alone, so that one that cannot is never tokenized."""
+
+import sys
+
+from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from specdec.errors import ContextLengthExceeded
+
+
+def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
+    """Refuse a prompt that has more than `room` tokens, however it is tokenized.
+
+    A tokenizer that drops characters could make fewer tokens of such a text; it is refused all the same.
+
+    Args:
+        prompt: it need not fit when this accepts it.
+        room: tokens of the context that are free for it.
+        longest_token: bytes of the longest token of the vocabulary.
+
+    Raises:
+        ContextLengthExceeded: it cannot fit; `param` is the field that holds it.
+    """
+    match prompt:
+        case TokenPrompt(tokens):
+            check_count(len(tokens), room, "prompt")
+        case TextPrompt(text):
+            _check_bytes(_byte_length(text), room, longest_token, "prompt")
+        case ChatPrompt(messages):
+            check_count(len(messages), room, "messages", "messages")
+            size = sum(_byte_length(message.content) for message in messages)
+            _check_bytes(size, room, longest_token, "messages")
+
+
+def memory_of(prompt: TextPrompt | ChatPrompt) -> int:
+    """The memory that the texts of a prompt hold, in bytes."""
+    match prompt:
+        case TextPrompt(text):
+            return sys.getsizeof(text)
+        case ChatPrompt(messages):
+            return sum(sys.getsizeof(message.content) for message in messages)
+
+
+def _byte_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+def check_count(count: int, room: int, param: str, what: str = "tokens") -> None:
+    """Raise ContextLengthExceeded when `param` has more of `what` than there is room for tokens."""
+    if count > room:
+        raise ContextLengthExceeded(
+            f"{param} has {count} {what}, and the model's context has room for {max(room, 0)} tokens", param
+        )
+
+
+def _check_bytes(size: int, room: int, longest_token: int, param: str) -> None:
+    most = max(room, 0) * longest_token
+    if size > most:
+        raise ContextLengthExceeded(
+            f"{param} has {size} bytes; the {max(room, 0)} tokens that the model's context has room for "
+            f"are at most {most} bytes",
+            param,
+        )

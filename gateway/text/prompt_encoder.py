@@ -1,0 +1,66 @@
+"""Prompts to token ids for every caller: what cannot fit is refused first, and long prompts never delay short ones."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from gateway.request import ANONYMOUS, Prompt, TokenPrompt, check_ids
+from gateway.text.fit import check_count, check_fits, memory_of
+from gateway.text.lane import Lane
+from gateway.text.tokenizer import ModelTokenizer
+from specdec.wire.generation import VerifierInfo
+
+_SHORT = 16 * 1024
+"""Largest memory of a short prompt, in bytes; it is tokenized in a tenth of a second."""
+_SHORT_CAPACITY = 4 * 2**20
+_LONG_CAPACITY = 16 * 2**20
+"""Memory of the prompts that may wait in each lane, in bytes."""
+_TOKEN_MEMORY = 8
+"""What a token id holds in a tuple, in bytes."""
+
+
+class PromptEncoder:
+    """Encodes and decodes on two threads, one for short texts and one for long ones."""
+
+    def __init__(self, tokenizer: ModelTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._short = Lane("short prompts", _SHORT_CAPACITY)
+        self._long = Lane("long prompts", _LONG_CAPACITY)
+
+    async def encode(
+        self, prompt: Prompt, tenant: str, context_length: int, history: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """The token ids of a prompt, or those that it adds behind `history`.
+
+        Args:
+            prompt: what is to be tokenized; the ids of a TokenPrompt are returned without change.
+            tenant: who asks for it.
+            context_length: the model's longest sequence, in tokens.
+            history: the tokens that the prompt continues.
+
+        Raises:
+            ContextLengthExceeded: the prompt cannot fit the context.
+            QueueFull: too many prompts wait.
+            UnsupportedParameter: the prompt is a chat, and the model has no chat template for it.
+            FieldInvalid: the chat template refuses the messages.
+        """
+        check_fits(prompt, context_length - len(history), self._tokenizer.longest_token)
+        if isinstance(prompt, TokenPrompt):
+            return prompt.tokens
+        size = memory_of(prompt)
+        return await self._lane(size).run(tenant, size, partial(self._tokenizer.encode_after, prompt, history))
+
+    async def decode(self, tokens: Sequence[int], param: str, info: VerifierInfo) -> str:
+        """The text of token ids that a caller sent in the field `param`.
+
+        Raises:
+            ContextLengthExceeded: they are more than the model's context has.
+            TokenOutOfRange: an id is not in the vocabulary.
+            QueueFull: too much waits.
+        """
+        check_count(len(tokens), info.context_length, param)
+        check_ids(tokens, param, info.vocab_size)
+        size = _TOKEN_MEMORY * len(tokens)
+        return await self._lane(size).run(ANONYMOUS, size, partial(self._tokenizer.decode, tokens))
+
+    def _lane(self, size: int) -> Lane:
+        return self._short if size <= _SHORT else self._long

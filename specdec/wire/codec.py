@@ -1,0 +1,114 @@
+"""The translation between values and protobuf: a message has the fields of its value, under the same names."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_origin, get_type_hints
+
+from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.message import Message
+
+V = TypeVar("V")
+M = TypeVar("M", bound=Message)
+
+
+class Translation(Protocol):
+    """The way of one field to protobuf and back."""
+
+    @property
+    def to_pb(self) -> Callable[[Any], Any]: ...
+
+    @property
+    def from_pb(self) -> Callable[[Any], Any]: ...
+
+
+class Pair(NamedTuple):
+    """A translation that consists of two functions."""
+
+    to_pb: Callable[[Any], Any]
+    from_pb: Callable[[Any], Any]
+
+
+def each(translation: Translation) -> Pair:
+    """The translation of a repeated field whose elements are translated one by one."""
+    return Pair(
+        lambda values: [translation.to_pb(value) for value in values],
+        lambda messages: tuple(translation.from_pb(message) for message in messages),
+    )
+
+
+class EnumCodec(Generic[V]):
+    """Members of an enum and the protobuf numbers of the same names, so that a new member needs no line."""
+
+    def __init__(self, members: type[Enum], numbers: EnumDescriptor, unknown: V) -> None:
+        """`unknown` is the value of a number without a member, and is sent as 0 unless it is a member."""
+        prefix = numbers.values[0].name.removesuffix("UNSPECIFIED")
+        self._numbers: dict[Any, Any] = {
+            member: numbers.values_by_name[prefix + member.name].number for member in members
+        }
+        self._members: dict[int, Any] = {number: member for member, number in self._numbers.items()}
+        self._unknown = unknown
+
+    def to_pb(self, value: V) -> Any:
+        """The number of a value."""
+        return self._numbers.get(value, 0)
+
+    def from_pb(self, number: int) -> V:
+        """The value of a number."""
+        member: V = self._members.get(number, self._unknown)
+        return member
+
+
+class Codec(Generic[V, M]):
+    """A frozen dataclass and its message.
+
+    Equal fields are copied. An optional field of the message that is not set has the default of the value.
+    """
+
+    def __init__(
+        self, value: type[V], message: type[M], names: Mapping[str, str] | None = None, **translations: Translation
+    ) -> None:
+        """Derive the fields.
+
+        Args:
+            value: the dataclass.
+            message: the class of its messages.
+            names: the name in the message of each field that has another one there.
+            translations: the ways of the fields that cannot be copied.
+        """
+        self._value = value
+        self._message = message
+        hints = get_type_hints(value)
+        self._fields = [
+            (
+                field.name,
+                (names or {}).get(field.name, field.name),
+                translations.get(field.name, _copy(hints[field.name])),
+            )
+            for field in fields(value)  # type: ignore[arg-type]
+        ]
+        known = message.DESCRIPTOR.fields_by_name
+        self._optional = {name for name, field in known.items() if field.has_presence and not field.message_type}
+
+    def to_pb(self, value: V) -> M:
+        """The message of a value."""
+        return self._message(**{theirs: way.to_pb(getattr(value, ours)) for ours, theirs, way in self._fields})
+
+    def from_pb(self, message: M) -> V:
+        """The value of a message.
+
+        Raises:
+            RequestError: a field makes no sense; the error names it.
+        """
+        found = {
+            ours: way.from_pb(getattr(message, theirs))
+            for ours, theirs, way in self._fields
+            if theirs not in self._optional or message.HasField(theirs)
+        }
+        return self._value(**found)
+
+
+def _copy(kind: Any) -> Pair:
+    """The translation of a field that is the same on both sides, where only containers differ in their type."""
+    copies: dict[Any, Callable[[Any], Any]] = {tuple: tuple, Mapping: dict}
+    return Pair(lambda value: value, copies.get(get_origin(kind), lambda value: value))

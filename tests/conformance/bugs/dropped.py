@@ -1,0 +1,78 @@
+"""Bugs of drafts that are dropped, cut or taken for a reason that exactness does not allow."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from torch import Tensor
+
+from drafter_service.sessions.draft_runner import DraftRunner
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.drafter import DraftFailure, StepResult
+from drafter_service.sessions.session_table import Stream
+from specdec.engine import Engine
+from specdec.rules.checks import check_masses, proper_counts
+from specdec.wire.draft import DraftTokens
+from tests.conformance.bugs.bug import Bug, Law, everywhere
+from verifier_service.batching import target_pass
+from verifier_service.batching.batch_plan import ScheduledChunk
+from verifier_service.drafters.draft_buffer import DraftBuffer
+
+
+def failed_session_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A drafter that fails behind a draft refuses the session, and drops the draft."""
+    apply = DraftRunner._apply
+
+    def planted(runner: DraftRunner, stream: Stream, result: StepResult) -> None:
+        if isinstance(result, DraftFailure):
+            runner._refuse(stream, result)
+        else:
+            apply(runner, stream, result)
+
+    patch.setattr(DraftRunner, "_apply", planted)
+
+
+def every_row_judged(patch: pytest.MonkeyPatch) -> None:
+    """A row without a distribution behind a rejected draft makes the target draw again without the draft."""
+
+    def planted(mass: Tensor, first: Sequence[int], reached: Sequence[int]) -> list[int]:
+        check_masses(mass)
+        return list(reached)
+
+    def redrawn(engine: Engine, chunk: ScheduledChunk, error: Exception) -> target_pass.Result:
+        if chunk.drafts:
+            return target_pass.verify_batch(engine, [replace(chunk, most=0)])[0]
+        return without_draft(engine, chunk, error)
+
+    without_draft = target_pass._without_draft
+    everywhere(patch, proper_counts, planted)
+    patch.setattr(target_pass, "_without_draft", redrawn)
+
+
+def dropped_by_token(patch: pytest.MonkeyPatch) -> None:
+    """A chunk of drafts that holds a certain token is dropped."""
+    add = DraftBuffer.add
+
+    def planted(buffer: DraftBuffer, chunk: DraftTokens) -> bool:
+        return 1 not in chunk.draft.tokens and add(buffer, chunk)
+
+    patch.setattr(DraftBuffer, "add", planted)
+
+
+def chain_start_of_the_opening(patch: pytest.MonkeyPatch) -> None:
+    """The start of a chain stays where the session was opened."""
+    opened = property(lambda session: session._prompt_len, lambda session, start: None)
+    patch.setattr(DraftSession, "chain_start", opened, raising=False)
+
+
+BUGS = (
+    Bug("failed session refused with its drafts", Law.USE, failed_session_forgotten, ("drafts of a failing drafter",)),
+    Bug(
+        "rows behind a rejected draft judged",
+        Law.USE,
+        every_row_judged,
+        ("failing target, rejection", "failing target, block"),
+    ),
+    Bug("drafts dropped by their token", Law.USE, dropped_by_token, ("simulated block",)),
+    Bug("chain start never moved", Law.BLOCK, chain_start_of_the_opening, ("simulated block of coins, none late",)),
+)

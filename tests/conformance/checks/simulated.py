@@ -1,0 +1,36 @@
+"""Checks by simulation: drafts that are late, partial, cut and lost, through the real parts of both services."""
+
+from specdec.rules.params import Mode, SamplingParams
+from tests.conformance.checks.check import Check, Kind
+from tests.conformance.checks.sampled import PENALTIES, Flat
+from tests.conformance.simulated_service import CALM, Chances, Simulation
+from tests.conformance.table_models import TableModel
+
+P_VALUE = 1e-6
+SESSIONS = 3_000
+LENGTH = 4
+
+
+def tables(mode: Mode, params: SamplingParams | None = None) -> Simulation:
+    """Models whose every distribution differs."""
+    return Simulation(mode, params or SamplingParams(), TableModel(3, seed=1), TableModel(3, seed=2))
+
+
+def coins(mode: Mode, chances: Chances | None = None) -> Simulation:
+    """Models that disagree so often that most chains are drawn again."""
+    return Simulation(mode, SamplingParams(), Flat(0.5, 0.5), Flat(0.8, 0.2), chances or Chances())
+
+
+def _simulated(name: str, simulation: Simulation, sessions: int = SESSIONS) -> Check:
+    return Check(name, Kind.P_VALUE, P_VALUE, lambda: simulation.p_value(sessions, LENGTH))
+
+
+CHECKS: tuple[Check, ...] = (
+    _simulated("simulated rejection", tables(Mode.REJECTION)),
+    _simulated("simulated block", tables(Mode.BLOCK)),
+    _simulated("simulated rejection of coins", coins(Mode.REJECTION)),
+    _simulated("simulated block of coins", coins(Mode.BLOCK)),
+    _simulated("simulated block of coins, none late", coins(Mode.BLOCK, CALM), 2 * SESSIONS),
+    _simulated("simulated coupling", tables(Mode.COUPLED), SESSIONS // 2),
+    _simulated("simulated penalties", tables(Mode.REJECTION, PENALTIES), SESSIONS // 2),
+)

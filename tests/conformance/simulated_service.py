@@ -1,0 +1,178 @@
+"""The parts of both services that handle drafts, joined by chance instead of gRPC.
+
+The drafter's `DraftSession`, the verifier's `DraftBuffer` and budget, `propose` and `verify` are the real ones. Drafts
+come late or in parts, wait behind a pause, are cut by the budget of the pass, and are lost with their drafter. All of
+it is decided by dice that never see a token, so the law of the output must stay the target's.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from drafter_service.sessions.draft_session import DraftSession
+from specdec.rules import proposal, verification
+from specdec.rules.draft import NO_DRAFT, Draft, Verdict
+from specdec.rules.params import Mode, SamplingParams
+from specdec.wire.draft import DraftTokens
+from specdec.wire.session import Commit, Open
+from tests.conformance.g_test import g_test
+from tests.conformance.sampled_chain import PROMPT, Rows
+from tests.conformance.table_models import Context, TableModel, joint
+from verifier_service.batching.batch_plan import level
+from verifier_service.drafters.draft_buffer import DraftBuffer
+
+STEPS = 6
+"""Draft steps between two passes of the target."""
+AHEAD = 2
+SUPPORT = 2
+MOST = 128
+"""Drafts that a buffer holds."""
+
+
+@dataclass(frozen=True)
+class Chances:
+    """What the dice decide."""
+
+    gammas: tuple[int, ...] = (0, 1, 2, 3, 3)
+    """Draft lengths, each as likely; 0 is a pause."""
+    drafts: float = 0.75
+    """That a session takes part in a draft step."""
+    sends: float = 0.4
+    """That what was drafted is sent, after each step."""
+    arrives: float = 0.7
+    """That what was sent arrives before the pass."""
+    lost: float = 0.05
+    """That the drafter is lost, after each verdict."""
+    budget: float = 0.8
+    """The budget of a pass, as a share of the drafts of all sessions; not a chance, but as blind."""
+
+
+CALM = Chances(gammas=(3,), drafts=1.0, sends=1.0, arrives=1.0, lost=0.0, budget=1.0)
+"""Every draft is whole and in time."""
+
+
+@dataclass
+class Generation:
+    """One sequence, as both services know it."""
+
+    seed: int
+    buffer: DraftBuffer
+    session: DraftSession | None = None
+    """At the drafter; None when it is not open there."""
+    in_flight: list[DraftTokens] = field(default_factory=list)
+    unsent: Context = ()
+    """Committed tokens that the drafter does not know."""
+    gamma: int = 0
+    draft: Draft = NO_DRAFT
+
+    @property
+    def output(self) -> Context:
+        """The committed tokens behind the prompt."""
+        return self.buffer.committed[len(PROMPT) :]
+
+    def leave(self) -> None:
+        """Go on without the drafter and its drafts."""
+        self.session, self.in_flight, self.unsent = None, [], ()
+        self.buffer.clear()
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A target, a drafter and the mode between them."""
+
+    mode: Mode
+    params: SamplingParams
+    target: TableModel
+    drafter: TableModel
+    chances: Chances = Chances()
+
+    def p_value(self, sessions: int, length: int) -> float:
+        """Of a G-test of the joint sequences."""
+        law = joint(self.target, self.params, PROMPT, length)
+        return g_test(self.generate(sessions, length), law, self.target.vocab_size)
+
+    def generate(self, sessions: int, length: int) -> list[Context]:
+        """The first `length` tokens of sessions seeded 0, 1, 2, ..."""
+        dice, chances = random.Random(1), self.chances
+        rows = Rows(self.target, self.params, PROMPT), Rows(self.drafter, self.params, PROMPT)
+        generations = [Generation(seed, DraftBuffer(PROMPT, MOST)) for seed in range(sessions)]
+        while running := [each for each in generations if len(each.output) < length]:
+            for each in running:
+                self._order(each, dice.choice(chances.gammas), len(PROMPT) + length + MOST)
+            for _ in range(STEPS):
+                self._draft([each for each in running if dice.random() < chances.drafts], rows[1])
+                _send([each for each in running if dice.random() < chances.sends])
+            _deliver(running, dice, chances.arrives)
+            for each, verdict in zip(running, self._judge(running, rows[0]), strict=True):
+                _commit(each, verdict, lost=dice.random() < chances.lost)
+        return [each.output[:length] for each in generations]
+
+    def _order(self, each: Generation, gamma: int, limit: int) -> None:
+        """Open the session at the drafter, or tell it what was committed; a pause tells it nothing."""
+        each.gamma = gamma
+        if not gamma:
+            return
+        name, committed = str(each.seed), each.buffer.committed
+        if each.session is None:
+            params = replace(self.params, seed=each.seed)
+            opened = Open(name, 1, committed, len(PROMPT), params, self.mode, gamma, limit)
+            each.session = DraftSession(name, opened, limit)
+        elif each.unsent:
+            each.session.commit(Commit(name, 1, len(committed) - len(each.unsent), each.unsent, gamma))
+        each.unsent = ()
+
+    def _draft(self, chosen: Sequence[Generation], rows: Rows) -> None:
+        """Draft one token for each of them that wants one."""
+        wanting = [each.session for each in chosen if each.session and each.session.wants_draft(AHEAD)]
+        if not wanting:
+            return
+        contexts = [tuple(session.tokens_from(len(PROMPT))) for session in wanting]
+        tokens, probs = proposal.propose(
+            self.mode,
+            rows.of([(context, context) for context in contexts]),
+            [session.params.seed for session in wanting],
+            [len(session) for session in wanting],
+            SUPPORT,
+            [session.chain_start for session in wanting],
+        )
+        for index, session in enumerate(wanting):
+            session.extend(tokens[index], probs[index] if probs else None)
+
+    def _judge(self, running: Sequence[Generation], rows: Rows) -> list[Verdict]:
+        """The verdicts of one pass, whose budget cuts the longest drafts of all sessions."""
+        drafts = [each.buffer.take(each.gamma) for each in running]
+        wanted = [len(draft.tokens) for draft in drafts]
+        most = level(wanted, int(self.chances.budget * sum(wanted)))
+        for each, draft in zip(running, drafts, strict=True):
+            each.draft = draft.cut(most)
+        contexts = [
+            each.output + each.draft.tokens[:step] for each in running for step in range(len(each.draft.tokens) + 1)
+        ]
+        return verification.verify(
+            self.mode,
+            rows.of([(context, context) for context in contexts]),
+            [each.draft for each in running],
+            [each.seed for each in running],
+            [each.buffer.committed_len for each in running],
+        )
+
+
+def _send(chosen: Sequence[Generation]) -> None:
+    for each in chosen:
+        chunk = each.session.take_unsent() if each.session else None
+        if chunk is not None:
+            each.in_flight.append(chunk)
+
+
+def _deliver(running: Sequence[Generation], dice: random.Random, chance: float) -> None:
+    """Let chunks arrive in order; one that does not arrive now may arrive behind the verdict."""
+    for each in running:
+        while each.in_flight and dice.random() < chance:
+            each.buffer.add(each.in_flight.pop(0))
+
+
+def _commit(each: Generation, verdict: Verdict, *, lost: bool) -> None:
+    in_step = each.buffer.advance(verdict.tokens, verdict.drafted)
+    each.unsent += verdict.tokens
+    if lost or not in_step:
+        each.leave()
