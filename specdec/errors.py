@@ -24,7 +24,6 @@ MESSAGE_BYTES = 1024
 """Longest message of an error, in UTF-8; it may repeat what a caller sent, and goes to logs and gRPC trailers."""
 PARAM_BYTES = 256
 """Longest name of a field in an error, in UTF-8."""
-_CUT = "…"
 
 
 def shortened(text: str, limit: int) -> str:
@@ -32,7 +31,7 @@ def shortened(text: str, limit: int) -> str:
     start = text[: limit + 1].encode(errors="replace")
     if len(start) <= limit and len(text) <= limit:
         return text
-    return start[: limit - len(_CUT.encode())].decode(errors="ignore") + _CUT
+    return start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
 
 
 class SpecdecError(Exception):
@@ -75,8 +74,6 @@ class FieldRequired(RequestError):
 
 class FieldInvalid(RequestError):
     """A field has a value that is out of range or malformed."""
-
-    reason = "FIELD_INVALID"
 
 
 class TokenOutOfRange(RequestError):
@@ -245,8 +242,6 @@ class DeadlineExceeded(ServiceError):
 
 class InternalError(ServiceError):
     """A bug: the caller gets a request id, and the details are in the log."""
-
-    reason = "INTERNAL"
 
 
 class NoDistribution(InternalError):
