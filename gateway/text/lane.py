@@ -25,7 +25,7 @@ class _Place:
     called: "asyncio.Future[None]"
 
 
-class Lane:
+class TokenizingLane:
     """Runs work on one thread, each piece whole; belongs to one event loop."""
 
     def __init__(self, name: str, capacity: int) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 from gateway.request import ANONYMOUS, Prompt, TokenPrompt, check_ids
 from gateway.text.fit import check_count, check_fits, memory_of
-from gateway.text.lane import Lane
+from gateway.text.lane import TokenizingLane
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.wire.generation import VerifierInfo
 
@@ -23,8 +23,8 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: ModelTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._short = Lane("short prompts", _SHORT_CAPACITY)
-        self._long = Lane("long prompts", _LONG_CAPACITY)
+        self._short = TokenizingLane("short prompts", _SHORT_CAPACITY)
+        self._long = TokenizingLane("long prompts", _LONG_CAPACITY)
 
     async def encode(
         self, prompt: Prompt, tenant: str, context_length: int, history: Sequence[int] = ()
@@ -62,5 +62,5 @@ class PromptEncoder:
         size = _TOKEN_MEMORY * len(tokens)
         return await self._lane(size).run(ANONYMOUS, size, partial(self._tokenizer.decode, tokens))
 
-    def _lane(self, size: int) -> Lane:
+    def _lane(self, size: int) -> TokenizingLane:
         return self._short if size <= _SHORT else self._long

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from gateway.text.lane import LEAST_SIZE, Lane
+from gateway.text.lane import LEAST_SIZE, TokenizingLane
 from specdec.errors import QueueFull
 
 
@@ -23,7 +23,7 @@ class Gate:
         return name
 
 
-async def started(lane: Lane, tenant: str, gate: Gate, name: str, size: int = 1) -> "asyncio.Task[str]":
+async def started(lane: TokenizingLane, tenant: str, gate: Gate, name: str, size: int = 1) -> "asyncio.Task[str]":
     """Work that the lane has taken."""
     task = asyncio.create_task(lane.run(tenant, size, partial(gate.work, name)))
     await asyncio.sleep(0)
@@ -31,7 +31,7 @@ async def started(lane: Lane, tenant: str, gate: Gate, name: str, size: int = 1)
 
 
 async def test_a_tenants_flood_waits_behind_anothers_single_request() -> None:
-    lane, gate = Lane("test", 100 * LEAST_SIZE), Gate()
+    lane, gate = TokenizingLane("test", 100 * LEAST_SIZE), Gate()
     flood = [await started(lane, "loud", gate, f"loud {index}") for index in range(10)]
     quiet = await started(lane, "quiet", gate, "quiet")
     gate.opened.set()
@@ -41,7 +41,7 @@ async def test_a_tenants_flood_waits_behind_anothers_single_request() -> None:
 
 
 async def test_a_tenant_has_half_of_the_queue_and_the_other_half_is_for_others() -> None:
-    lane, gate = Lane("test", 10 * LEAST_SIZE), Gate()
+    lane, gate = TokenizingLane("test", 10 * LEAST_SIZE), Gate()
     taken = [await started(lane, "loud", gate, "loud") for _ in range(6)]  # one runs, five wait
     with pytest.raises(QueueFull):
         await lane.run("loud", 1, partial(gate.work, "too much"))
@@ -53,7 +53,7 @@ async def test_a_tenant_has_half_of_the_queue_and_the_other_half_is_for_others()
 
 
 async def test_work_larger_than_the_queue_waits_where_nothing_else_does() -> None:
-    lane, gate = Lane("test", 1000), Gate()
+    lane, gate = TokenizingLane("test", 1000), Gate()
     taken = [await started(lane, "a", gate, "runs"), await started(lane, "a", gate, "waits", size=5000)]
     with pytest.raises(QueueFull):
         await lane.run("b", 1, partial(gate.work, "too much"))
@@ -62,7 +62,7 @@ async def test_work_larger_than_the_queue_waits_where_nothing_else_does() -> Non
 
 
 async def test_a_caller_that_leaves_frees_its_place_but_not_the_thread_it_has() -> None:
-    lane, gate = Lane("test", 2 * LEAST_SIZE), Gate()
+    lane, gate = TokenizingLane("test", 2 * LEAST_SIZE), Gate()
     runs, waits = await started(lane, "a", gate, "runs"), await started(lane, "a", gate, "waits")
     runs.cancel()
     waits.cancel()
@@ -75,7 +75,7 @@ async def test_a_caller_that_leaves_frees_its_place_but_not_the_thread_it_has() 
 
 
 async def test_a_failure_is_its_callers_and_frees_the_thread() -> None:
-    lane = Lane("test", 1000)
+    lane = TokenizingLane("test", 1000)
     with pytest.raises(ZeroDivisionError):
         await lane.run("a", 1, lambda: 1 // 0)
     assert await lane.run("a", 1, lambda: 1) == 1
