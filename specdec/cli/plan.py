@@ -69,6 +69,7 @@ def wanted(settings: UpSettings) -> list[ports.Wanted]:
     """The addresses of each kind, in the order of the fields of Addresses.
 
     Nobody dials the metrics but who reads them at the address that is shown, so their defaults need not be exact.
+    A system without drafters keeps an address for the metrics of one that is started later.
     """
     given = settings.model_fields_set
     drafter_metrics, verifier_metrics = ("drafter_metrics" in given, "verifier_metrics" in given)
@@ -77,7 +78,7 @@ def wanted(settings: UpSettings) -> list[ports.Wanted]:
         ports.Wanted("--grpc", settings.grpc, settings.gateways),
         ports.Wanted("--drafter-address", settings.drafter_address, settings.drafters),
         ports.Wanted("--verifier-address", settings.verifier_address, settings.verifiers),
-        ports.Wanted("--drafter-metrics", settings.drafter_metrics, settings.drafters, drafter_metrics),
+        ports.Wanted("--drafter-metrics", settings.drafter_metrics, max(1, settings.drafters), drafter_metrics),
         ports.Wanted("--verifier-metrics", settings.verifier_metrics, settings.verifiers, verifier_metrics),
     ]
 
@@ -103,15 +104,17 @@ def services(settings: UpSettings, addresses: Addresses, redis_url: str, kv_redi
     verifier = _verifier_config(settings, addresses.drafter)
     gateway = _gateway_config(settings, addresses.verifier, redis_url, kv_redis_url)
     return [
-        *_services("drafter", addresses.drafter, addresses.drafter_http, _drafter_config(settings)),
+        *_services(
+            "drafter", addresses.drafter, addresses.drafter_http[: settings.drafters], _drafter_config(settings)
+        ),
         *_services("verifier", addresses.verifier, addresses.verifier_http, verifier),
         *_services("gateway", addresses.gateway, addresses.gateway_http, gateway),
     ]
 
 
-def later_drafter(settings: UpSettings) -> Service:
+def later_drafter(settings: UpSettings, addresses: Addresses) -> Service:
     """The drafter that a system started without any would use, if a person starts it later."""
-    (drafter,) = _services("drafter", [settings.drafter_address], [settings.drafter_metrics], _drafter_config(settings))
+    (drafter,) = _services("drafter", [settings.drafter_address], addresses.drafter_http, _drafter_config(settings))
     return drafter
 
 

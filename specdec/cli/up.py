@@ -53,6 +53,7 @@ class Up:
             with self._console.status("starting"):
                 self._start_stores(children, folders, used.embedded)
                 running = self._start_services(children, folders, services)
+                self._speak_of_drafters(running, folders, addresses)
             with state_file(self._settings.state) as write_state:
                 write_state(_processes(children, services))
                 self._sample(running)
@@ -85,15 +86,18 @@ class Up:
         running = [launch.start_service(children, folders, service) for service in services]
         for ready in launch.wait_for_services(running, self._stop, self._settings.start_timeout):
             self._say(f"{ready.service.name} is healthy")
+        return running
+
+    def _speak_of_drafters(
+        self, running: Sequence[RunningService], folders: Folders, addresses: plan.Addresses
+    ) -> None:
         if self._settings.drafters:
             self._report_drafters(running)
         else:
-            self._offer_drafter(folders)
-        return running
+            self._offer_drafter(folders, plan.later_drafter(self._settings, addresses))
 
-    def _offer_drafter(self, folders: Folders) -> None:
+    def _offer_drafter(self, folders: Folders, later: plan.Service) -> None:
         """Say how a drafter can be started later."""
-        later = plan.later_drafter(self._settings)
         command = launch.command_line("drafter", launch.write_config(folders, later))
         self._say(f"no drafter: every token is plain until one listens at {later.grpc}. Start it: {command}")
 

@@ -1,5 +1,6 @@
 """The plan of `specdec up`: what each process is told, and what must be there first."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,19 @@ def test_only_addresses_that_were_asked_for_are_exact(settings: UpSettings) -> N
     asked = UpSettings(drafter_metrics="127.0.0.1:8150")
     (metrics,) = [each for each in plan.wanted(asked) if each.option == "--drafter-metrics"]
     assert (metrics.base, metrics.exact) == ("127.0.0.1:8150", True)
+
+
+def test_a_drafter_that_is_started_later_has_addresses_of_its_own(settings: UpSettings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        changes = {"drafters": 0, "drafter_address": "127.0.0.1:7001", "drafter_metrics": address}
+        alone = settings.model_copy(update=changes)
+        alone.model_fields_set.discard("drafter_metrics")  # the default, which may be taken
+        addresses = plan.allot(alone)
+    later = plan.later_drafter(alone, addresses)
+    assert later.grpc == "127.0.0.1:7001"
+    assert later.http == addresses.drafter_http[0] != address
+    assert [each.role for each in plan.services(alone, addresses, "redis://x")].count("drafter") == 0
 
 
 def test_what_was_not_asked_for_is_left_to_the_services(settings: UpSettings) -> None:
