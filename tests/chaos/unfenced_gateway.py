@@ -3,10 +3,10 @@
 import sys
 
 from gateway.__main__ import main
-from gateway.store import lua
+from gateway.store import lua_turns
 
 _CHECKED = (
-    "if m[1] ~= ARGV[1] then return {'FENCED', m[1] or ''} end",
+    "if m[1] ~= ARGV[1] then return {'FENCED'} end",
     "if base < n or m[4] ~= 'GEN' then",
 )
 
@@ -19,5 +19,5 @@ def _without_fence(script: str) -> str:
 
 
 if __name__ == "__main__":
-    lua.COMMIT = _without_fence(lua.COMMIT)
+    lua_turns.COMMIT = _without_fence(lua_turns.COMMIT)
     sys.exit(main())
