@@ -12,7 +12,7 @@ from specdec.wire.generation import VerifierInfo
 _SHORT = 16 * 1024
 """Largest memory of a short prompt, in bytes; it is tokenized in a tenth of a second."""
 _SHORT_CAPACITY = 4 * 2**20
-_LONG_CAPACITY = 16 * 2**20
+_LONG_CAPACITY = 4 * 2**20
 """Memory of the prompts that may wait in each lane, in bytes."""
 _TOKEN_MEMORY = 8
 """What a token id holds in a tuple, in bytes."""
