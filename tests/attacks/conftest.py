@@ -2,21 +2,23 @@
 
 import asyncio
 import json
+import multiprocessing
 import os
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import pytest_asyncio
 import yaml
 
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.cli.processes import Children
+from tests.attacks.attacker import Answer, flood
 from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import serve_scripted
 from tests.integration.sessions.server import Server
@@ -36,9 +38,10 @@ class Target:
     pid: int
     log: list[bytes]
     """Its log lines."""
-    redis_url: str
     longest_prompt: int
     """Bytes of the longest text that may fit."""
+    attacker: Executor
+    """The process that sends requests."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -51,12 +54,15 @@ class Target:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    async def post(self, path: str, body: bytes | dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of the answer."""
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with httpx2.AsyncClient(base_url=f"http://{self.http}", timeout=60) as client:
-            answer = await client.post(path, content=content)
-            return answer.status_code, answer.json()
+    async def post(self, path: str, body: dict[str, Any]) -> Answer:
+        """The answer to one request."""
+        (answer,) = await self.flood(path, body, 1)
+        return answer
+
+    async def flood(self, path: str, body: dict[str, Any], count: int) -> list[Answer]:
+        """The answers to a request that is sent `count` times at once."""
+        raw = json.dumps(body).encode()
+        return await asyncio.get_running_loop().run_in_executor(self.attacker, flood, self.address, path, raw, count)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -79,7 +85,9 @@ async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Targ
         started = await _read_until_started(process, log)
         reading = asyncio.create_task(_read(process, log))
         stack.callback(reading.cancel)
-        made = Target(started["http"], started["grpc"], process.pid, log, redis_url, CONTEXT * tokenizer.longest_token)
+        attacker = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
+        longest = CONTEXT * tokenizer.longest_token
+        made = Target(started["http"], started["grpc"], process.pid, log, longest, attacker)
         assert (await made.post("/v1/completions", {"prompt": "x", "max_tokens": 2}))[0] == 200
         yield made
 

@@ -123,18 +123,13 @@ async def test_prompts_that_cannot_fit_are_refused_before_any_work(target: Targe
     bodies.append(("/v1/completions", {"prompt": text, "session": session["id"]}, "prompt"))
     async with Memory(target), bystander(target.address) as honest:
         for path, body, field in bodies:
-            for status, answer in await _six(target, path, body):
+            for status, answer in await target.flood(path, body, 6):
                 assert (status, answer["error"]["code"], answer["error"]["param"]) == (
                     400,
                     "context_length_exceeded",
                     field,
                 )
     assert max(honest.waits) < SLOWEST, sorted(honest.waits)[-5:]
-
-
-async def _six(target: Target, path: str, body: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    raw = json.dumps(body).encode()
-    return await asyncio.gather(*(target.post(path, raw) for _ in range(6)))
 
 
 async def test_over_grpc_they_are_refused_alike(target: Target) -> None:
@@ -166,9 +161,9 @@ async def test_over_grpc_they_are_refused_alike(target: Target) -> None:
 async def test_a_flood_of_the_largest_prompts_delays_nobody_elses_first_token(target: Target, user: str) -> None:
     letters = random.Random(3)
     text = "".join(letters.choice("abcdefgh \n(") for _ in range(target.longest_prompt))
-    raw = json.dumps({"prompt": text, "user": user}).encode()
+    body = {"prompt": text, "user": user}
     async with Memory(target), bystander(target.address) as honest:
-        answers = await asyncio.gather(*(target.post("/v1/completions", raw) for _ in range(60)))
+        answers = await target.flood("/v1/completions", body, 60)
     assert {answer["error"]["code"] for _, answer in answers} == {"context_length_exceeded", "queue_full"}
     assert max(honest.waits) < SLOWEST, sorted(honest.waits)[-5:]
 
@@ -182,7 +177,7 @@ async def test_a_bomb_of_ids_is_refused_by_its_field(target: Target, field: str)
     }
     body = {"prompt": "x", field: bomb.get(field, list(range(count)))}
     async with Memory(target):
-        answers = await _six(target, "/v1/completions", body)
+        answers = await target.flood("/v1/completions", body, 6)
     for status, answer in answers:
         assert status in (400, 413)
         assert status == 413 or answer["error"]["param"] == field
