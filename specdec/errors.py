@@ -20,19 +20,14 @@ SpecdecError
 
 from typing import ClassVar
 
-MESSAGE_BYTES = 1024
-"""Longest message of an error, in UTF-8; it may repeat what a caller sent, and goes to logs and gRPC trailers."""
-PARAM_BYTES = 256
-"""Longest name of a field in an error, in UTF-8."""
-_CUT = "…"
+MESSAGE_BYTES, PARAM_BYTES = 1024, 256
+"""Longest message of an error and longest name of a field in UTF-8: both may repeat what a caller sent."""
 
 
 def shortened(text: str, limit: int) -> str:
     """The text, cut to at most `limit` bytes of UTF-8."""
     start = text[: limit + 1].encode(errors="replace")
-    if len(start) <= limit and len(text) <= limit:
-        return text
-    return start[: limit - len(_CUT.encode())].decode(errors="ignore") + _CUT
+    return text if len(start) <= limit else start[: limit - 3].decode(errors="ignore") + "…"
 
 
 class SpecdecError(Exception):
