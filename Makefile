@@ -32,7 +32,7 @@ run: install ## Start the whole system, stream a sample, keep serving until Ctrl
 	@exec $(BIN)/specdec up $(ARGS)
 
 # Tests that start real processes run alone, since those share the cores; all others run one process a core.
-ALONE := tests/e2e tests/kubernetes
+ALONE := tests/attacks tests/e2e tests/kubernetes
 
 test: install-dev proto-tools chart-tools ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
 ifdef ARGS

@@ -45,7 +45,7 @@ class ByteTokenizer:
     fingerprint = TOKENIZER_HASH
     longest_token = 1
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, room: int = 0) -> tuple[int, ...]:
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
@@ -54,7 +54,7 @@ class ByteTokenizer:
             case ChatPrompt(messages):
                 return tuple("".join(f"{m.role}: {m.content}\n" for m in messages).encode())
 
-    def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+    def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = 0) -> tuple[int, ...]:
         return self.encode(prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:

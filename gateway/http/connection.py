@@ -14,6 +14,8 @@ ARRIVAL_SECONDS = 6.0
 """Seconds in which a request must have arrived, from its first byte on, or from the connection's beginning."""
 BYTES_PER_SECOND = 16 * 1024
 """A request has another second to arrive for each so many bytes of its body."""
+_BUSY = 0.1
+"""Seconds by which the loop may miss a deadline; where it misses by more, the request may have arrived unread."""
 
 
 class HeadTooLarge(Exception):
@@ -99,8 +101,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._timer = None
         if self.transport.is_closing():
             return
+        late = self.loop.time() - self._due
         if self.flow.read_paused or self._answering:
             self._due = self.loop.time() + ARRIVAL_SECONDS
+        elif late > _BUSY:
+            self._due = self.loop.time() + late
         if self._due <= self.loop.time():
             self._refuse(408, DeadlineExceeded("the request did not arrive in time"))
         else:

@@ -80,7 +80,7 @@ class Edge:
             try:
                 await self._app(scope, receive, send_with_id)
             except ClientDisconnect:
-                _log.info("client_gone")
+                _log.debug("client_gone")
             except Exception as error:  # noqa: BLE001 - a bug is answered like every other error
                 _log.error("request_failed", exc_info=error)
                 if not status:

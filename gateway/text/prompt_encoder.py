@@ -12,7 +12,7 @@ from specdec.wire.generation import VerifierInfo
 _SHORT = 16 * 1024
 """Largest memory of a short prompt, in bytes; it is tokenized in a tenth of a second."""
 _SHORT_CAPACITY = 4 * 2**20
-_LONG_CAPACITY = 16 * 2**20
+_LONG_CAPACITY = 4 * 2**20
 """Memory of the prompts that may wait in each lane, in bytes."""
 _TOKEN_MEMORY = 8
 """What a token id holds in a tuple, in bytes."""
@@ -38,16 +38,17 @@ class PromptEncoder:
             history: the tokens that the prompt continues.
 
         Raises:
-            ContextLengthExceeded: the prompt cannot fit the context.
+            ContextLengthExceeded: the prompt does not fit the context.
             QueueFull: too many prompts wait.
             UnsupportedParameter: the prompt is a chat, and the model has no chat template for it.
             FieldInvalid: the chat template refuses the messages.
         """
-        check_fits(prompt, context_length - len(history), self._tokenizer.longest_token)
+        room = context_length - len(history)
+        check_fits(prompt, room, self._tokenizer.longest_token)
         if isinstance(prompt, TokenPrompt):
             return prompt.tokens
         size = memory_of(prompt)
-        return await self._lane(size).run(tenant, size, partial(self._tokenizer.encode_after, prompt, history))
+        return await self._lane(size).run(tenant, size, partial(self._tokenizer.encode_after, prompt, history, room))
 
     async def decode(self, tokens: Sequence[int], param: str, info: VerifierInfo) -> str:
         """The text of token ids that a caller sent in the field `param`.

@@ -1,14 +1,18 @@
 """The model's tokenizer: prompts to token ids, token ids to text."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
 from gateway.text.token_bytes import longest_token, token_bytes
-from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
+from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
 
+_PROBE_CHARS = 4
+"""Characters for each token of room in the first beginning of a long text that is tried."""
+_MARGIN = 2
 _MARK = "\u241fanswer\u241f"
 """Marks the end of an assistant's message in the text that a chat template makes."""
 
@@ -39,10 +43,15 @@ class ModelTokenizer:
         except Exception as error:  # a broken folder can fail in any way
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, room: int = sys.maxsize) -> tuple[int, ...]:
         """The token ids of a prompt; those of a TokenPrompt are returned without change.
 
+        Args:
+            prompt: what is to be tokenized.
+            room: as in `encode_after`.
+
         Raises:
+            ContextLengthExceeded: as in `encode_after`.
             UnsupportedParameter: the prompt is a chat, and the model has no chat template.
             FieldInvalid: the chat template refuses the messages.
         """
@@ -50,23 +59,29 @@ class ModelTokenizer:
             case TokenPrompt(tokens):
                 return tokens
             case TextPrompt(text):
-                return self._encode(text, True)
+                return self._encode(text, True, room, "prompt")
             case ChatPrompt(messages):
-                return self._encode(self._render(messages), False)
+                return self._encode(self._render(messages), False, room, "messages")
 
-    def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+    def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = sys.maxsize) -> tuple[int, ...]:
         """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
 
+        Args:
+            prompt: what is to be tokenized.
+            history: the tokens that it continues.
+            room: a text of over twice as many tokens is given up before it is tokenized whole.
+
         Raises:
+            ContextLengthExceeded: a text was given up.
             UnsupportedParameter: the prompt is a chat, and the model has no chat template that can continue one.
             FieldInvalid: the chat template refuses the messages.
         """
         match prompt:
             case TextPrompt(text) if history:
-                return self._encode(text, False)
+                return self._encode(text, False, room, "prompt")
             case ChatPrompt(messages) if history:
-                return self._encode_turn(messages, history[-1])
-        return self.encode(prompt)
+                return self._encode_turn(messages, history[-1], room)
+        return self.encode(prompt, room)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -77,16 +92,29 @@ class ModelTokenizer:
         """The bytes of one token on its own; for a special token, those of its name."""
         return token_bytes(self._tokenizer, token)
 
-    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+    def _encode(self, text: str, special: bool, room: int, param: str) -> tuple[int, ...]:
+        """The token ids of a text; longer and longer beginnings of a long one are tried first.
+
+        Tokenizing takes a hundred times the memory of the text. How a beginning is tokenized changes at most near its
+        end when more text follows, far less than the margin.
+        """
+        probe = _PROBE_CHARS * max(room, 1)
+        while probe < len(text):
+            if len(self._ids(text[:probe], special)) > _MARGIN * room:
+                raise ContextLengthExceeded(f"{param} has over {room} tokens, for which there is room", param)
+            probe *= 2
+        return self._ids(text, special)
+
+    def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
 
-    def _encode_turn(self, messages: Sequence[Message], last: int) -> tuple[int, ...]:
+    def _encode_turn(self, messages: Sequence[Message], last: int, room: int) -> tuple[int, ...]:
         """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
         _, mark, rest = self._render((*before, *messages)).rpartition(_MARK)
         if not mark:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
-        ids = self._encode(rest, False)
+        ids = self._encode(rest, False, room, "messages")
         return ids[1:] if ids[:1] == (last,) else ids
 
     def _render(self, messages: Sequence[Message]) -> str:

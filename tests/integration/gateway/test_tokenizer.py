@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from gateway.request import ChatPrompt, Message, TextPrompt, TokenPrompt
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
-from specdec.errors import ConfigError, FieldInvalid, UnsupportedParameter
+from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
 
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "target"
@@ -79,6 +79,16 @@ def test_the_longest_token_bounds_every_token(tokenizer: ModelTokenizer) -> None
     lengths = [len(tokenizer.token_bytes(token)) for token in range(2048)]
     assert tokenizer.longest_token == max(lengths)
     assert tokenizer.longest_token < 64
+
+
+@pytest.mark.parametrize("text", [TEXT * 50, "x" * 2000, " " * 2000])
+def test_a_long_text_is_encoded_as_a_whole_or_given_up(tokenizer: ModelTokenizer, text: str) -> None:
+    ids = tokenizer.encode(TextPrompt(text))
+    for room in (len(ids), len(ids) // 2 + 1):
+        assert tokenizer.encode(TextPrompt(text), room) == ids
+    with pytest.raises(ContextLengthExceeded) as refused:
+        tokenizer.encode(TextPrompt(text * 20), len(ids) // 4)
+    assert refused.value.param == "prompt"
 
 
 def test_special_tokens_have_no_text(tokenizer: ModelTokenizer) -> None:

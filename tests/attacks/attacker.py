@@ -1,0 +1,24 @@
+"""Requests in a process of their own, so that the work of sending them is not taken for the gateway's."""
+
+import http.client
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+Answer = tuple[int, dict[str, Any]]
+"""Status and JSON of an answer."""
+
+
+def post(address: tuple[str, int], path: str, raw: bytes) -> Answer:
+    """Send one request."""
+    with closing(http.client.HTTPConnection(*address, timeout=120)) as connection:
+        connection.request("POST", path, raw)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def flood(address: tuple[str, int], path: str, raw: bytes, count: int) -> list[Answer]:
+    """Send a request `count` times at once."""
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(lambda _: post(address, path, raw), range(count)))
