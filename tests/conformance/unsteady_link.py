@@ -1,0 +1,43 @@
+"""A link between a verifier and a drafter that stalls and breaks by dice which see no byte of it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tests.chaos.proxy import Proxy
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What the dice decide; times in seconds."""
+
+    stall: float = 0.02
+    """Longest time in which nothing passes."""
+    flow: float = 0.04
+    """Longest time between two stalls."""
+    cut: float = 0.03
+    """Chance that a stall ends with every connection cut."""
+
+
+@asynccontextmanager
+async def unsteady(drafter: str, seed: int, weather: Weather) -> AsyncIterator[str]:
+    """The address of a link to the drafter at the address `drafter`."""
+    async with Proxy(drafter) as proxy:
+        disturbed = asyncio.create_task(_disturb(proxy, random.Random(seed), weather))
+        try:
+            yield proxy.address
+        finally:
+            disturbed.cancel()
+            await asyncio.gather(disturbed, return_exceptions=True)
+
+
+async def _disturb(proxy: Proxy, dice: random.Random, weather: Weather) -> None:
+    while True:
+        await asyncio.sleep(dice.uniform(0, weather.flow))
+        proxy.freeze()
+        await asyncio.sleep(dice.uniform(0, weather.stall))
+        if dice.random() < weather.cut:
+            proxy.cut()
+        proxy.thaw()
