@@ -1,11 +1,12 @@
 """The filters top-k, top-p and min-p, in that order: each is a least score to keep, so tokens that tie stay together.
 
-Scores [N, V] are logits after temperature whose best in each row is 0. On the host the work of a row is linear in the
-vocabulary; on another device a row is sorted, because every look at a number would wait for the device.
+Scores [N, V] are logits after temperature whose best in each row is 0. On the host the floor of a row is
+found in time linear in the vocabulary. On another device the rows are sorted, because every look at a number would wait
+for the device.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,99 +24,84 @@ _BINS_PER_NAT = 16
 
 def filtered_softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """The distributions [N, V] of what the filters leave."""
-    floor = _floor(scores, params)
-    if floor is None:
-        return scores.softmax(-1)
-    # Multiplying by the comparison costs a tenth of what masking does: there is no branch for each token.
-    weights = scores.exp().mul_(scores >= floor)
+    weights = scores.exp()
+    filtered = [row for row, wanted in enumerate(params) if _filters(wanted, scores.shape[-1])]
+    if scores.is_cpu:
+        for row in filtered:
+            _filter_row(scores[row].numpy(), weights[row].numpy(), params[row])
+    elif filtered:
+        weights.mul_(scores >= _sorted_floors(scores, params))
     return weights.div_(weights.sum(-1, keepdim=True))
 
 
-def _floor(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor | None:
-    """The least score that each row keeps [N, 1]; None when no row has a filter."""
-    top_k = {row: wanted.top_k for row, wanted in enumerate(params) if 0 < wanted.top_k < scores.shape[-1]}
-    top_p = {row: wanted.top_p for row, wanted in enumerate(params) if wanted.top_p < 1.0}
-    # The best score is 0, so the threshold min_p · max p is ln min_p.
-    min_p = {row: math.log(wanted.min_p) for row, wanted in enumerate(params) if wanted.min_p > 0.0}
-    if not (top_k or top_p or min_p):
-        return None
-    both = {row: top_p[row] for row in top_k if row in top_p}
-    alone = {row: mass for row, mass in top_p.items() if row not in both}
-    k_rows, k, _, mass, p_rows, p, m_rows, least = to_device(
-        scores.device, *_listed(top_k), *_listed(both), *_listed(alone), *_listed(min_p)
-    )
-    floor = torch.full_like(scores[:, :1], -math.inf)
-    if top_k:
-        floor[k_rows] = _top_k_floor(_rows(scores, k_rows), k.long(), [row in both for row in top_k], mass)
-    if alone:
-        floor[p_rows] = nucleus_floor(_rows(scores, p_rows), p)
-    if min_p:
-        floor[m_rows] = torch.maximum(floor[m_rows], least.to(scores.dtype))
+def _filters(params: SamplingParams, vocab_size: int) -> bool:
+    return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0
+
+
+def _filter_row(scores: np.ndarray, weights: np.ndarray, params: SamplingParams) -> None:
+    """Set the weights [V] to 0 that one row does not keep."""
+    # Multiplying by the comparison costs a tenth of what masking does: there is no branch for each token.
+    np.multiply(weights, scores >= _floor(scores, weights, params), out=weights)
+
+
+def _floor(scores: np.ndarray, weights: np.ndarray, params: SamplingParams) -> float:
+    """The least score that one row [V] keeps; `weights` are the exponentials of its scores."""
+    floor = _least_log(params)
+    if 0 < params.top_k < len(scores):
+        return max(_top_k_floor(scores, params), floor)
+    if params.top_p < 1.0:
+        return max(_nucleus_floor(scores, weights, params.top_p), floor)
     return floor
 
 
-def _listed(values: Mapping[int, float]) -> tuple[Tensor, Tensor]:
-    """Rows, int64 [n], and the value of each, float64 [n, 1]."""
-    listed = torch.tensor(list(values.values()), dtype=torch.float64)
-    return torch.tensor(list(values), dtype=torch.int64), listed[:, None]
+def _least_log(params: SamplingParams) -> float:
+    """The best score is 0, so the threshold min_p · max p is ln min_p."""
+    return math.log(params.min_p) if params.min_p > 0.0 else -math.inf
 
 
-def _rows(scores: Tensor, rows: Tensor) -> Tensor:
-    """Some rows, in ascending order; all of them are not copied."""
-    return scores if len(rows) == len(scores) else scores[rows]
+def _top_k_floor(scores: np.ndarray, params: SamplingParams) -> float:
+    """The k-th best score of a row [V], or the end of the nucleus among what is at least as good."""
+    last = np.partition(scores, -params.top_k)[-params.top_k]
+    if params.top_p >= 1.0:
+        return float(last)
+    kept = scores[scores >= last]
+    return _end_of_nucleus(kept, 0.0, params.top_p * float(np.exp(kept, dtype=np.float64).sum()))
 
 
-def _top_k_floor(scores: Tensor, k: Tensor, nucleus: Sequence[bool], top_p: Tensor) -> Tensor:
-    """The k-th best score of each row [n, 1], or the end of the nucleus among the k best where there is one.
+def _nucleus_floor(scores: np.ndarray, weights: np.ndarray, top_p: float) -> float:
+    """The score of the last of the most likely tokens of a row [V] whose mass first reaches top_p.
 
-    Args:
-        scores: [n, V]
-        k: int64 [n, 1]
-        nucleus: which rows have top-p as well [n].
-        top_p: of those rows, float64 [m, 1].
+    A histogram over the scores finds the bin that it lies in, and only that is sorted.
     """
-    best = scores.topk(int(k.max()) if k.is_cpu else scores.shape[-1]).values
-    floor = best.gather(-1, k - 1)
-    if not any(nucleus):
-        return floor
-    (which,) = to_device(scores.device, torch.tensor([index for index, wanted in enumerate(nucleus) if wanted]))
-    best, last, mine = best[which], floor[which], _rows(scores, which)
-    place = torch.arange(best.shape[-1], device=best.device)
-    mass = best.double().exp().masked_fill_(place >= k[which], 0.0)
-    # Tokens that tie with the k-th are kept by top-k too, and belong to the whole that top-p is a share of.
-    kept = (mine >= last).sum(-1, keepdim=True)
-    whole = mass.sum(-1, keepdim=True) + (kept - k[which]) * last.double().exp()
-    inside = (mass.cumsum(-1) - mass < top_p * whole) & (place < k[which])
-    floor[which] = best.gather(-1, (inside.sum(-1, keepdim=True) - 1).clamp_min_(0))  # NaN is inside nothing
-    return floor
+    if len(scores) < _WIDE or math.isnan(weights.sum()):
+        return _end_of_nucleus(scores, 0.0, top_p * float(weights.sum(dtype=np.float64)))
+    bins = np.minimum(scores * -_BINS_PER_NAT, _BINS - 1).astype(np.intp)
+    mass = np.bincount(bins, weights=weights).cumsum()
+    wanted = top_p * mass[-1]
+    found = int(np.searchsorted(mass, wanted))
+    return _end_of_nucleus(scores[bins == found], mass[found - 1] if found else 0.0, wanted)
 
 
-def nucleus_floor(scores: Tensor, top_p: Tensor) -> Tensor:
-    """The score [n, 1] of the last of the most likely tokens whose mass first reaches top_p, float64 [n, 1]."""
-    if not scores.is_cpu or scores.shape[-1] < _WIDE:
-        return _sorted_floor(scores, top_p)
-    floors = [_histogram_floor(row, mass) for row, mass in zip(scores.numpy(), top_p[:, 0].tolist(), strict=True)]
-    return torch.tensor(floors, dtype=scores.dtype)[:, None]
+def _end_of_nucleus(scores: np.ndarray, before: float, wanted: float) -> float:
+    """The score with which the mass of `scores`, behind a mass of `before`, reaches `wanted`; NaN without any score."""
+    best = np.sort(scores)[::-1]
+    mine = np.exp(best, dtype=np.float64)
+    inside = int((before + mine.cumsum() - mine < wanted).sum())
+    return float(best[max(inside - 1, 0)]) if len(best) else math.nan
 
 
-def _sorted_floor(scores: Tensor, top_p: Tensor) -> Tensor:
+def _sorted_floors(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """The least score that each row [N, V] keeps, [N, 1]."""
+    vocab_size = scores.shape[-1]
+    k, top_p, least = to_device(
+        scores.device,
+        torch.tensor([[min(each.top_k, vocab_size) or vocab_size] for each in params], dtype=torch.int64),
+        torch.tensor([[each.top_p if each.top_p < 1.0 else math.inf] for each in params], dtype=torch.float64),
+        torch.tensor([[_least_log(each)] for each in params], dtype=torch.float64),
+    )
     best = scores.sort(descending=True).values
-    mass = (best - scores.logsumexp(-1, keepdim=True)).exp().double()
-    inside = (mass.cumsum(-1) - mass < top_p).sum(-1, keepdim=True)
-    return best.gather(-1, (inside - 1).clamp_min_(0))
-
-
-def _histogram_floor(scores: np.ndarray, top_p: float) -> float:
-    """The floor of one row [V]: a histogram over the scores finds the bin that it lies in, and only that is sorted."""
-    weights = np.exp(scores)
-    whole = float(weights.sum(dtype=np.float64))
-    if math.isnan(whole):  # the row has no distribution, and nothing is kept of it
-        return math.nan
-    bins = np.minimum(scores * -_BINS_PER_NAT, _BINS - 1).astype(np.int32)
-    mass = np.bincount(bins, weights=weights, minlength=_BINS).cumsum()
-    found = min(int(np.searchsorted(mass, top_p * whole)), int(bins.max()))
-    before = mass[found - 1] if found else 0.0
-    best = np.sort(scores[bins == found])[::-1]
-    mine = np.exp(best.astype(np.float64))
-    inside = int((before + mine.cumsum() - mine < top_p * whole).sum())
-    return float(best[max(inside - 1, 0)])
+    kept = best >= best.gather(-1, k - 1)  # with the tokens that tie with the k-th
+    mass = best.double().exp() * kept
+    inside = kept & (mass.cumsum(-1) - mass < top_p * mass.sum(-1, keepdim=True))
+    last = best.gather(-1, (inside.sum(-1, keepdim=True) - 1).clamp_min_(0))  # nothing of a row of NaN is inside
+    return torch.maximum(last, least.to(scores.dtype))

@@ -17,6 +17,9 @@ from specdec.rules.filters import filtered_softmax
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
 
+_CACHED = 2**20
+"""Logits that the host computes at once: what is made of them on the way stays in the processor's cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -42,6 +45,17 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     """
     if not len(logits) == len(params) == len(histories):
         raise InternalError(f"{len(logits)} rows of logits, {len(params)} params, {len(histories)} histories")
+    at_once = max(1, _CACHED // logits.shape[-1])
+    if logits.is_cpu and len(logits) > at_once:
+        p = torch.empty_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
+        for start in range(0, len(logits), at_once):
+            part = slice(start, start + at_once)
+            p[part] = _probabilities(logits[part], params[part], histories[part])
+        return p
+    return _probabilities(logits, params, histories)
+
+
+def _probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
     scores = logits if logits.dtype == torch.float64 else logits.float()
     scores = _edited(scores, params, histories)
     top = scores.amax(-1, keepdim=True)

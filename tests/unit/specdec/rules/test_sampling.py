@@ -203,6 +203,22 @@ def test_padded_ids_stay_impossible() -> None:
         assert one(row, params)[2] == 0.0
 
 
+@pytest.mark.parametrize("filters", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.5}, {"min_p": 0.5}], ids=str)
+def test_a_wide_row_with_one_bad_number_has_no_distribution(filters: dict[str, float]) -> None:
+    rows = logits(1, rows=2, vocab_size=4096, dtype=torch.float32)
+    rows[0, 7], rows[1, 7] = math.inf, math.nan
+    assert probabilities(rows, [SamplingParams(**filters)] * 2, [History()] * 2).isnan().all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_many_wide_rows_are_computed_as_few_are(count: int) -> None:
+    rows = logits(2, rows=count, vocab_size=2**18, dtype=torch.float32)
+    params = [SamplingParams(top_p=0.9), SamplingParams(temperature=0.5), SamplingParams(top_k=9)] * 3
+    together = probabilities(rows, params[:count], [History()] * count)
+    for row in range(count):
+        assert torch.equal(together[row], one(rows[row], params[row], History()))
+
+
 @pytest.mark.parametrize("bad", [[math.nan, 1.0], [-math.inf, -math.inf], [math.inf, 1.0]])
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.5}, {"min_p": 0.5}], ids=str)
 def test_a_row_that_is_no_distribution_becomes_nan_alone(bad: list[float], params: dict[str, float]) -> None:
