@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.addresses import free_addresses
 
 ROOT = Path(__file__).parents[2]
 SPECDEC = str(Path(sys.executable).with_name("specdec"))
@@ -44,18 +45,6 @@ class System:
     def pids(self) -> list[int]:
         """Every process of the system but `up` itself."""
         return [entry["pid"] for entry in self.state]
-
-
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses at which nothing listens now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
 
 
 def environment() -> dict[str, str]:
