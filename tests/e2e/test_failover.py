@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
 
+from tests.e2e.clients import client_of
 from tests.e2e.system import System, alive, running_system, wait_until
 
 REQUEST: dict[str, Any] = {"model": "demo", "prompt": "import os\nimport sys\n\n\ndef main(", "max_tokens": 300}
@@ -30,11 +30,11 @@ def serving_verifier(system: System) -> int:
 def test_a_killed_verifier_costs_no_token_and_repeats_none(
     tmp_path: Path, system: System, sampling: dict[str, Any]
 ) -> None:
-    undisturbed = OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)
+    undisturbed = client_of(system)
     extras = {"ignore_eos": True, "return_token_ids": True}
     expected = undisturbed.completions.create(**REQUEST, **sampling, extra_body=extras).choices[0].token_ids
     with running_system(tmp_path, "--verifiers", "2") as pair:
-        client = OpenAI(base_url=f"{pair.http}/v1", api_key="none", max_retries=0, timeout=60)
+        client = client_of(pair)
         ids: list[int] = []
         for chunk in client.completions.create(**REQUEST, **sampling, stream=True, extra_body=extras):
             if not ids:
@@ -53,10 +53,10 @@ def metric(address: str, name: str) -> float:
 def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(tmp_path: Path, system: System) -> None:
     """`specdec up` keeps keys and values by default; a slow machine is given time to move them."""
     extras = {"ignore_eos": True, "return_token_ids": True}
-    undisturbed = OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)
+    undisturbed = client_of(system)
     expected = undisturbed.completions.create(**REQUEST, temperature=0, extra_body=extras).choices[0].token_ids
     with running_system(tmp_path, "--verifiers", "2", SPECDEC_GATEWAY_KV__PATIENCE="30") as pair:
-        client = OpenAI(base_url=f"{pair.http}/v1", api_key="none", max_retries=0, timeout=60)
+        client = client_of(pair)
         ids: list[int] = []
         killed = 0
         for chunk in client.completions.create(**REQUEST, temperature=0, stream=True, extra_body=extras):
