@@ -10,13 +10,16 @@ from prometheus_client.exposition import MetricsHandler
 from specdec.errors import ConfigError
 from specdec.serving.settings import split_address
 
+_POLL_SECONDS = 0.05
+"""How long closing the server may take; Python's default of 0.5 would hold up the end of every process."""
+
 
 class MetricsServer:
     """Serves until closed, on threads of its own, so that it answers also while the event loop is busy."""
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
         self._server = server
-        self._thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True)
         self._thread.start()
 
     @property

@@ -1,13 +1,12 @@
 """The tables that are printed at the end of a run: p-values, and which check caught which planted bug."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import structlog
 
-Note = Callable[[str, str], None]
-"""Adds a line to the table of that title."""
+from tests.conformance.notes import Note
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,7 +11,7 @@ from drafter_service.app import RunningDrafter, drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
-from tests.integration.verifier.conftest import Client, connected, output
+from tests.integration.verifier.client import Client, connected, output
 from verifier_service.app import verifier
 from verifier_service.config import VerifierSettings
 

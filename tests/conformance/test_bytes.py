@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.conftest import Note
+from tests.conformance.notes import Note
 from tests.conformance.served_pair import Ask, generate, running_drafter, running_verifier
 from tests.tiny_models import make_tiny_model
 

@@ -15,7 +15,7 @@ from tests.conformance.bugs.bug import Bug, Law
 from tests.conformance.checks import drafted, edges, engine, exact, failing, sampled, served, simulated
 from tests.conformance.checks import kept as kept_checks
 from tests.conformance.checks.check import Check
-from tests.conformance.conftest import Note
+from tests.conformance.notes import Note
 
 PLANTED = (drafts, dropped, lookup, verdicts, rows, noise, laws, passes, service, kept_bugs)
 MEASURED = (exact, sampled, simulated, edges, failing, engine, kept_checks, served, drafted)

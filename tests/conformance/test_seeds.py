@@ -19,7 +19,7 @@ from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.vocabulary import fingerprint
 from tests.conformance.served_pair import Ask, Done, call, generate, pair, running_drafter, running_verifier
-from tests.integration.verifier.conftest import output, reasons
+from tests.integration.verifier.client import output, reasons
 from tests.integration.verifier.draft_scripts import beyond, corrupt_hash, malformed, outside_vocabulary, stale, wrong
 from tests.integration.verifier.scripted_drafter import (
     RunningDrafter,

@@ -26,9 +26,9 @@ import pytest
 
 from protos.common.v1 import common_pb2 as common
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.conftest import Note
 from tests.conformance.g_test import Law, false_alarms, p_value
 from tests.conformance.lenient_law import Rounds
+from tests.conformance.notes import Note
 from tests.conformance.served_pair import Ask, Done, generate, pair
 from tests.conformance.small_pair import END, PROMPT, REPETITIVE, small
 from tests.conformance.table_models import Context

@@ -3,15 +3,17 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.addresses import free_addresses
 
 ROOT = Path(__file__).parents[2]
 SPECDEC = str(Path(sys.executable).with_name("specdec"))
@@ -25,7 +27,9 @@ class System:
 
     process: subprocess.Popen[str]
     state: list[dict[str, Any]]
+    """Every process but `up` itself, as it was listed when all were healthy."""
     log: Path
+    state_file: Path
 
     def one(self, role: str) -> dict[str, Any]:
         """The first process of a role."""
@@ -45,17 +49,23 @@ class System:
         """Every process of the system but `up` itself."""
         return [entry["pid"] for entry in self.state]
 
+    def of_now(self) -> list[dict[str, Any]]:
+        """The state as it is listed now, with other process ids where a process was started again."""
+        if not self.state_file.exists():
+            return self.state
+        found: list[dict[str, Any]] = json.loads(self.state_file.read_text())
+        return found
 
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses at which nothing listens now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
+    def has_ready_verifiers(self) -> bool:
+        """Whether every verifier is ready by its own account and by the gateway's."""
+        try:
+            for entry in self.state:
+                if entry["role"] == "verifier":
+                    urllib.request.urlopen(f"http://{entry['http']}/readyz", timeout=10).close()
+            with urllib.request.urlopen(f"{self.http}/readyz", timeout=10) as reply:
+                return set(json.loads(reply.read())["verifiers"].values()) == {"ready"}
+        except OSError:
+            return False
 
 
 def environment() -> dict[str, str]:
@@ -104,11 +114,12 @@ def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[
             assert process.poll() is None, f"`specdec up` ended:\n{log.read_text()}"
             assert time.monotonic() < deadline, f"`specdec up` is not healthy:\n{log.read_text()}"
             time.sleep(0.05)
-        system = System(process, json.loads(state.read_text()), log)
+        system = System(process, json.loads(state.read_text()), log, state)
         yield system
+        pids = {*system.pids(), *(entry["pid"] for entry in system.of_now())}
         process.send_signal(signal.SIGINT)
         process.wait(timeout=30)
-        wait_until(lambda: not any(alive(pid) for pid in system.pids()))
+        wait_until(lambda: not any(map(alive, pids)))
     finally:
         if process.poll() is None:
             process.kill()

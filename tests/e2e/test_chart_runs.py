@@ -18,9 +18,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specdec.cli import health
 from specdec.cli.processes import Children
+from tests.addresses import free_addresses
 from tests.architecture.extras import PACKAGE_OF, RUN, command_with
 from tests.architecture.image import build
-from tests.e2e.system import START_SECONDS, environment, free_addresses, wait_until
+from tests.e2e.system import START_SECONDS, environment, wait_until
 from tests.helm.engine import CHART, NAMESPACE, RELEASE, Manifest, find_helm, manifests
 from tests.helm.objects import TIERS, config, pods
 from tests.integration.serving.certificates import Authority

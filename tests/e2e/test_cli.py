@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.system import ROOT, SPECDEC, System, alive, environment, free_addresses, running_system, wait_until
+from tests.addresses import free_addresses
+from tests.e2e.system import ROOT, SPECDEC, System, alive, environment, running_system, wait_until
 
 
 def specdec(*arguments: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:

@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from tests.e2e.clients import client_of
 from tests.e2e.system import ROOT, SPECDEC, System, environment, running_system, wait_until
 from tests.tiny_models import make_tiny_model
 
 LONG: dict[str, Any] = {"prompt": "import os\nimport sys\n\n\ndef main(", "temperature": 0, "max_tokens": 400}
 DRAFTED = {"gamma": 4}
 EXTRAS = {"ignore_eos": True, "return_token_ids": True}
-
-
-def client_of(system: System) -> OpenAI:
-    return OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def complete(client: OpenAI, **changes: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from openai import AsyncOpenAI, OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.e2e.clients import client_of
 from tests.e2e.system import DEMO, ROOT, System
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 48}
@@ -20,7 +21,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 48}
 
 @pytest.fixture
 def client(system: System) -> OpenAI:
-    return OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)
+    return client_of(system)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from openai import OpenAI
 from transformers import AutoModelForCausalLM
 
+from tests.e2e.clients import client_of
 from tests.e2e.system import running_system
 from tests.tiny_models import END_TOKEN_ID, make_tiny_model
 
@@ -23,7 +23,7 @@ def test_a_pair_made_on_the_spot_gives_the_tokens_of_transformers(tmp_path: Path
         torch.tensor([PROMPT]), max_new_tokens=60, do_sample=False, eos_token_id=None, pad_token_id=END_TOKEN_ID
     )[0, len(PROMPT) :].tolist()
     with running_system(tmp_path, "--target", str(target), "--drafter", str(drafter)) as system:
-        client = OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0)
+        client = client_of(system)
         answer = client.completions.create(
             model=client.models.list().data[0].id,
             prompt=PROMPT,

@@ -1,11 +1,9 @@
 """Verifiers can be replaced one after the other under load: every stream has the tokens of an undisturbed one."""
 
-import json
 import os
 import signal
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,24 +27,6 @@ def tokens(http: str, request: dict[str, Any]) -> list[int]:
     with OpenAI(base_url=f"{http}/v1", api_key="none", max_retries=0, timeout=120) as client:
         stream = client.completions.create(model="demo", max_tokens=TOKENS, stream=True, extra_body=extras, **request)
         return [token for chunk in stream for token in (chunk.choices[0].token_ids or [])]
-
-
-def states(system: System) -> dict[str, str]:
-    """The states of the verifiers by the gateway's account."""
-    with urllib.request.urlopen(f"{system.http}/readyz", timeout=10) as reply:
-        found: dict[str, str] = json.loads(reply.read())["verifiers"]
-        return found
-
-
-def all_ready(system: System) -> bool:
-    """Whether every verifier is ready by its own account and by the gateway's."""
-    try:
-        for entry in system.state:
-            if entry["role"] == "verifier":
-                urllib.request.urlopen(f"http://{entry['http']}/readyz", timeout=10).close()
-        return set(states(system).values()) == {"ready"}
-    except OSError:
-        return False
 
 
 @contextmanager
@@ -87,9 +67,9 @@ def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, sy
         try:
             verifiers = [entry for entry in pair.state if entry["role"] == "verifier"]
             with replaced(verifiers[0], variables):
-                wait_until(lambda: all_ready(pair), 120)
+                wait_until(pair.has_ready_verifiers, 120)
                 with replaced(verifiers[1], variables):
-                    wait_until(lambda: all_ready(pair), 120)
+                    wait_until(pair.has_ready_verifiers, 120)
                     over.set()
                     assert min(each.result(timeout=120) for each in asking) > 0
         finally:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 from safetensors.torch import load_file, save_file
 
+from tests.e2e.clients import client_of
 from tests.e2e.system import DEMO, System, running_system
 
 PROMPT = "import os\nimport sys\n\n\ndef main("
@@ -33,10 +34,6 @@ def asked(seed: int, gamma: int | str | None = None, max_tokens: int = LENGTH) -
         "extra_body": EXTRAS | speculation,
         **SAMPLING,
     }
-
-
-def client_of(system: System) -> OpenAI:
-    return OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0, timeout=120)
 
 
 def alone(system: System, *requests: dict[str, Any]) -> list[list[int]]:

@@ -3,10 +3,13 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
+from kubernetes_validate import utils
 
 from tests.helm.engine import CHART, Manifest
 from tests.helm.objects import of_kind
@@ -28,6 +31,15 @@ def _sleeps(manifest: Manifest) -> bool:
 
 def _claims(manifest: Manifest) -> bool:
     return "'resourceClaims': " in str(manifest)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_schema_is_read_once() -> Iterator[None]:
+    """The validator would read the 2 MB of a version's schemas again for every object."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("schema_contents", "all_versions"):
+            patch.setattr(utils, name, cache(getattr(utils, name)))
+        yield
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -2,12 +2,17 @@
 
 import itertools
 import time
+from collections.abc import Callable
 
 import yaml
 
+from gateway.discovery.cluster import ClusterSettings
 from tests.helm.engine import RELEASE
 from tests.kubernetes.api import Api, ApiRefused, Object
 from tests.kubernetes.operators import definitions
+
+ClusterAs = Callable[..., ClusterSettings]
+"""Settings for the way to an API server with the token given."""
 
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _SECONDS = 30

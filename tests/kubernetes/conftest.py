@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,13 +11,12 @@ import pytest
 from gateway.discovery.cluster import ClusterSettings
 from tests.kubernetes import worlds
 from tests.kubernetes.api import Api
-from tests.kubernetes.arrange import Installed, define_operators, new_namespace
+from tests.kubernetes.arrange import ClusterAs, Installed, define_operators, new_namespace
 from tests.kubernetes.control_plane import ApiServer, ControlPlane
 from tests.kubernetes.older_chart import older_chart, older_values
 from tests.kubernetes.release import Release
 from tests.kubernetes.worlds import World
 
-ClusterAs = Callable[..., ClusterSettings]
 BINARY = os.environ.get("SPECDEC_KUBE_APISERVER", "")
 
 

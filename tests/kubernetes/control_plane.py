@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.system import free_addresses
+from tests.addresses import free_addresses
 from tests.integration.serving.certificates import Authority
 
 START_SECONDS = 120

@@ -14,8 +14,7 @@ from tests.fake_kubernetes.slices import pod, slice_of
 from tests.gateway_fakes import until
 from tests.integration.kubernetes.follower import follow
 from tests.kubernetes.api import Api, Object
-from tests.kubernetes.arrange import Installed
-from tests.kubernetes.conftest import ClusterAs
+from tests.kubernetes.arrange import ClusterAs, Installed
 from tests.kubernetes.control_plane import ApiServer, ControlPlane
 
 

@@ -14,11 +14,10 @@ from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.scale import DeploymentScale
+from tests.clock import Clock
 from tests.gateway_fakes import until
-from tests.integration.kubernetes.test_ratio_controller import Clock
 from tests.kubernetes.api import Api, ApiRefused, Object
-from tests.kubernetes.arrange import Installed
-from tests.kubernetes.conftest import ClusterAs
+from tests.kubernetes.arrange import ClusterAs, Installed
 from tests.metrics_fakes import SNAPSHOT
 
 

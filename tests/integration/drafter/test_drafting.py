@@ -8,7 +8,9 @@ from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 from specdec.wire.tokens import tokens_to_bytes
-from tests.integration.drafter.conftest import PROMPT, Serve, Service, opening, received, reference
+from tests.integration.drafter.reference_drafts import received, reference
+from tests.integration.drafter.served_drafter import Serve, Service
+from tests.integration.drafter.verifier_by_hand import PROMPT, opening
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,8 @@ from drafter_service.check import check
 from drafter_service.config import DrafterSettings
 from specdec.engine import NativeEngine
 from specdec.errors import ConfigError, ModelRefused
-from tests.integration.drafter.conftest import PATIENCE, Service
+from tests.integration.drafter.served_drafter import Service
+from tests.integration.drafter.verifier_by_hand import PATIENCE
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,9 @@ import pytest
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import NativeEngine
 from specdec.rules.params import SamplingParams
-from tests.integration.drafter.conftest import PATIENCE, PROMPT, Serve, Service, Verifier, opening, received, reference
+from tests.integration.drafter.reference_drafts import received, reference
+from tests.integration.drafter.served_drafter import Serve, Service
+from tests.integration.drafter.verifier_by_hand import PATIENCE, PROMPT, Verifier, opening
 
 pytestmark = pytest.mark.integration
 

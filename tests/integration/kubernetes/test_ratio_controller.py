@@ -14,6 +14,7 @@ from gateway.ratio_controller.config import LeaseSettings, MetricsSettings, Rati
 from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.scale import DeploymentScale, Scale
 from specdec.serving.metrics_snapshot import MetricsSnapshot
+from tests.clock import Clock
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.access import Request
 from tests.fake_kubernetes.store import Kind, Object
@@ -44,16 +45,6 @@ def deployment(replicas: int) -> Object:
         "metadata": {"name": "drafter", "annotations": {"kept": "yes"}},
         "spec": {"replicas": replicas, "paused": True},
     }
-
-
-class Clock:
-    """Seconds that a test lets pass."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from gateway.config import GatewaySettings, KvSettings, TokenizerSettings
 from gateway.store.redis_client import connect
 from specdec.cli.processes import Children
 from tests.integration.sessions.server import Server
-from tests.integration.verifier.conftest import Target
+from tests.integration.verifier.target import Target
 
 _VERSION = re.compile(r"(redis|valkey) \d")
 

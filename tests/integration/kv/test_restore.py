@@ -8,7 +8,7 @@ import pytest
 
 from gateway.kv.cipher import BlockCipher
 from gateway.kv.store import SequenceBlocks
-from tests.integration.kv.conftest import BLOCK, DOMAIN, LENGTH, PROMPT, Stage, asked
+from tests.integration.kv.stage import BLOCK, DOMAIN, LENGTH, PROMPT, Stage, asked
 
 TURN = 40
 WHOLE = len(PROMPT) // BLOCK

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from prometheus_client import CollectorRegistry
 
 from specdec.serving.discovery import Endpoint, Endpoints
-from tests.integration.verifier.conftest import House
 from tests.integration.verifier.draft_scripts import silent
+from tests.integration.verifier.house import House
 from tests.integration.verifier.scripted_drafter import eventually
 from verifier_service.drafters.client import Identity
 from verifier_service.drafters.discovery import DrafterDiscovery

@@ -7,7 +7,7 @@ import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
-from tests.integration.verifier.conftest import LENGTH, PROMPT, House, Target, output, reasons
+from tests.integration.verifier.client import output, reasons
 from tests.integration.verifier.draft_scripts import (
     beyond,
     corrupt_hash,
@@ -18,7 +18,9 @@ from tests.integration.verifier.draft_scripts import (
     stale,
     wrong,
 )
+from tests.integration.verifier.house import House
 from tests.integration.verifier.scripted_drafter import Script, Seen, drafts, eventually
+from tests.integration.verifier.target import LENGTH, PROMPT, Target
 
 
 def sums_to_nothing(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:

@@ -9,7 +9,8 @@ import pytest
 from specdec.errors import Draining, SpecdecError
 from specdec.serving.status import from_rpc_error
 from specdec.wire.tokens import tokens_from_bytes
-from tests.integration.verifier.conftest import PROMPT, Client, Target, connected
+from tests.integration.verifier.client import Client, connected
+from tests.integration.verifier.target import PROMPT, Target
 from verifier_service.app import Running, verifier
 from verifier_service.config import VerifierSettings
 

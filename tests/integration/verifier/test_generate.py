@@ -22,9 +22,11 @@ from specdec.errors import (
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.server import start_grpc
 from specdec.serving.status import from_rpc_error
-from tests.integration.verifier.conftest import LENGTH, PROMPT, House, Target, output
+from tests.integration.verifier.client import output
 from tests.integration.verifier.draft_scripts import oracle, silent
+from tests.integration.verifier.house import House
 from tests.integration.verifier.scripted_drafter import eventually
+from tests.integration.verifier.target import LENGTH, PROMPT, Target
 from verifier_service.app import verifier
 from verifier_service.check import check
 from verifier_service.config import VerifierSettings

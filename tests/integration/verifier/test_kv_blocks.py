@@ -9,8 +9,10 @@ from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.serving.status import from_rpc_error
 from specdec.wire.tokens import tokens_to_bytes
-from tests.integration.verifier.conftest import Client, House, Target, output
+from tests.integration.verifier.client import Client, output
 from tests.integration.verifier.draft_scripts import oracle
+from tests.integration.verifier.house import House
+from tests.integration.verifier.target import Target
 
 BLOCK = 32
 LENGTH = 40

@@ -10,7 +10,7 @@ from specdec.errors import FieldInvalid
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from tests.conformance.served_pair import pair, running_verifier
-from tests.integration.verifier.conftest import output
+from tests.integration.verifier.client import output
 from tests.tiny_models import make_tiny_model
 
 LENGTH = 60

@@ -16,7 +16,8 @@ from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from specdec.wire.logprobs import logprobs_from_pb
 from tests.conformance.served_pair import pair
-from tests.integration.verifier.conftest import PROMPT, Client, output
+from tests.integration.verifier.client import Client, output
+from tests.integration.verifier.target import PROMPT
 from tests.tiny_models import make_tiny_model
 
 LENGTH = 24

@@ -13,7 +13,8 @@ from specdec.errors import FieldInvalid, NoDistribution, SpecdecError
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.status import from_rpc_error
 from tests.conformance.served_pair import running_drafter, running_verifier
-from tests.integration.verifier.conftest import PROMPT, Client, output
+from tests.integration.verifier.client import Client, output
+from tests.integration.verifier.target import PROMPT
 from tests.tiny_models import make_tiny_model
 
 POISON = 300

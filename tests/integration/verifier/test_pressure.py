@@ -13,8 +13,10 @@ from torch import Tensor
 from specdec.engine import Chunk, NativeEngine
 from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
-from tests.integration.verifier.conftest import PROMPT, House, Target, connected, output
+from tests.integration.verifier.client import connected, output
 from tests.integration.verifier.draft_scripts import oracle
+from tests.integration.verifier.house import House
+from tests.integration.verifier.target import PROMPT, Target
 from verifier_service.app import verifier
 from verifier_service.config import VerifierSettings
 

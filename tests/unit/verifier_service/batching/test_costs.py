@@ -4,14 +4,8 @@ import math
 
 import pytest
 
+from tests.clock import Clock
 from verifier_service.batching.costs import DraftCost, MeasuredCosts, PassCost
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_the_marginal_cost_of_a_token_is_found_from_passes_of_different_sizes() -> None:

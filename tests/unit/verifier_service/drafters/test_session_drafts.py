@@ -11,6 +11,7 @@ from specdec.rules.params import Mode, Speculation
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback
 from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
+from tests.clock import Clock
 from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
@@ -23,13 +24,6 @@ from verifier_service.drafters.session_drafts import RemoteDrafts
 PROMPT = (1, 2, 3)
 SETTINGS = DraftingSettings(timeout=0.02, probe=100.0, overload_pause=50.0)
 PATIENT = DraftingSettings(timeout=60.0, probe=100.0)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class WrittenCosts(MeasuredCosts):
@@ -47,7 +41,7 @@ class Scene:
     def __init__(
         self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True, gamma: int | None = None
     ) -> None:
-        self.clock = Clock()
+        self.clock = Clock(1000.0)
         self.links = [DrafterLink(f"d{index}:1", 100.0, make_metrics()) for index in range(links)]
         for link in self.links if ready else ():
             link.connected("small", 0.001)

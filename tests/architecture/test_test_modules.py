@@ -1,0 +1,51 @@
+"""Test modules stand alone: what several of them need is in a helper module whose name tells what it holds."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def imports(source: str) -> Iterator[str]:
+    """The dotted names that a module imports; of `from a import b` both `a` and `a.b`, since `b` may be a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def is_run_by_pytest(name: str) -> bool:
+    """Whether a dotted name is that of a test module, of a test or of a conftest."""
+    last = name.rpartition(".")[2]
+    return last == "conftest" or last.startswith("test_")
+
+
+def test_nobody_imports_what_pytest_runs() -> None:
+    found = {
+        str(path.relative_to(TESTS)): names
+        for path in TESTS.rglob("*.py")
+        if (names := sorted(filter(is_run_by_pytest, imports(path.read_text()))))
+    }
+    assert not found, "what they import from there belongs in a helper module"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from tests.integration.verifier.conftest import output",
+        "from tests.integration.verifier import conftest",
+        "from .conftest import output",
+        "from .test_budgets import LIMIT",
+        "import tests.architecture.test_budgets",
+        "from tests.architecture import test_budgets as budgets",
+        "from tests.architecture.test_budgets import LIMIT",
+    ],
+)
+def test_such_an_import_is_seen(line: str) -> None:
+    assert any(map(is_run_by_pytest, imports(line)))

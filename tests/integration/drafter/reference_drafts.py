@@ -1,0 +1,55 @@
+"""What must be drafted, computed with a fresh pass for every token, and what was received, in the same form."""
+
+from collections.abc import Sequence
+
+import pytest
+from torch import Tensor
+
+from specdec.engine import Chunk, NativeEngine
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import propose
+from specdec.rules.sampling import History, probabilities
+from specdec.wire.draft import DraftTokens
+from tests.integration.drafter.verifier_by_hand import PARAMS, PROMPT
+
+SUPPORT = 8
+"""Ids of which each q̂ consists."""
+
+Row = tuple[int, list[int], object]
+"""A token and the ids and weights it was drawn from; the reference's weights forgive what another batch rounds."""
+
+
+def reference(
+    engine: NativeEngine,
+    count: int,
+    tokens: Sequence[int] = PROMPT,
+    mode: Mode = Mode.REJECTION,
+    params: SamplingParams = PARAMS,
+) -> list[Row]:
+    """What is to be drafted behind `tokens`, computed with a fresh pass over the whole prefix each time."""
+    rows: list[Row] = []
+    for _ in range(count):
+        prefix = [*tokens, *(token for token, _, _ in rows)]
+        q = probabilities(_logits(engine, prefix), [params], [History(prefix[: len(PROMPT)], prefix[len(PROMPT) :])])
+        (token,), probs = propose(mode, q, [params.seed], [len(prefix)], SUPPORT, starts=[len(tokens)])
+        ids, weights = (probs[0].ids.tolist(), probs[0].weights.tolist()) if probs else ([], [])
+        rows.append((token, ids, pytest.approx(weights, abs=2)))
+    return rows
+
+
+def received(chunks: Sequence[DraftTokens]) -> list[Row]:
+    """What the chunks hold, in the form of `reference`."""
+    rows: list[Row] = []
+    for chunk in chunks:
+        supports = [(probs.ids.tolist(), probs.weights.tolist()) for probs in chunk.draft.probs]
+        drawn = zip(chunk.draft.tokens, supports or [([], [])] * len(chunk.draft.tokens), strict=True)
+        rows += [(token, *support) for token, support in drawn]
+    return rows
+
+
+def _logits(engine: NativeEngine, prefix: list[int]) -> Tensor:
+    assert engine.admit("reference", len(prefix))
+    try:
+        return engine.forward([Chunk("reference", prefix, logits=1)])
+    finally:
+        engine.release("reference")

@@ -1,0 +1,83 @@
+"""A client that speaks to a verifier as the gateway does."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from protos.verifier.v1 import verifier_pb2 as pb
+from protos.verifier.v1 import verifier_pb2_grpc
+from specdec.rules.params import Mode, SamplingParams
+from specdec.serving.channel import open_channel
+from specdec.wire.params import mode_to_pb, sampling_to_pb
+from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+from tests.integration.verifier.target import LENGTH, PROMPT
+
+
+@dataclass
+class Client:
+    """Speaks to a verifier as the gateway does."""
+
+    stub: Any
+
+    def call(
+        self,
+        tokens: Sequence[int] = PROMPT,
+        *,
+        session: str = "s",
+        epoch: int = 1,
+        prompt_len: int | None = None,
+        params: SamplingParams | None = None,
+        max_tokens: int = LENGTH,
+        stop: Sequence[int] = (),
+        mode: Mode = Mode.REJECTION,
+        gamma: int | None = None,
+        lenience: float | None = None,
+        logprobs: int | None = None,
+        salt: str = "",
+    ) -> Any:
+        """Begin a generation."""
+        speculation = pb.Speculation(mode=mode_to_pb(mode), gamma=gamma, lenience=lenience)
+        return self.stub.Generate(
+            pb.GenerateRequest(
+                session_id=session,
+                epoch=epoch,
+                tokens=tokens_to_bytes(tokens),
+                prompt_len=len(tokens) if prompt_len is None else prompt_len,
+                sampling=sampling_to_pb(params or SamplingParams(temperature=0.0)),
+                max_tokens=max_tokens,
+                stop_token_ids=stop,
+                speculation=speculation,
+                logprobs=logprobs,
+                cache_salt=salt,
+            )
+        )
+
+    async def rounds(self, *arguments: Any, **options: Any) -> list[pb.GenerateResponse]:
+        """The whole generation, checked for gaps."""
+        rounds = [response async for response in self.call(*arguments, **options)]
+        for earlier, later in pairwise(rounds):
+            assert later.base_len == earlier.base_len + len(earlier.tokens) // 4
+        return rounds
+
+    async def info(self) -> pb.GetVerifierInfoResponse:
+        """What the verifier says of itself."""
+        return await self.stub.GetVerifierInfo(pb.GetVerifierInfoRequest())
+
+
+def output(rounds: Sequence[pb.GenerateResponse]) -> list[int]:
+    """Every committed token."""
+    return [token for response in rounds for token in tokens_from_bytes(response.tokens)]
+
+
+def reasons(rounds: Sequence[pb.GenerateResponse]) -> set[str]:
+    """The fallback reasons there were."""
+    return {response.fallback_reason for response in rounds} - {""}
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Client]:
+    """A client of the verifier at `address`."""
+    async with open_channel(address) as channel:
+        yield Client(verifier_pb2_grpc.VerifierServiceStub(channel))
