@@ -15,16 +15,12 @@ class ExitCode(IntEnum):
     UNREACHABLE = 3
 
 
-class Unreachable(SpecdecError):
+class Unreachable(SpecdecError, reason="UNREACHABLE"):
     """Nothing answers at an address."""
 
-    reason = "UNREACHABLE"
 
-
-class StartFailed(SpecdecError):
+class StartFailed(SpecdecError, reason="START_FAILED"):
     """A process did not become healthy."""
-
-    reason = "START_FAILED"
 
 
 EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing answers at the address."

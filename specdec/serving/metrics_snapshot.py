@@ -29,10 +29,8 @@ DRAFTER = "specdec_drafter_streams"
 """A series that every drafter exports once."""
 
 
-class MetricsUnreadable(SpecdecError):
+class MetricsUnreadable(SpecdecError, reason="METRICS_UNREADABLE"):
     """Metrics cannot be read."""
-
-    reason = "METRICS_UNREADABLE"
 
 
 @dataclass(frozen=True, slots=True)
