@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -42,41 +42,13 @@ def root(
 
 
 @app.command(epilog=EPILOG)
-def up(
-    config: options.Config = None,
-    http: options.Http = None,
-    grpc: options.Grpc = None,
-    drafter_address: options.DrafterAddress = None,
-    verifier_address: options.VerifierAddress = None,
-    drafter_metrics: options.DrafterMetrics = None,
-    verifier_metrics: options.VerifierMetrics = None,
-    target: options.Target = None,
-    drafter: options.Drafter = None,
-    drafter_kind: options.DrafterKind = None,
-    model_name: options.ModelName = None,
-    drafters: options.Drafters = None,
-    verifiers: options.Verifiers = None,
-    gateways: options.Gateways = None,
-    redis_url: options.RedisUrl = None,
-    data: options.Data = None,
-    kv: options.Kv = None,
-    kv_memory: options.KvMemory = None,
-    kv_redis_url: options.KvRedisUrl = None,
-    state: options.State = None,
-    sample: options.Sample = None,
-    gamma: options.Gamma = None,
-    mode: options.ModeOption = None,
-    dtype: options.Dtype = None,
-    compile: options.Compile = None,
-    restarts: options.Restarts = None,
-    log_dir: options.LogDir = None,
-) -> None:
+@options.from_settings(UpSettings)
+def up(config: options.Config = None, **flags: Any) -> None:
     """Start everything on this machine and serve until Ctrl-C.
 
     Each option is also SPECDEC_UP_NAME in the environment and a name in the --config file; options win.
     """
-    flags = {name: value for name, value in locals().items() if name != "config" and value is not None}
-    settings = UpSettings.load(config, flags)
+    settings = UpSettings.load(config, {name: value for name, value in flags.items() if value is not None})
     with stop_on_signals() as stop:
         Up(Console(), settings, stop).run(valkey.given_url(settings.redis_url, os.environ))
 

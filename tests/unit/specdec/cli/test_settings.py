@@ -1,9 +1,11 @@
 """Flags win over the environment, which wins over the file, which wins over the defaults."""
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from specdec.cli.app import up
 from specdec.cli.settings import UpSettings
 from specdec.errors import ConfigError
 
@@ -52,3 +54,9 @@ def test_memory_may_be_said_with_a_unit() -> None:
     for wrong in ("1MiB", "much"):
         with pytest.raises(ConfigError, match="kv_memory"):
             UpSettings.load(None, {"kv_memory": wrong})
+
+
+def test_every_setting_but_those_of_logs_is_an_option_that_is_none_unless_given() -> None:
+    options = signature(up).parameters
+    assert set(options) == {"config", *UpSettings.model_fields} - {"log"}
+    assert all(option.default is None for option in options.values())
