@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,9 +127,12 @@ def advise(
 
     The numbers are given, or read from what runs (--from); what is given wins.
     """
-    given = advising.Given(alpha, gamma, draft_ms, verify_ms, plain_ms, round_trip_ms, draft_batch, verify_batch)
-    reading, busy = advising.read(sources or (), window), (verify_busy, draft_busy, min_speedup)
-    advising.advise(Console(), tokens_per_second, given, reading, busy, as_json)
+    given = {"alpha": alpha, "gamma": gamma, "draft_batch": draft_batch, "verify_batch": verify_batch}
+    times = {"draft_step": draft_ms, "verify_pass": verify_ms, "plain_pass": plain_ms, "round_trip": round_trip_ms}
+    given |= {name: None if time is None else time / 1000 for name, time in times.items()}
+    known = {name: value for name, value in given.items() if value is not None}
+    numbers = replace(advising.read(sources or (), window), **known)
+    advising.advise(Console(), tokens_per_second, numbers, (verify_busy, draft_busy, min_speedup), as_json)
 
 
 @app.command(epilog=EPILOG)

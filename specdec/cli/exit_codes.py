@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from specdec.errors import ConfigError, RequestError, SpecdecError
-from specdec.serving.metrics_snapshot import MetricsUnreadable
+from specdec.serving.metrics_readers import MetricsUnreadable
 
 
 class ExitCode(IntEnum):
