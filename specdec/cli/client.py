@@ -1,4 +1,4 @@
-"""Calls the gateway and the verifiers over gRPC, with the product's own errors."""
+"""Calls the gateway and the verifiers over gRPC, with values in place of protobuf and the product's own errors."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ import grpc
 
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
-from specdec.cli.events import PromptRequest
+from specdec.cli.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.cli.exit_codes import Unreachable
 from specdec.errors import DeadlineExceeded, InternalError, SpecdecError
 from specdec.serving.status import from_rpc_error
 from specdec.wire.generation import DrafterState, info_from_pb
-from specdec.wire.params import mode_to_pb
+from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
 
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
@@ -28,7 +28,7 @@ class GatewayClient:
         """End every stream and close the connection; from any thread."""
         self._channel.close()
 
-    def stream(self, request: PromptRequest) -> Iterator[gateway_pb2.StreamGenerateResponse]:
+    def stream(self, request: PromptRequest) -> Iterator[Event]:
         """Generate, and yield the events as they come.
 
         Raises:
@@ -37,7 +37,8 @@ class GatewayClient:
         """
         call = self._generation.StreamGenerate(gateway_pb2.StreamGenerateRequest(request=_request(request)))
         try:
-            yield from call
+            for message in call:
+                yield _event(message)
         except grpc.RpcError as error:
             raise _failure(error, self._address) from error
 
@@ -68,6 +69,33 @@ def _request(request: PromptRequest) -> gateway_pb2.GenerateRequest:
             gamma=request.gamma,
             lenience=request.lenience,
         ),
+    )
+
+
+def _event(message: gateway_pb2.StreamGenerateResponse) -> Event:
+    match message.WhichOneof("event"):
+        case "started":
+            return StartedEvent(message.started.id, message.started.model, message.started.seed)
+        case "round":
+            tokens = (Token(token.id, token.text, origin_from_pb(token.origin)) for token in message.round.tokens)
+            return RoundEvent(tuple(tokens), tuple(token.text for token in message.round.rejected))
+        case "finished":
+            return _finished(message.finished)
+        case _:
+            raise InternalError("the gateway sent an event of a kind this client does not know")
+
+
+def _finished(finished: gateway_pb2.Finished) -> FinishedEvent:
+    summary = finished.speculation
+    return FinishedEvent(
+        reason=finish_from_pb(finished.finish_reason),
+        prompt_tokens=finished.usage.prompt_tokens,
+        completion_tokens=finished.usage.completion_tokens,
+        drafted=summary.num_draft_tokens,
+        accepted=summary.num_accepted_draft_tokens,
+        rounds=summary.num_spec_steps + summary.num_plain_steps,
+        fallbacks=dict(summary.fallbacks),
+        lossy=summary.lossy,
     )
 
 

@@ -49,7 +49,7 @@ class Comparison:
     @property
     def lossy(self) -> bool:
         """Whether the speculative runs may differ from the plain ones in distribution."""
-        return any(result.finished.speculation.lossy for result in self.speculative)
+        return any(result.finished.lossy for result in self.speculative)
 
     @property
     def speedup(self) -> float:
@@ -73,8 +73,8 @@ class Comparison:
 
 def side(results: Sequence[GenerationResult]) -> Side:
     """The numbers of some runs."""
-    drafted = sum(result.finished.speculation.num_draft_tokens for result in results)
-    accepted = sum(result.finished.speculation.num_accepted_draft_tokens for result in results)
+    drafted = sum(result.finished.drafted for result in results)
+    accepted = sum(result.finished.accepted for result in results)
     return Side(
         median(result.tokens_per_second for result in results),
         median(result.tokens_per_round for result in results),
@@ -130,7 +130,7 @@ def verdict(found: Comparison) -> str:
 
 
 def _nothing_drafted(results: Sequence[GenerationResult]) -> str:
-    reasons = {reason for result in results for reason in result.finished.speculation.fallbacks}
+    reasons = {reason for result in results for reason in result.finished.fallbacks}
     if reasons:
         return f"Nothing was drafted ({', '.join(sorted(reasons))}), so there is nothing to compare."
     return "The server drafted nothing, for it expects no gain from drafts here; --gamma N makes it draft."

@@ -1,9 +1,9 @@
-"""A generation as the command line sees it: the request, and the result with its times."""
+"""A generation as the command line sees it: the request, the events that the gateway streams, and the result."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protos.gateway.v1.gateway_pb2 import CommittedToken, Finished, Started
-from specdec.rules.params import Mode
+from specdec.rules.params import FinishReason, Mode, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,61 @@ class PromptRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """One token of the output."""
+
+    id: int
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEvent:
+    """The first event: the generation has begun."""
+
+    id: str
+    model: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """One round of a generation."""
+
+    tokens: tuple[Token, ...]
+    """The tokens that the round committed."""
+    rejected: tuple[str, ...]
+    """Texts of the draft tokens that were rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEvent:
+    """The last event: why the generation ended, and the server's counts."""
+
+    reason: FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    drafted: int
+    accepted: int
+    rounds: int
+    """Rounds, those without a draft included."""
+    fallbacks: Mapping[str, int]
+    """For each reason why rounds had no draft, the number of such rounds."""
+    lossy: bool = False
+    """Whether lenience let the output differ in distribution from the target's."""
+
+
+Event = StartedEvent | RoundEvent | FinishedEvent
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationResult:
     """A finished generation, with the times as the client measured them."""
 
-    started: Started
-    tokens: tuple[CommittedToken, ...]
+    started: StartedEvent
+    tokens: tuple[Token, ...]
     """The whole output."""
-    finished: Finished
+    finished: FinishedEvent
     first_token: float
     """Seconds from the request to the first token."""
     seconds: float
@@ -39,22 +87,16 @@ class GenerationResult:
         return "".join(token.text for token in self.tokens)
 
     @property
-    def rounds(self) -> int:
-        """Rounds, those without a draft included."""
-        return self.finished.speculation.num_spec_steps + self.finished.speculation.num_plain_steps
-
-    @property
     def tokens_per_second(self) -> float:
         """Output tokens per second, the wait for the first one included."""
-        return self.finished.usage.completion_tokens / self.seconds if self.seconds else 0.0
+        return self.finished.completion_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def tokens_per_round(self) -> float:
         """Output tokens per round."""
-        return self.finished.usage.completion_tokens / self.rounds if self.rounds else 0.0
+        return self.finished.completion_tokens / self.finished.rounds if self.finished.rounds else 0.0
 
     @property
     def acceptance(self) -> float | None:
         """Share of the draft tokens that were accepted; None without drafts."""
-        summary = self.finished.speculation
-        return summary.num_accepted_draft_tokens / summary.num_draft_tokens if summary.num_draft_tokens else None
+        return self.finished.accepted / self.finished.drafted if self.finished.drafted else None

@@ -12,10 +12,8 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from protos.gateway.v1.gateway_pb2 import Round
-from specdec.cli.events import GenerationResult
+from specdec.cli.events import GenerationResult, RoundEvent
 from specdec.rules.params import Origin
-from specdec.wire.params import origin_from_pb
 
 REJECTED = "rejected"
 
@@ -47,10 +45,10 @@ class Piece:
     text: str
 
 
-def pieces(round_: Round, show_draft: bool) -> Iterator[Piece]:
+def pieces(round_: RoundEvent, show_draft: bool) -> Iterator[Piece]:
     """A round's text in reading order: the accepted drafts, the rejected drafts, then the token in their place."""
-    kept = [Piece(origin_from_pb(token.origin), token.text) for token in round_.tokens]
-    rejected = [Piece(REJECTED, token.text) for token in round_.rejected] if show_draft else []
+    kept = [Piece(token.origin, token.text) for token in round_.tokens]
+    rejected = [Piece(REJECTED, text) for text in round_.rejected] if show_draft else []
     before = [index for index, piece in enumerate(kept) if piece.kind == Origin.RECOVERED]
     place = before[0] if before else len(kept)
     return _joined([*kept[:place], *rejected, *kept[place:]])
@@ -94,7 +92,7 @@ def legend(styled: bool, show_draft: bool) -> Text:
     return Text("  ").join(paint(Piece(kind, str(kind)), styled) for kind in kinds)
 
 
-def show_round(console: Console, round_: Round, show_draft: bool) -> None:
+def show_round(console: Console, round_: RoundEvent, show_draft: bool) -> None:
     """Print a round behind the one before."""
     styled = has_styles(console)
     for piece in pieces(round_, show_draft):
@@ -103,13 +101,13 @@ def show_round(console: Console, round_: Round, show_draft: bool) -> None:
 
 def statistics(result: GenerationResult) -> str:
     """One line of statistics."""
-    summary = result.finished.speculation
+    finished = result.finished
     parts = [
-        f"{result.finished.usage.completion_tokens} tok",
+        f"{finished.completion_tokens} tok",
         f"{result.tokens_per_second:.0f} tok/s",
         f"{result.tokens_per_round:.1f} tok/round",
         "no drafts" if result.acceptance is None else f"{result.acceptance:.0%} accepted".replace("%", " %"),
-        *(["lossy"] if summary.lossy else []),
-        *(f"{count} rounds without a draft: {reason}" for reason, count in sorted(summary.fallbacks.items())),
+        *(["lossy"] if finished.lossy else []),
+        *(f"{count} rounds without a draft: {reason}" for reason, count in sorted(finished.fallbacks.items())),
     ]
     return " · ".join(parts)

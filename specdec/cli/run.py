@@ -8,17 +8,15 @@ from typing import Any
 
 from rich.console import Console
 
-from protos.gateway.v1.gateway_pb2 import CommittedToken, Round, Started, StreamGenerateResponse
 from specdec.cli import render
 from specdec.cli.client import GatewayClient
-from specdec.cli.events import GenerationResult, PromptRequest
+from specdec.cli.events import Event, FinishedEvent, GenerationResult, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
-from specdec.wire.params import finish_from_pb, origin_from_pb
 
 
 def collect(
-    events: Iterable[StreamGenerateResponse],
-    on_round: Callable[[Round], None] = lambda round_: None,
+    events: Iterable[Event],
+    on_round: Callable[[RoundEvent], None] = lambda round_: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> GenerationResult:
     """Read a stream of events to its end.
@@ -32,19 +30,19 @@ def collect(
         InternalError: the stream ended before its last event.
     """
     begin, first = clock(), None
-    started: Started | None = None
-    tokens: list[CommittedToken] = []
+    started: StartedEvent | None = None
+    tokens: list[Token] = []
     for event in events:
-        match event.WhichOneof("event"):
-            case "started":
-                started = event.started
-            case "round":
+        match event:
+            case StartedEvent():
+                started = event
+            case RoundEvent():
                 first = clock() if first is None else first
-                tokens += event.round.tokens
-                on_round(event.round)
-            case "finished" if started is not None:
+                tokens += event.tokens
+                on_round(event)
+            case FinishedEvent() if started is not None:
                 end = clock()
-                return GenerationResult(started, tuple(tokens), event.finished, (first or end) - begin, end - begin)
+                return GenerationResult(started, tuple(tokens), event, (first or end) - begin, end - begin)
     raise InternalError("the stream ended before the generation did")
 
 
@@ -56,7 +54,7 @@ def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_
     """
     started = False
 
-    def on_round(round_: Round) -> None:
+    def on_round(round_: RoundEvent) -> None:
         nonlocal started
         if not started:
             console.print(render.legend(render.has_styles(console), show_draft), soft_wrap=True)
@@ -87,25 +85,23 @@ def run(console: Console, address: str, request: PromptRequest, show_draft: bool
 
 def report(result: GenerationResult) -> dict[str, Any]:
     """A generation as it is printed in JSON."""
-    finished, usage, summary = result.finished, result.finished.usage, result.finished.speculation
+    finished = result.finished
     return {
         "id": result.started.id,
         "model": result.started.model,
         "seed": result.started.seed,
         "text": result.text,
-        "tokens": [
-            {"id": token.id, "text": token.text, "origin": origin_from_pb(token.origin)} for token in result.tokens
-        ],
-        "finish_reason": finish_from_pb(finished.finish_reason),
-        "usage": {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens},
+        "tokens": [{"id": token.id, "text": token.text, "origin": token.origin} for token in result.tokens],
+        "finish_reason": finished.reason,
+        "usage": {"prompt_tokens": finished.prompt_tokens, "completion_tokens": finished.completion_tokens},
         "speculation": {
-            "drafted": summary.num_draft_tokens,
-            "accepted": summary.num_accepted_draft_tokens,
+            "drafted": finished.drafted,
+            "accepted": finished.accepted,
             "acceptance": result.acceptance,
-            "rounds": result.rounds,
+            "rounds": finished.rounds,
             "tokens_per_round": result.tokens_per_round,
-            "fallbacks": dict(summary.fallbacks),
-            "lossy": summary.lossy,
+            "fallbacks": dict(finished.fallbacks),
+            "lossy": finished.lossy,
         },
         "first_token_seconds": result.first_token,
         "seconds": result.seconds,

@@ -1,9 +1,8 @@
 """The comparison is fair, and honest when it does not flatter."""
 
-from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.cli.compare import identity, measure, verdict
-from specdec.cli.events import GenerationResult, PromptRequest
-from specdec.rules.params import Mode
+from specdec.cli.events import FinishedEvent, GenerationResult, PromptRequest, StartedEvent, Token
+from specdec.rules.params import FinishReason, Mode, Origin
 
 
 class Server:
@@ -21,16 +20,10 @@ class Server:
         off = request.mode is Mode.OFF or request.gamma == 0
         drafted = 0 if off else self._drafted
         fallbacks = {} if off else self.fallbacks
-        summary = pb.SpeculationSummary(
-            num_draft_tokens=drafted,
-            num_accepted_draft_tokens=drafted // 2,
-            num_spec_steps=50,
-            fallbacks=fallbacks,
-            lossy=request.lenience is not None,
-        )
-        finished = pb.Finished(usage=pb.Usage(completion_tokens=100), speculation=summary)
-        tokens = (pb.CommittedToken(id=self._tokens[off], text="x"),)
-        return GenerationResult(pb.Started(), tokens, finished, 0.1, self._seconds[off])
+        lossy = request.lenience is not None
+        finished = FinishedEvent(FinishReason.LENGTH, 1, 100, drafted, drafted // 2, 50, fallbacks, lossy)
+        tokens = (Token(self._tokens[off], "x", Origin.PLAIN),)
+        return GenerationResult(StartedEvent("g", "demo", request.seed or 0), tokens, finished, 0.1, self._seconds[off])
 
 
 def test_both_ways_get_the_same_seed_after_a_warm_up_and_in_turn() -> None:

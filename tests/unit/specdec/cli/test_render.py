@@ -5,25 +5,18 @@ import io
 import pytest
 from rich.console import Console
 
-from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.cli import render
-from specdec.cli.events import GenerationResult
+from specdec.cli.events import FinishedEvent, GenerationResult, RoundEvent, StartedEvent, Token
 from specdec.cli.render import REJECTED, STYLES, Piece
-from specdec.rules.params import Origin
-from specdec.wire.params import origin_to_pb
+from specdec.rules.params import FinishReason, Origin
+
+ROUND = RoundEvent(
+    tokens=(Token(1, "def ", Origin.ACCEPTED), Token(2, "f", Origin.ACCEPTED), Token(3, "(x)", Origin.RECOVERED)),
+    rejected=("[y]", "!"),
+)
 
 
-def a_round(*tokens: tuple[str, Origin], rejected: tuple[str, ...] = ()) -> pb.Round:
-    return pb.Round(
-        tokens=[pb.CommittedToken(text=text, origin=origin_to_pb(origin)) for text, origin in tokens],
-        rejected=[pb.RejectedToken(text=text) for text in rejected],
-    )
-
-
-ROUND = a_round(("def ", Origin.ACCEPTED), ("f", Origin.ACCEPTED), ("(x)", Origin.RECOVERED), rejected=("[y]", "!"))
-
-
-def shown(round_: pb.Round, show_draft: bool, **options: object) -> str:
+def shown(round_: RoundEvent, show_draft: bool, **options: object) -> str:
     console = Console(file=io.StringIO(), **options)  # type: ignore[arg-type]
     render.show_round(console, round_, show_draft)
     assert isinstance(console.file, io.StringIO)
@@ -36,7 +29,7 @@ def test_rejected_drafts_stand_before_their_correction() -> None:
 
 
 def test_rejected_drafts_without_a_correction_stand_last() -> None:
-    cut = a_round(("a", Origin.ACCEPTED), rejected=("b",))
+    cut = RoundEvent((Token(1, "a", Origin.ACCEPTED),), ("b",))
     assert [piece.kind for piece in render.pieces(cut, show_draft=True)] == [Origin.ACCEPTED, REJECTED]
 
 
@@ -70,12 +63,12 @@ def test_no_two_kinds_are_told_apart_by_colour_alone() -> None:
 
 
 def test_text_keeps_its_line_ends_and_spaces() -> None:
-    plain = a_round(("a  \n\n    b ", Origin.PLAIN))
+    plain = RoundEvent((Token(1, "a  \n\n    b ", Origin.PLAIN),), ())
     assert shown(plain, show_draft=False) == "a  \n\n    b "
 
 
 def test_long_lines_are_not_broken() -> None:
-    plain = a_round(("word " * 60, Origin.PLAIN))
+    plain = RoundEvent((Token(1, "word " * 60, Origin.PLAIN),), ())
     assert shown(plain, show_draft=False, width=20) == "word " * 60
 
 
@@ -95,10 +88,9 @@ def test_markup_in_model_output_is_text() -> None:
 
 
 def result(**changes: object) -> GenerationResult:
-    counts = {"num_draft_tokens": 100, "num_accepted_draft_tokens": 68, "num_spec_steps": 26} | changes
-    summary = pb.SpeculationSummary(**counts)  # type: ignore[arg-type]
-    finished = pb.Finished(usage=pb.Usage(prompt_tokens=3, completion_tokens=82), speculation=summary)
-    return GenerationResult(pb.Started(), (), finished, first_token=0.1, seconds=82 / 61)
+    counts = {"completion_tokens": 82, "drafted": 100, "accepted": 68, "rounds": 26, "fallbacks": {}} | changes
+    finished = FinishedEvent(FinishReason.STOP, prompt_tokens=3, **counts)  # type: ignore[arg-type]
+    return GenerationResult(StartedEvent("g", "demo", 1), (), finished, first_token=0.1, seconds=82 / 61)
 
 
 def test_statistics_are_one_line() -> None:
@@ -110,7 +102,5 @@ def test_statistics_say_that_lenience_is_lossy() -> None:
 
 
 def test_statistics_without_drafts_say_why() -> None:
-    line = render.statistics(
-        result(num_draft_tokens=0, num_accepted_draft_tokens=0, fallbacks={"drafter_unavailable": 26})
-    )
+    line = render.statistics(result(drafted=0, accepted=0, fallbacks={"drafter_unavailable": 26}))
     assert line.endswith("no drafts · 26 rounds without a draft: drafter_unavailable")

@@ -4,31 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2 as pb
+from specdec.cli.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
 from specdec.cli.run import collect, report
 from specdec.errors import InternalError
+from specdec.rules.params import FinishReason, Origin
 
-Event = pb.StreamGenerateResponse
-STARTED = Event(started=pb.Started(id="g1", model="demo", seed=7))
-FINISHED = Event(
-    finished=pb.Finished(
-        finish_reason=common_pb2.FINISH_REASON_LENGTH,
-        usage=pb.Usage(prompt_tokens=3, completion_tokens=3),
-        speculation=pb.SpeculationSummary(
-            num_draft_tokens=4, num_accepted_draft_tokens=1, num_spec_steps=1, num_plain_steps=1
-        ),
-    )
+STARTED = StartedEvent("g1", "demo", 7)
+FINISHED = FinishedEvent(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})
+ROUNDS = (
+    RoundEvent((Token(5, "a", Origin.ACCEPTED), Token(6, "b", Origin.RECOVERED)), ("x",)),
+    RoundEvent((Token(7, "c", Origin.PLAIN),), ()),
 )
-DRAFTED = pb.Round(
-    tokens=[
-        pb.CommittedToken(id=5, text="a", origin=common_pb2.TOKEN_ORIGIN_ACCEPTED),
-        pb.CommittedToken(id=6, text="b", origin=common_pb2.TOKEN_ORIGIN_RECOVERED),
-    ],
-    rejected=[pb.RejectedToken(text="x")],
-)
-PLAIN = pb.Round(tokens=[pb.CommittedToken(id=7, text="c", origin=common_pb2.TOKEN_ORIGIN_PLAIN)])
-ROUNDS = (Event(round=DRAFTED), Event(round=PLAIN))
 
 
 def ticking() -> Iterator[float]:
@@ -46,9 +32,9 @@ def test_the_first_token_and_the_end_are_timed_from_the_request() -> None:
 
 
 def test_every_round_is_handed_on_as_it_comes() -> None:
-    seen: list[pb.Round] = []
+    seen: list[RoundEvent] = []
     collect([STARTED, *ROUNDS, FINISHED], seen.append)
-    assert seen == [DRAFTED, PLAIN]
+    assert tuple(seen) == ROUNDS
 
 
 @pytest.mark.parametrize("events", [[], [STARTED], [STARTED, *ROUNDS], [FINISHED]])
