@@ -14,7 +14,7 @@ from rich.console import Console
 from specdec.cli import advise as advising
 from specdec.cli import compare as comparing
 from specdec.cli import doctor as doctoring
-from specdec.cli import options, valkey
+from specdec.cli import options
 from specdec.cli import run as running
 from specdec.cli import serve as serving
 from specdec.cli.events import PromptRequest
@@ -51,7 +51,7 @@ def up(config: options.Config = None, **flags: Any) -> None:
     """
     settings = UpSettings.load(config, {name: value for name, value in flags.items() if value is not None})
     with stop_on_signals() as stop:
-        Up(Console(), settings, stop).run(valkey.given_url(settings.redis_url, os.environ))
+        Up(Console(), settings, stop).run()
 
 
 @app.command(epilog=EPILOG)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdec.cli import health, launch, plan, ports, stores, valkey
+from specdec.cli import health, launch, plan, ports, stores
 from specdec.cli.exit_codes import ExitCode, StartFailed, Unreachable
 from specdec.cli.launch import Folders
 from specdec.cli.plan import MODULES, Role
@@ -199,7 +199,7 @@ def _models(settings: UpSettings) -> Check:
 def _stores(settings: UpSettings, folders: Folders, children: Children) -> tuple[list[Check], Stores | None]:
     """Start the stores as `specdec up` would, for as long as the checks take; None when one is not usable."""
     try:
-        chosen = stores.choose(settings, valkey.given_url(settings.redis_url, os.environ))
+        chosen = stores.choose(settings)
         used = stores.configure(chosen, settings.model_copy(update={"data": None}), folders.runtime)
         started = [(launch.start_store(children, folders, each), each.url) for each in used.embedded]
         for store, url in started:
@@ -208,7 +208,7 @@ def _stores(settings: UpSettings, folders: Folders, children: Children) -> tuple
         remedy = "give stores that run with REDIS_URL and --kv-redis-url, or --no-kv"
         return [_ours("stores", remedy, error.message)], None
     program = _described(chosen.binary) if chosen.binary else ""
-    sessions = "the one of --redis-url or REDIS_URL answers" if chosen.sessions else program
+    sessions = "the one of --redis-url or REDIS_URL answers" if settings.redis_url else program
     return [_ours("session store", None, sessions), _kv_store(chosen, settings, program)], used
 
 
@@ -221,7 +221,8 @@ def _kv_store(chosen: Chosen, settings: UpSettings, program: str) -> Check:
         return replace(Check.warn("KV store", chosen.lacking, "give one with --kv-redis-url"), source="specdec")
     if chosen.starts_kv:
         return _ours("KV store", None, f"{program} with {settings.kv_memory.human_readable()}")
-    return _ours("KV store", None, "the one of --kv-redis-url answers" if chosen.kv else "switched off by --no-kv")
+    given = "the one of --kv-redis-url answers"
+    return _ours("KV store", None, given if settings.kv_redis_url else "switched off by --no-kv")
 
 
 def _is_about_defaults(check: Check) -> bool:

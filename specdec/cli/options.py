@@ -72,7 +72,7 @@ def from_settings(settings: type[BaseModel]) -> Callable[[Command], Command]:
     def option(name: str, field: FieldInfo) -> Parameter:
         metavar = _METAVARS.get(kinds[name])
         kind = str if metavar else field.annotation
-        info = _option(str(field.description), otherwise=_shown(name, field.default), metavar=metavar)
+        info = _option(str(field.description), otherwise=_shown(name, field), metavar=metavar)
         return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info])
 
     def decorated(command: Command) -> Command:
@@ -86,15 +86,15 @@ def from_settings(settings: type[BaseModel]) -> Callable[[Command], Command]:
     return decorated
 
 
-def _shown(name: str, default: object) -> str:
-    """A default as the help shows it; empty when the description tells what happens without the setting."""
-    match default:
+def _shown(name: str, field: FieldInfo) -> str:
+    """The default as the help shows it; empty when the description tells what happens without the setting."""
+    match field.default:
         case bool():
-            return name if default else f"no-{name}"
+            return name if field.default else f"no-{name}"
         case ByteSize():
-            return default.human_readable()
-        case _:
-            return "" if default is None else str(default)
+            return field.default.human_readable()
+        case default:
+            return "" if default is None or field.default_factory else str(default)
 
 
 def mode_of(mode: Mode | None, no_speculation: bool) -> Mode | None:

