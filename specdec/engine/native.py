@@ -101,20 +101,6 @@ class NativeEngine:
         """Admit a session; what running or ended sessions have computed of `tokens` counts in `length` at once."""
         return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)
 
-    def fork(self, session: str, new: str, limit: int) -> bool:
-        """Admit a session that has all the tokens of another, may reach `limit`, and then grows on its own.
-
-        With pages no keys and values are copied: both sessions share every page, and the first to write to a last page
-        that is not full copies that page. With slabs everything is copied at once.
-
-        Returns:
-            False when there is no room now.
-
-        Raises:
-            InternalError: the session is unknown, has kept no path of its tree, or is over `limit`.
-        """
-        return self.can_ever_admit(limit) and self._pool.fork(session, new, limit)
-
     def reserve(self, session: str, length: int) -> bool:
         return self._pool.reserve(session, length)
 

@@ -11,8 +11,7 @@ from specdec.engine.sequence_kv import SequenceKv
 from specdec.rules.blocks import BLOCK_TOKENS
 
 PAGE_TOKENS = BLOCK_TOKENS
-"""A page is a block, so that what one hash identifies is shared as one page. Only a fork shares a page that is not
-full."""
+"""A page is a block, so that what one hash identifies is shared as one page, and only full pages are shared."""
 
 
 class Pages:
