@@ -114,7 +114,8 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     elif batch.mode in _RACED:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     else:
-        committed = _by_ratio(p, mass, batch)
+        tau, last = _drawn(batch.mode, p, mass, pad_drafts(batch, _accept_noise(batch), _last_noise(batch)))
+        committed = _with_last(drafts, tau.tolist(), last.tolist())
     return _verdicts(mass, batch, committed)
 
 
@@ -132,19 +133,6 @@ def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> Committed:
         committed.append(tuple(rows[: kept + 1]))
         first += len(rows)
     return committed
-
-
-def _by_ratio(p: Tensor, mass: Tensor, batch: DraftBatch) -> Committed:
-    """What rejection or block verification commits: the kept drafts, then a token from the residual or from p."""
-    drafts, kept, law = batch.drafts, [0] * len(batch.drafts), None
-    if any(draft.tokens for draft in drafts):
-        tau, law = judge(batch.mode, p, mass, pad_drafts(batch, _accept_noise(batch)))
-        kept = tau.tolist()
-    at = [position + count for position, count in zip(batch.positions, kept, strict=True)]
-    recovered = [count < len(draft.tokens) for count, draft in zip(kept, drafts, strict=True)]
-    u = final_uniform(batch.seeds, at, recovered)
-    final = sample(p.double() / mass[:, None] if law is None else law, u).tolist()
-    return _with_last(drafts, kept, final)
 
 
 def _accept_noise(batch: DraftBatch) -> Tensor:
