@@ -94,7 +94,6 @@ class DraftSession:
         self._stopped = True
 
     def tokens_from(self, position: int) -> list[int]:
-        """The tokens from `position` on."""
         return self._tokens[position:]
 
     def extend(self, token: int, probs: SparseProbs | None = None) -> None:

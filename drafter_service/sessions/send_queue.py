@@ -31,7 +31,6 @@ class SendQueue(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether more waits than the limit."""
         return self._bytes > self._limit
 
     def put(self, message: T, size: int) -> None:
@@ -47,7 +46,6 @@ class SendQueue(Generic[T]):
             self._loop.call_soon(self._waiting.put_nowait, None)  # behind what was put before
 
     async def room(self) -> None:
-        """Wait until the queue is not full."""
         await self._room.wait()
 
     async def __aiter__(self) -> AsyncIterator[T]:

@@ -44,7 +44,6 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the drafter is loaded and the thread runs."""
         return self.loaded.done() and not self.ended.done()
 
     def start(self) -> None:

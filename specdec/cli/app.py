@@ -160,7 +160,6 @@ def doctor(
 
 
 def main() -> None:
-    """The entry point."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("SPECDEC_DEBUG"))
     sys.exit(status_of([argument for argument in arguments if argument != "--debug"], debug))

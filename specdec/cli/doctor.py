@@ -127,7 +127,6 @@ def show(console: Console, checks: Sequence[Check], as_json: bool) -> None:
 
 
 def failed(checks: Iterable[Check]) -> bool:
-    """Whether any check failed."""
     return any(check.status == "fail" for check in checks)
 
 

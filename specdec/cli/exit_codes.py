@@ -27,7 +27,6 @@ EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing
 
 
 def exit_code(error: SpecdecError) -> ExitCode:
-    """The exit status for an error."""
     match error:
         case Unreachable() | MetricsUnreadable():
             return ExitCode.UNREACHABLE

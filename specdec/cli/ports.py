@@ -37,7 +37,6 @@ def allot(wanted: Sequence[Wanted]) -> list[list[str]]:
 
 
 def free(host: str) -> int:
-    """A free port."""
     with _listen(host, 0) as taken:
         return int(taken.getsockname()[1])
 

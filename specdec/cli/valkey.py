@@ -48,7 +48,6 @@ class Embedded:
 
     @property
     def name(self) -> str:
-        """Its name among the processes."""
         return f"{self.role}-1"
 
 

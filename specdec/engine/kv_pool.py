@@ -39,7 +39,6 @@ class KvPool(Generic[S]):
 
     @property
     def memory(self) -> KvMemory:
-        """How the budget is used now."""
         page, free, cached = self._store.page_bytes, self._store.free, self._store.cached
         return KvMemory(self._store.total * page, (self._store.total - free - cached) * page, cached * page)
 

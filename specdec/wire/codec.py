@@ -50,11 +50,9 @@ class EnumCodec(Generic[V]):
         self._unknown = unknown
 
     def to_pb(self, value: V) -> Any:
-        """The number of a value."""
         return self._numbers.get(value, 0)
 
     def from_pb(self, number: int) -> V:
-        """The value of a number."""
         member: V = self._members.get(number, self._unknown)
         return member
 
@@ -91,7 +89,6 @@ class Codec(Generic[V, M]):
         self._optional = {name for name, field in known.items() if field.has_presence and not field.message_type}
 
     def to_pb(self, value: V) -> M:
-        """The message of a value."""
         return self._message(**{theirs: way.to_pb(getattr(value, ours)) for ours, theirs, way in self._fields})
 
     def from_pb(self, message: M) -> V:

@@ -62,7 +62,6 @@ class SlabStore(KvStore[Slab]):
         return 0
 
     def share(self, sequence: Slab, source: Slab, tokens: int) -> None:
-        """Copy the keys and values."""
         sequence.keys[..., :tokens, :] = source.keys[..., :tokens, :]
         sequence.values[..., :tokens, :] = source.values[..., :tokens, :]
 
