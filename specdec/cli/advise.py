@@ -51,14 +51,7 @@ def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
 def advise(
     console: Console, tokens_per_second: float, numbers: MetricsSnapshot, busy: tuple[float, ...], as_json: bool
 ) -> None:
-    """Run the command: print the sizing, as one JSON document when `as_json` is set.
-
-    Args:
-        console: where to print.
-        tokens_per_second: the throughput wanted.
-        numbers: those that were given or read.
-        busy: the fields of the Policy.
-        as_json: whether to print JSON.
+    """Run the command: print the sizing, as one JSON document when `as_json` is set; `busy` are the Policy's fields.
 
     Raises:
         ConfigError: a number is not known, or out of range.

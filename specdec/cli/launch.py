@@ -131,11 +131,7 @@ def wait_for_services(services: Sequence[RunningService], stop: Stop, timeout: f
 
 
 def check_given_store(url: str, option: str = "--redis-url") -> None:
-    """Check that a store which runs already answers.
-
-    Args:
-        url: its URL.
-        option: the option that named it.
+    """Check that a store which runs already answers; `option` is the one that named its URL.
 
     Raises:
         ConfigError: the URL is not a Redis URL.

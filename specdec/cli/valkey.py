@@ -52,10 +52,7 @@ class Embedded:
 
 
 def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
-    """Choose the server to start.
-
-    Args:
-        find: finds a program on PATH.
+    """Choose the server to start; `find` finds a program on PATH.
 
     Raises:
         ConfigError: there is no server, or none that is new enough; the message says what to do.
@@ -98,25 +95,15 @@ def embed(binary: Binary, folder: Path, data: Path | None = None) -> Embedded:
     """Configure the session store.
 
     Every write reaches the disk before it is answered (docs/decisions/0010-redis-writes-before-it-answers.md says why),
-    and nothing is ever evicted.
-
-    Args:
-        binary: the server program.
-        folder: for its configuration and its socket; private to the owner.
-        data: where its append-only file lies; `folder` when None.
+    and nothing is ever evicted. Its configuration and its socket lie in `folder`, which must be private to the owner,
+    and its append-only file in `data`, or there too.
     """
     kept = ["appendonly yes", "appendfsync always", "maxmemory-policy noeviction"]
     return _configured(binary, folder, "redis", [f"dir {_quote(data or folder)}", *kept])
 
 
 def embed_kv(binary: Binary, folder: Path, memory: int) -> Embedded:
-    """Configure the store of keys and values, which takes `memory` bytes at most, evicts, and writes nothing to disk.
-
-    Args:
-        binary: the server program.
-        folder: for its configuration and its socket; private to the owner.
-        memory: its memory in bytes.
-    """
+    """Configure the store of keys and values, which takes `memory` bytes at most, evicts, and writes nothing to disk."""
     kept = ["appendonly no", f"maxmemory {memory}", "maxmemory-policy allkeys-lru"]
     return _configured(binary, folder, "redis-kv", [f"dir {_quote(folder)}", *kept])
 

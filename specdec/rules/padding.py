@@ -91,7 +91,6 @@ def pad_drafts(batch: DraftBatch, u: Tensor, last: Tensor) -> PaddedDrafts:
     """Lay out the drafts of a ratio mode.
 
     Args:
-        batch: the drafts.
         u: uniforms of the drafted positions, draft after draft, float64 [Σγ].
         last: the uniform of the last token for 0..γ kept drafts, draft after draft, float64 [Σ(γ+1)].
     """

@@ -120,12 +120,7 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
 
 
 def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> Committed:
-    """What every mode commits when each row of p has one possible token, as at temperature 0.
-
-    Args:
-        only: the one possible token of each row of p [R].
-        drafts: as in `verify`.
-    """
+    """What every mode commits when each row of p has one possible token, `only` [R], as at temperature 0."""
     committed, first = [], 0
     for draft in drafts:
         rows = only[first : first + len(draft.tokens) + 1]

@@ -61,14 +61,9 @@ class MetricsSnapshot:
 def snapshot_of(
     counters: Mapping[str, float], gauges: Mapping[str, float], verifiers: int, drafters: int, seconds: float | None
 ) -> MetricsSnapshot:
-    """The numbers that follow from the increase of all counters over a span of time, and the gauges at its end.
+    """The numbers that follow from the increase of each of COUNTERS over a span of time, and the GAUGES at its end.
 
-    Args:
-        counters: the increase of each of COUNTERS.
-        gauges: the mean of each of GAUGES.
-        verifiers: those that answered.
-        drafters: those that answered.
-        seconds: the span; None when it is the whole life of each process.
+    The span is None when it is the whole life of each process.
     """
     (accepted, recovered, rounds, asked, starved, verified, passes, rows) = (
         counters.get(it, 0.0) for it in COUNTERS[:8]
