@@ -103,7 +103,7 @@ def embed(binary: Binary, folder: Path, data: Path | None = None) -> Embedded:
 
 
 def embed_kv(binary: Binary, folder: Path, memory: int) -> Embedded:
-    """Configure the store of keys and values, which takes `memory` bytes at most, evicts, and writes nothing to disk."""
+    """Configure the store of keys and values: it takes `memory` bytes at most, evicts, and writes nothing to disk."""
     kept = ["appendonly no", f"maxmemory {memory}", "maxmemory-policy allkeys-lru"]
     return _configured(binary, folder, "redis-kv", [f"dir {_quote(folder)}", *kept])
 
