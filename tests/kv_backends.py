@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from specdec.engine.attention import AttentionRule
-from specdec.engine.host.backend import open_host_backend
+from specdec.engine.host import open_host_backend
 from specdec.engine.kv_backend import OpenKvBackend
 from specdec.engine.paged.backend import PagedBackend
 from specdec.engine.paged.graphs import Replay
 from specdec.engine.paged.inputs import PassInputs
-from specdec.engine.paged.kernels import Kernels
+from specdec.engine.paged.paged_step import Kernels
 from specdec.engine.paged.pages import PAGE_TOKENS
 from specdec.engine.span import AttentionSpan
 from specdec.rules.tree import ROOT, Tree

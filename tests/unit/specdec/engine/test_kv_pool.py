@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.engine.host.slabs import SlabStore
+from specdec.engine.host import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.kv_store import KvStore
