@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec.engine import NativeEngine
 from specdec.engine.attention import AttentionRule
 from specdec.engine.host import open_host_backend
 from specdec.engine.kv_backend import OpenKvBackend
@@ -94,3 +95,8 @@ def triton_kernels(programs: int = 24) -> Kernels:
     from specdec.engine.paged.triton_kernels import TritonKernels
 
     return TritonKernels() if torch.cuda.is_available() else TritonKernels(programs)
+
+
+def session_kv(engine: NativeEngine, session: str, start: int, stop: int) -> Tensor:
+    """The keys and values of tokens start..stop-1 of one session, on the host; the product exports by tokens."""
+    return engine._pool[session].read(start, stop).cpu()
