@@ -130,7 +130,7 @@ def advise(
     given = {"alpha": alpha, "gamma": gamma, "draft_batch": draft_batch, "verify_batch": verify_batch}
     times = {"draft_step": draft_ms, "verify_pass": verify_ms, "plain_pass": plain_ms, "round_trip": round_trip_ms}
     given |= {name: None if time is None else time / 1000 for name, time in times.items()}
-    known = {name: value for name, value in given.items() if value is not None}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     numbers = replace(advising.read(sources or (), window), **known)
     advising.advise(Console(), tokens_per_second, numbers, (verify_busy, draft_busy, min_speedup), as_json)
 

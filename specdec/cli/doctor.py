@@ -25,7 +25,6 @@ from specdec.cli.serve import command_of
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.cli.stores import Chosen, Stores
-from specdec.cli.valkey import Binary
 from specdec.errors import ConfigError
 from specdec.serving.checks import Check, Status
 
@@ -206,13 +205,10 @@ def _stores(settings: UpSettings, folders: Folders, children: Children) -> tuple
     except (ConfigError, StartFailed, Unreachable) as error:
         remedy = "give stores that run with REDIS_URL and --kv-redis-url, or --no-kv"
         return [_ours("stores", remedy, error.message)], None
-    program = _described(chosen.binary) if chosen.binary else ""
+    binary = chosen.binary
+    program = f"{binary.path.name} {binary.version}, {binary.origin}, starts" if binary else ""
     sessions = "the one of --redis-url or REDIS_URL answers" if settings.redis_url else program
     return [_ours("session store", None, sessions), _kv_store(chosen, settings, program)], used
-
-
-def _described(binary: Binary) -> str:
-    return f"{binary.path.name} {binary.version}, {binary.origin}, starts"
 
 
 def _kv_store(chosen: Chosen, settings: UpSettings, program: str) -> Check:

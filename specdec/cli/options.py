@@ -71,7 +71,7 @@ def from_settings(settings: type[BaseModel]) -> Callable[[Command], Command]:
 
     def option(name: str, field: FieldInfo) -> Parameter:
         metavar = _METAVARS.get(kinds[name])
-        kind = str if metavar else field.annotation
+        kind: Any = str if metavar else field.annotation
         info = _option(str(field.description), otherwise=_shown(name, field), metavar=metavar)
         return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info])
 

@@ -16,6 +16,7 @@ from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, Verdict
 from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, pad_drafts, pad_races
 from specdec.rules.params import Mode
+from specdec.rules.prefix import common_length
 from specdec.rules.rng import Lane, final_uniform, uniform
 from specdec.rules.sampling import argmax, sample
 from specdec.rules.transfer import to_device, to_host
@@ -110,7 +111,7 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     if not drafts:
         return []
     if torch.equal(p.amax(-1).double(), mass):
-        committed = _certain(argmax(p).tolist(), drafts)
+        committed = _certain(argmax(p).tolist(), batch)
     elif batch.mode in _RACED:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     else:
@@ -119,14 +120,12 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     return _verdicts(mass, batch, committed)
 
 
-def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> Committed:
+def _certain(only: Sequence[int], batch: DraftBatch) -> Committed:
     """What every mode commits when each row of p has one possible token, `only` [R], as at temperature 0."""
-    committed, first = [], 0
-    for draft in drafts:
+    committed = []
+    for draft, first in zip(batch.drafts, batch.first, strict=True):
         rows = only[first : first + len(draft.tokens) + 1]
-        kept = next((step for step, token in enumerate(draft.tokens) if token != rows[step]), len(draft.tokens))
-        committed.append(tuple(rows[: kept + 1]))
-        first += len(rows)
+        committed.append(tuple(rows[: common_length(draft.tokens, rows) + 1]))
     return committed
 
 
