@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -12,12 +11,11 @@ from specdec.errors import ConfigError
 
 Servant = Literal["drafter", "verifier", "gateway", "ratio-controller"]
 """The services that `specdec serve` can become."""
-_MODULES: Mapping[str, str] = {**MODULES, "ratio-controller": "gateway.ratio_controller"}
 
 
 def command_of(role: Servant, config: Path, *arguments: str) -> tuple[str, ...]:
     """The command that runs a service, or, with `check` as argument, checks its configuration."""
-    return (sys.executable, "-m", _MODULES[role], *arguments, "--config", str(config))
+    return (sys.executable, "-m", _module(role), *arguments, "--config", str(config))
 
 
 def serve(role: Servant, config: Path) -> None:
@@ -26,7 +24,11 @@ def serve(role: Servant, config: Path) -> None:
     Raises:
         ConfigError: the service is not installed here.
     """
-    if importlib.util.find_spec(_MODULES[role].partition(".")[0]) is None:
+    if importlib.util.find_spec(_module(role).partition(".")[0]) is None:
         raise ConfigError(f"the {role} is not installed here")
     command = command_of(role, config)
     os.execv(command[0], command)
+
+
+def _module(role: Servant) -> str:
+    return "gateway.ratio_controller" if role == "ratio-controller" else MODULES[role]
