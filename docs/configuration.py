@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from drafter_service.config import DrafterSettings
 from gateway.config import GatewaySettings
@@ -56,10 +55,10 @@ def _rows(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, st
 
 
 def _default(field: FieldInfo) -> str:
-    if field.default is PydanticUndefined:
+    if field.is_required():
         return "*required*"
     value = field.default
-    if value is None or value in ("", ()):
+    if field.default_factory or value is None or value in ("", ()):
         return ""
     return f"`{', '.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
 

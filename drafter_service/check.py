@@ -8,7 +8,7 @@ from specdec.errors import ConfigError
 from specdec.serving.checks import Check, port_check, write_checks
 
 
-def check(settings: DrafterSettings, write: Callable[[str], object]) -> bool:
+async def check(settings: DrafterSettings, write: Callable[[str], object]) -> bool:
     """Write the result of each check as one line of JSON; returns False when a check failed."""
     lines = [*_model(settings), port_check("http", settings.http), port_check("address", settings.address)]
     return write_checks(lines, write)

@@ -1,21 +1,6 @@
 """Every error that is raised on purpose. HTTP and gRPC translate an error by its `reason` and by nothing else.
 
-SpecdecError
-├── ConfigError            a setting is wrong, so the process does not start
-│   └── ModelRefused       the model folder cannot be served
-├── RequestError           a mistake of the caller, with the name of the field
-│   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
-│   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
-│   ├── RouteNotFound      ├── SessionNotFound   ├── SessionExpired    ├── GenerationNotFound
-│   └── IdempotencyKeyReused
-└── ServiceError           not a mistake of the caller
-    ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
-    │                                                                   └── SessionStoreFull
-    ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── DrafterMismatch
-    │   ├── SessionHeld    ├── DeadlineExceeded   ├── CursorAhead       │   ├── TokenizerMismatch
-    │   └── TurnOver                                                    │   └── ProtocolMismatch
-    └── InternalError
-        └── NoDistribution
+A ConfigError is a wrong setting, a RequestError a mistake of the caller, and a ServiceError is anything else.
 """
 
 from typing import ClassVar
@@ -39,212 +24,154 @@ class SpecdecError(Exception):
 
     reason: ClassVar[str] = "INTERNAL"
 
+    def __init_subclass__(cls, reason: str = "") -> None:
+        """Give the class this reason; without one it has the reason of its base class."""
+        cls.reason = reason or cls.reason
+
     def __init__(self, message: str) -> None:
         self.message = shortened(message, MESSAGE_BYTES)
         super().__init__(self.message)
 
 
-class ConfigError(SpecdecError):
+class ConfigError(SpecdecError, reason="CONFIG_INVALID"):
     """A setting is wrong."""
 
-    reason = "CONFIG_INVALID"
 
-
-class ModelRefused(ConfigError):
+class ModelRefused(ConfigError, reason="MODEL_REFUSED"):
     """The model folder is missing or broken, or holds a model that this engine cannot serve."""
 
-    reason = "MODEL_REFUSED"
 
-
-class RequestError(SpecdecError):
+class RequestError(SpecdecError, reason="FIELD_INVALID"):
     """A mistake of the caller; `param` is the name of the field as the caller wrote it, empty when there is none."""
-
-    reason = "FIELD_INVALID"
 
     def __init__(self, message: str, param: str = "") -> None:
         super().__init__(message)
         self.param = shortened(param, PARAM_BYTES)
 
 
-class FieldRequired(RequestError):
+class FieldRequired(RequestError, reason="FIELD_REQUIRED"):
     """A required field is missing or empty."""
-
-    reason = "FIELD_REQUIRED"
 
 
 class FieldInvalid(RequestError):
     """A field has a value that is out of range or malformed."""
 
 
-class TokenOutOfRange(RequestError):
+class TokenOutOfRange(RequestError, reason="TOKEN_OUT_OF_RANGE"):
     """A token id is not in the vocabulary."""
 
-    reason = "TOKEN_OUT_OF_RANGE"
 
-
-class GammaTooLarge(RequestError):
+class GammaTooLarge(RequestError, reason="GAMMA_TOO_LARGE"):
     """The draft length is above the server's limit."""
 
-    reason = "GAMMA_TOO_LARGE"
 
-
-class UnsupportedParameter(RequestError):
+class UnsupportedParameter(RequestError, reason="UNSUPPORTED_PARAMETER"):
     """The parameter is unknown or not implemented; such a parameter is always refused and never ignored."""
 
-    reason = "UNSUPPORTED_PARAMETER"
 
-
-class ContextLengthExceeded(RequestError):
+class ContextLengthExceeded(RequestError, reason="CONTEXT_LENGTH_EXCEEDED"):
     """Prompt, or prompt and output together, are longer than the model's context."""
 
-    reason = "CONTEXT_LENGTH_EXCEEDED"
 
-
-class ModelNotFound(RequestError):
+class ModelNotFound(RequestError, reason="MODEL_NOT_FOUND"):
     """No such model is served."""
 
-    reason = "MODEL_NOT_FOUND"
 
-
-class MessageTooLarge(RequestError):
+class MessageTooLarge(RequestError, reason="MESSAGE_TOO_LARGE"):
     """The body or message is larger than the limit."""
 
-    reason = "MESSAGE_TOO_LARGE"
 
-
-class RouteNotFound(RequestError):
+class RouteNotFound(RequestError, reason="ROUTE_NOT_FOUND"):
     """There is no such path or method."""
 
-    reason = "ROUTE_NOT_FOUND"
 
-
-class SessionNotFound(RequestError):
+class SessionNotFound(RequestError, reason="SESSION_NOT_FOUND"):
     """There is no such session: it never existed, has expired, or belongs to another tenant."""
 
-    reason = "SESSION_NOT_FOUND"
 
-
-class GenerationNotFound(RequestError):
+class GenerationNotFound(RequestError, reason="GENERATION_NOT_FOUND"):
     """There is no such generation: it never existed, has expired, or belongs to another user."""
 
-    reason = "GENERATION_NOT_FOUND"
 
-
-class SessionExpired(RequestError):
+class SessionExpired(RequestError, reason="EVENTS_EXPIRED"):
     """The session exists, but the requested part of it is not stored any more."""
 
-    reason = "EVENTS_EXPIRED"
 
-
-class IdempotencyKeyReused(RequestError):
+class IdempotencyKeyReused(RequestError, reason="IDEMPOTENCY_KEY_REUSED"):
     """The idempotency key was used before with a different request."""
-
-    reason = "IDEMPOTENCY_KEY_REUSED"
 
 
 class ServiceError(SpecdecError):
     """An error that is not a mistake of the caller."""
 
 
-class NoVerifier(ServiceError):
+class NoVerifier(ServiceError, reason="NO_VERIFIER"):
     """No verifier is ready."""
 
-    reason = "NO_VERIFIER"
 
-
-class Draining(ServiceError):
+class Draining(ServiceError, reason="DRAINING"):
     """The process is shutting down and takes no new work."""
 
-    reason = "DRAINING"
 
-
-class QueueFull(ServiceError):
+class QueueFull(ServiceError, reason="QUEUE_FULL"):
     """Too much work is waiting."""
 
-    reason = "QUEUE_FULL"
 
-
-class SessionStoreDown(ServiceError):
+class SessionStoreDown(ServiceError, reason="SESSION_STORE_DOWN"):
     """Redis does not answer, so nothing can be committed."""
 
-    reason = "SESSION_STORE_DOWN"
 
-
-class SessionStoreFull(SessionStoreDown):
+class SessionStoreFull(SessionStoreDown, reason="SESSION_STORE_FULL"):
     """Redis has no memory for new turns; running turns continue."""
 
-    reason = "SESSION_STORE_FULL"
 
-
-class SessionBusy(ServiceError):
+class SessionBusy(ServiceError, reason="SESSION_BUSY"):
     """The session is generating already, or another writer came first."""
 
-    reason = "SESSION_BUSY"
 
-
-class SessionHeld(SessionBusy):
+class SessionHeld(SessionBusy, reason="SESSION_HELD"):
     """Another owner holds the session for `seconds` more."""
-
-    reason = "SESSION_HELD"
 
     def __init__(self, message: str, seconds: float = 0.0) -> None:
         super().__init__(message)
         self.seconds = seconds
 
 
-class TurnOver(SessionBusy):
+class TurnOver(SessionBusy, reason="TURN_OVER"):
     """The turn is finished, so it cannot be owned any more."""
 
-    reason = "TURN_OVER"
 
-
-class CursorAhead(ServiceError):
+class CursorAhead(ServiceError, reason="LOG_ROLLED_BACK"):
     """The caller has seen more than the store holds: the store lost it, and it cannot be repeated."""
 
-    reason = "LOG_ROLLED_BACK"
 
-
-class Fenced(ServiceError):
+class Fenced(ServiceError, reason="FENCED"):
     """A newer owner has the session, so this one must stop."""
 
-    reason = "FENCED"
 
-
-class SessionDiverged(ServiceError):
+class SessionDiverged(ServiceError, reason="SESSION_DIVERGED"):
     """A commit does not continue the log that the store holds, so no part of it may be shown."""
 
-    reason = "SESSION_DIVERGED"
 
-
-class DrafterMismatch(ServiceError):
+class DrafterMismatch(ServiceError, reason="DRAFTER_MISMATCH"):
     """Drafter and target cannot work together."""
 
-    reason = "DRAFTER_MISMATCH"
 
-
-class TokenizerMismatch(DrafterMismatch):
+class TokenizerMismatch(DrafterMismatch, reason="TOKENIZER_MISMATCH"):
     """Drafter and target have different tokenizers."""
 
-    reason = "TOKENIZER_MISMATCH"
 
-
-class ProtocolMismatch(DrafterMismatch):
+class ProtocolMismatch(DrafterMismatch, reason="PROTOCOL_MISMATCH"):
     """Drafter and verifier have different versions of the protocol."""
 
-    reason = "PROTOCOL_MISMATCH"
 
-
-class DeadlineExceeded(ServiceError):
+class DeadlineExceeded(ServiceError, reason="DEADLINE"):
     """The caller's deadline has passed."""
-
-    reason = "DEADLINE"
 
 
 class InternalError(ServiceError):
     """A bug: the caller gets a request id, and the details are in the log."""
 
 
-class NoDistribution(InternalError):
+class NoDistribution(InternalError, reason="NO_DISTRIBUTION"):
     """The logits for one sequence are NaN, infinite or all masked, so that no token can be drawn for it."""
-
-    reason = "NO_DISTRIBUTION"

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec.engine import NativeEngine
 from specdec.engine.attention import AttentionRule
-from specdec.engine.host.backend import open_host_backend
+from specdec.engine.host import open_host_backend
 from specdec.engine.kv_backend import OpenKvBackend
 from specdec.engine.paged.backend import PagedBackend
 from specdec.engine.paged.graphs import Replay
 from specdec.engine.paged.inputs import PassInputs
-from specdec.engine.paged.kernels import Kernels
+from specdec.engine.paged.paged_step import Kernels
 from specdec.engine.paged.pages import PAGE_TOKENS
 from specdec.engine.span import AttentionSpan
 from specdec.rules.tree import ROOT, Tree
@@ -94,3 +95,8 @@ def triton_kernels(programs: int = 24) -> Kernels:
     from specdec.engine.paged.triton_kernels import TritonKernels
 
     return TritonKernels() if torch.cuda.is_available() else TritonKernels(programs)
+
+
+def session_kv(engine: NativeEngine, session: str, start: int, stop: int) -> Tensor:
+    """The keys and values of tokens start..stop-1 of one session, on the host; the product exports by tokens."""
+    return engine._pool[session].read(start, stop).cpu()

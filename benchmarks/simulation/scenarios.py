@@ -8,7 +8,7 @@ from benchmarks.simulation.world import World
 from gateway.ratio_controller.config import ScalingSettings
 from gateway.ratio_controller.policy import Stabiliser, recommend
 from specdec.rules.sizing import Policy, drafters_per_verifier, size
-from specdec.serving.metrics_snapshot import Sums, snapshot_of
+from specdec.serving.metrics_snapshot import MetricsSnapshot, snapshot_of
 
 FULL = Policy(verify_busy=1.0, draft_busy=1.0)
 WARM_UP = 1.0
@@ -109,7 +109,7 @@ def scaling(world: World, seconds: int = 600) -> list[Moment]:
         if second % 10 == 9:
             _follow(tiers, math.ceil(len(tiers.sessions) / (0.9 * full)))
             current = len(tiers.drafters)
-            wanted = recommend(snapshot_of(_sums(tiers, before, 10.0)), current, settings).drafters
+            wanted = recommend(_snapshot(tiers, before, 10.0), current, settings).drafters
             _rescale(tiers, controller.settle(wanted, current, second), delay=20.0)
             before = dict(tiers.counters)
         moments.append(_second(tiers, second))
@@ -147,10 +147,10 @@ def _second(tiers: Tiers, second: int) -> Moment:
     return Moment(second + 1.0, tokens, len(tiers.sessions), len(tiers.verifiers), len(tiers.drafters))
 
 
-def _sums(tiers: Tiers, before: dict[str, float], seconds: float) -> Sums:
-    """The counters as the services export them."""
+def _snapshot(tiers: Tiers, before: dict[str, float], seconds: float) -> MetricsSnapshot:
+    """The numbers that follow from the counters as the services export them."""
     done = {name: value - before[name] for name, value in tiers.counters.items()}
-    return Sums(
+    return snapshot_of(
         {
             "specdec_spec_accepted_tokens_total": done["accepted"],
             'specdec_spec_tokens_by_origin_total{origin="recovered"}': done["recovered"],

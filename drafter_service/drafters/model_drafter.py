@@ -20,13 +20,7 @@ class ModelDrafter:
     """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
 
     def __init__(self, name: str, model: Engine, support: int) -> None:
-        """Take a loaded model and measure its step.
-
-        Args:
-            name: shown to verifiers.
-            model: an engine; this drafter is its only user from now on.
-            support: most ids that q̂ gives a probability.
-        """
+        """Measure the model's step. Nobody else may use the model from now on; q̂ has at most `support` ids."""
         self._model = model
         self._support = support
         self.sequences: SequenceMemory = model

@@ -18,18 +18,15 @@ class SequenceLengths:
         self._lengths: dict[str, int] = {}
 
     def can_ever_admit(self, limit: int) -> bool:
-        """Whether `limit` is a length that a sequence can have."""
         return limit <= UNBOUNDED
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        """Let in a sequence of length 0; there is always memory."""
         if session in self._lengths:
             raise InternalError(f"sequence {session} is admitted already")
         self._lengths[session] = 0
         return True
 
     def reserve(self, session: str, length: int) -> bool:
-        """There is always memory."""
         return True
 
     def release(self, session: str) -> None:
@@ -42,5 +39,4 @@ class SequenceLengths:
         self._lengths[session] = length
 
     def extend(self, session: str, count: int) -> None:
-        """Count `count` more tokens."""
         self._lengths[session] += count

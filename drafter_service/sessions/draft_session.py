@@ -21,12 +21,7 @@ class DraftSession:
     """What is known of a sequence, what has been drafted behind it, and how much more is wanted."""
 
     def __init__(self, key: str, opened: Open, context_length: int) -> None:
-        """Begin without drafts.
-
-        Args:
-            key: the session's name in this process, unique among all streams.
-            opened: the message that begins it.
-            context_length: longest sequence of the drafter, in tokens.
+        """Begin without drafts; `key` is the session's name in this process, unique among all streams.
 
         Raises:
             SessionRefused: the message makes no sense.
@@ -94,7 +89,6 @@ class DraftSession:
         self._stopped = True
 
     def tokens_from(self, position: int) -> list[int]:
-        """The tokens from `position` on."""
         return self._tokens[position:]
 
     def extend(self, token: int, probs: SparseProbs | None = None) -> None:

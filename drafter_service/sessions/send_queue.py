@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
@@ -23,9 +22,8 @@ class SendQueue(Generic[T]):
         self._limit = limit_bytes
         self._on_room = on_room
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[T, int]] = deque()
+        self._waiting: asyncio.Queue[tuple[T, int] | None] = asyncio.Queue()
         self._bytes = 0
-        self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._closed = False
@@ -33,48 +31,40 @@ class SendQueue(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether more waits than the limit."""
         return self._bytes > self._limit
 
     def put(self, message: T, size: int) -> None:
         """Add a message of `size` bytes; from any thread."""
         with self._lock:
-            self._waiting.append((message, size))
             self._bytes += size
-        self._loop.call_soon_threadsafe(self._notice)
+        self._loop.call_soon_threadsafe(self._add, message, size)
 
     def close(self, error: Exception | None = None) -> None:
         """End the iteration after what waits, by raising `error` when there is one; on the loop."""
         if not self._closed:
             self._closed, self._error = True, error
-            self._changed.set()
+            self._loop.call_soon(self._waiting.put_nowait, None)  # behind what was put before
 
     async def room(self) -> None:
-        """Wait until the queue is not full."""
         await self._room.wait()
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            while self._waiting:
-                yield self._pop()
-            if self._closed:
-                break
+        while (waiting := await self._waiting.get()) is not None:
+            message, size = waiting
+            self._remove(size)
+            yield message
         if self._error is not None:
             raise self._error
 
-    def _notice(self) -> None:
-        self._changed.set()
+    def _add(self, message: T, size: int) -> None:
+        self._waiting.put_nowait((message, size))
         if self.full:
             self._room.clear()
 
-    def _pop(self) -> T:
+    def _remove(self, size: int) -> None:
         with self._lock:
-            message, size = self._waiting.popleft()
             was_full = self.full
             self._bytes -= size
         if was_full and not self.full:
             self._room.set()
             self._on_room()
-        return message

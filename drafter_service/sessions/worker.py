@@ -21,13 +21,7 @@ class Worker:
     """Runs from `start` to `stop`; every other method may be called from any thread and returns at once."""
 
     def __init__(self, load_drafter: Callable[[], Drafter], settings: DrafterSettings, metrics: DrafterMetrics) -> None:
-        """Prepare.
-
-        Args:
-            load_drafter: makes the drafter; called on the worker's thread.
-            settings: how much to draft, for how many sessions.
-            metrics: where to count.
-        """
+        """Prepare; `load_drafter` is called on the worker's thread."""
         self._load_drafter = load_drafter
         self._settings = settings
         self._metrics = metrics
@@ -44,7 +38,6 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the drafter is loaded and the thread runs."""
         return self.loaded.done() and not self.ended.done()
 
     def start(self) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from rich.console import Console
 
@@ -12,37 +12,24 @@ from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The numbers of the command line, times in milliseconds; None where a number was not given."""
+def costs_of(numbers: MetricsSnapshot) -> RoundCosts:
+    """The costs of a round from the numbers that were given or read.
 
-    alpha: float | None = None
-    gamma: int | None = None
-    draft_ms: float | None = None
-    verify_ms: float | None = None
-    plain_ms: float | None = None
-    round_trip_ms: float | None = None
-    draft_batch: float | None = None
-    verify_batch: float | None = None
-
-    def completed(self, snapshot: MetricsSnapshot) -> RoundCosts:
-        """The costs from these numbers and, where one was not given, from those that were read.
-
-        Raises:
-            ConfigError: a number is neither given nor read.
-            ValueError: a number is out of range.
-        """
-        verify = _needed("--verify-ms", _seconds(self.verify_ms), snapshot.verify_pass)
-        return RoundCosts(
-            alpha=_needed("--alpha", self.alpha, snapshot.alpha),
-            gamma=round(_needed("--gamma", self.gamma, snapshot.gamma)),
-            draft_step=_needed("--draft-ms", _seconds(self.draft_ms), snapshot.draft_step),
-            verify_pass=verify,
-            plain_pass=_needed("--plain-ms", _seconds(self.plain_ms), snapshot.plain_pass, verify),
-            draft_batch=_needed("--draft-batch", self.draft_batch, snapshot.draft_batch),
-            verify_batch=_needed("--verify-batch", self.verify_batch, snapshot.verify_batch),
-            round_trip=_needed("--round-trip-ms", _seconds(self.round_trip_ms), snapshot.round_trip, 0.0),
-        )
+    Raises:
+        ConfigError: a number is neither given nor read.
+        ValueError: a number is out of range.
+    """
+    verify = _needed("--verify-ms", numbers.verify_pass)
+    return RoundCosts(
+        alpha=_needed("--alpha", numbers.alpha),
+        gamma=round(_needed("--gamma", numbers.gamma)),
+        draft_step=_needed("--draft-ms", numbers.draft_step),
+        verify_pass=verify,
+        plain_pass=verify if numbers.plain_pass is None else numbers.plain_pass,
+        draft_batch=_needed("--draft-batch", numbers.draft_batch),
+        verify_batch=_needed("--verify-batch", numbers.verify_batch),
+        round_trip=numbers.round_trip or 0.0,
+    )
 
 
 def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
@@ -62,28 +49,15 @@ def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
 
 
 def advise(
-    console: Console,
-    tokens_per_second: float,
-    given: Given,
-    snapshot: MetricsSnapshot,
-    busy: tuple[float, ...],
-    as_json: bool,
+    console: Console, tokens_per_second: float, numbers: MetricsSnapshot, busy: tuple[float, ...], as_json: bool
 ) -> None:
-    """Run the command: print the sizing, as one JSON document when `as_json` is set.
-
-    Args:
-        console: where to print.
-        tokens_per_second: the throughput wanted.
-        given: the numbers of the command line.
-        snapshot: the numbers that were read.
-        busy: the fields of the Policy.
-        as_json: whether to print JSON.
+    """Run the command: print the sizing, as one JSON document when `as_json` is set; `busy` are the Policy's fields.
 
     Raises:
         ConfigError: a number is not known, or out of range.
     """
     try:
-        costs = given.completed(snapshot)
+        costs = costs_of(numbers)
         policy = Policy(*busy)
         sizing = size(tokens_per_second, costs, policy)
     except ValueError as error:
@@ -146,13 +120,7 @@ def _hint(costs: RoundCosts) -> str:
     return f" By these numbers γ = {best} would be best." if best not in {costs.gamma, 0} else ""
 
 
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def _needed(option: str, *values: float | None) -> float:
-    """The first value that is known."""
-    known = next((value for value in values if value is not None), None)
-    if known is None:
+def _needed(option: str, value: float | None) -> float:
+    if value is None:
         raise ConfigError(f"{option} is not known: give it, or read it from what runs with --from URL")
-    return known
+    return value

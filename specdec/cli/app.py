@@ -4,8 +4,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +14,7 @@ from rich.console import Console
 from specdec.cli import advise as advising
 from specdec.cli import compare as comparing
 from specdec.cli import doctor as doctoring
-from specdec.cli import options, valkey
+from specdec.cli import options
 from specdec.cli import run as running
 from specdec.cli import serve as serving
 from specdec.cli.events import PromptRequest
@@ -42,43 +43,15 @@ def root(
 
 
 @app.command(epilog=EPILOG)
-def up(
-    config: options.Config = None,
-    http: options.Http = None,
-    grpc: options.Grpc = None,
-    drafter_address: options.DrafterAddress = None,
-    verifier_address: options.VerifierAddress = None,
-    drafter_metrics: options.DrafterMetrics = None,
-    verifier_metrics: options.VerifierMetrics = None,
-    target: options.Target = None,
-    drafter: options.Drafter = None,
-    drafter_kind: options.DrafterKind = None,
-    model_name: options.ModelName = None,
-    drafters: options.Drafters = None,
-    verifiers: options.Verifiers = None,
-    gateways: options.Gateways = None,
-    redis_url: options.RedisUrl = None,
-    data: options.Data = None,
-    kv: options.Kv = None,
-    kv_memory: options.KvMemory = None,
-    kv_redis_url: options.KvRedisUrl = None,
-    state: options.State = None,
-    sample: options.Sample = None,
-    gamma: options.Gamma = None,
-    mode: options.ModeOption = None,
-    dtype: options.Dtype = None,
-    compile: options.Compile = None,
-    restarts: options.Restarts = None,
-    log_dir: options.LogDir = None,
-) -> None:
+@options.from_settings(UpSettings)
+def up(config: options.Config = None, **flags: Any) -> None:
     """Start everything on this machine and serve until Ctrl-C.
 
     Each option is also SPECDEC_UP_NAME in the environment and a name in the --config file; options win.
     """
-    flags = {name: value for name, value in locals().items() if name != "config" and value is not None}
-    settings = UpSettings.load(config, flags)
+    settings = UpSettings.load(config, {name: value for name, value in flags.items() if value is not None})
     with stop_on_signals() as stop:
-        Up(Console(), settings, stop).run(valkey.given_url(settings.redis_url, os.environ))
+        Up(Console(), settings, stop).run()
 
 
 @app.command(epilog=EPILOG)
@@ -154,9 +127,12 @@ def advise(
 
     The numbers are given, or read from what runs (--from); what is given wins.
     """
-    given = advising.Given(alpha, gamma, draft_ms, verify_ms, plain_ms, round_trip_ms, draft_batch, verify_batch)
-    reading, busy = advising.read(sources or (), window), (verify_busy, draft_busy, min_speedup)
-    advising.advise(Console(), tokens_per_second, given, reading, busy, as_json)
+    given = {"alpha": alpha, "gamma": gamma, "draft_batch": draft_batch, "verify_batch": verify_batch}
+    times = {"draft_step": draft_ms, "verify_pass": verify_ms, "plain_pass": plain_ms, "round_trip": round_trip_ms}
+    given |= {name: None if time is None else time / 1000 for name, time in times.items()}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    numbers = replace(advising.read(sources or (), window), **known)
+    advising.advise(Console(), tokens_per_second, numbers, (verify_busy, draft_busy, min_speedup), as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -184,7 +160,6 @@ def doctor(
 
 
 def main() -> None:
-    """The entry point."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("SPECDEC_DEBUG"))
     sys.exit(status_of([argument for argument in arguments if argument != "--debug"], debug))

@@ -72,7 +72,6 @@ class Comparison:
 
 
 def side(results: Sequence[GenerationResult]) -> Side:
-    """The numbers of some runs."""
     drafted = sum(result.finished.drafted for result in results)
     accepted = sum(result.finished.accepted for result in results)
     return Side(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdec.cli import health, launch, plan, ports, stores, valkey
+from specdec.cli import health, launch, plan, ports, stores
 from specdec.cli.exit_codes import ExitCode, StartFailed, Unreachable
 from specdec.cli.launch import Folders
 from specdec.cli.plan import MODULES, Role
@@ -25,7 +25,6 @@ from specdec.cli.serve import command_of
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.cli.stores import Chosen, Stores
-from specdec.cli.valkey import Binary
 from specdec.errors import ConfigError
 from specdec.serving.checks import Check, Status
 
@@ -127,7 +126,6 @@ def show(console: Console, checks: Sequence[Check], as_json: bool) -> None:
 
 
 def failed(checks: Iterable[Check]) -> bool:
-    """Whether any check failed."""
     return any(check.status == "fail" for check in checks)
 
 
@@ -199,7 +197,7 @@ def _models(settings: UpSettings) -> Check:
 def _stores(settings: UpSettings, folders: Folders, children: Children) -> tuple[list[Check], Stores | None]:
     """Start the stores as `specdec up` would, for as long as the checks take; None when one is not usable."""
     try:
-        chosen = stores.choose(settings, valkey.given_url(settings.redis_url, os.environ))
+        chosen = stores.choose(settings)
         used = stores.configure(chosen, settings.model_copy(update={"data": None}), folders.runtime)
         started = [(launch.start_store(children, folders, each), each.url) for each in used.embedded]
         for store, url in started:
@@ -207,13 +205,10 @@ def _stores(settings: UpSettings, folders: Folders, children: Children) -> tuple
     except (ConfigError, StartFailed, Unreachable) as error:
         remedy = "give stores that run with REDIS_URL and --kv-redis-url, or --no-kv"
         return [_ours("stores", remedy, error.message)], None
-    program = _described(chosen.binary) if chosen.binary else ""
-    sessions = "the one of --redis-url or REDIS_URL answers" if chosen.sessions else program
+    binary = chosen.binary
+    program = f"{binary.path.name} {binary.version}, {binary.origin}, starts" if binary else ""
+    sessions = "the one of --redis-url or REDIS_URL answers" if settings.redis_url else program
     return [_ours("session store", None, sessions), _kv_store(chosen, settings, program)], used
-
-
-def _described(binary: Binary) -> str:
-    return f"{binary.path.name} {binary.version}, {binary.origin}, starts"
 
 
 def _kv_store(chosen: Chosen, settings: UpSettings, program: str) -> Check:
@@ -221,7 +216,8 @@ def _kv_store(chosen: Chosen, settings: UpSettings, program: str) -> Check:
         return replace(Check.warn("KV store", chosen.lacking, "give one with --kv-redis-url"), source="specdec")
     if chosen.starts_kv:
         return _ours("KV store", None, f"{program} with {settings.kv_memory.human_readable()}")
-    return _ours("KV store", None, "the one of --kv-redis-url answers" if chosen.kv else "switched off by --no-kv")
+    given = "the one of --kv-redis-url answers"
+    return _ours("KV store", None, given if settings.kv_redis_url else "switched off by --no-kv")
 
 
 def _is_about_defaults(check: Check) -> bool:

@@ -83,7 +83,6 @@ class GenerationResult:
 
     @property
     def text(self) -> str:
-        """The text of the whole output."""
         return "".join(token.text for token in self.tokens)
 
     @property
@@ -93,7 +92,6 @@ class GenerationResult:
 
     @property
     def tokens_per_round(self) -> float:
-        """Output tokens per round."""
         return self.finished.completion_tokens / self.finished.rounds if self.finished.rounds else 0.0
 
     @property

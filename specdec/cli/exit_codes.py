@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from specdec.errors import ConfigError, RequestError, SpecdecError
-from specdec.serving.metrics_snapshot import MetricsUnreadable
+from specdec.serving.metrics_readers import MetricsUnreadable
 
 
 class ExitCode(IntEnum):
@@ -15,23 +15,18 @@ class ExitCode(IntEnum):
     UNREACHABLE = 3
 
 
-class Unreachable(SpecdecError):
+class Unreachable(SpecdecError, reason="UNREACHABLE"):
     """Nothing answers at an address."""
 
-    reason = "UNREACHABLE"
 
-
-class StartFailed(SpecdecError):
+class StartFailed(SpecdecError, reason="START_FAILED"):
     """A process did not become healthy."""
-
-    reason = "START_FAILED"
 
 
 EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing answers at the address."
 
 
 def exit_code(error: SpecdecError) -> ExitCode:
-    """The exit status for an error."""
     match error:
         case Unreachable() | MetricsUnreadable():
             return ExitCode.UNREACHABLE

@@ -39,12 +39,10 @@ class RunningService:
     child: Child
 
     def healthy(self) -> bool:
-        """Whether it answers and reports that it is healthy."""
         return health.healthy(self.service.role, self.service.http, self.service.grpc)
 
 
 def start_store(children: Children, folders: Folders, embedded: valkey.Embedded) -> Child:
-    """Start a store."""
     name, restart = embedded.name, shlex.join(embedded.argv)
     command = ChildCommand(name, embedded.role, embedded.argv, folders.logs / f"{name}.log", restart)
     return children.start(command, os.environ)
@@ -64,7 +62,6 @@ def command_line(role: Role, config: Path) -> str:
 
 
 def start_service(children: Children, folders: Folders, service: Service) -> RunningService:
-    """Write a service's configuration file and start the service."""
     config = write_config(folders, service)
     command = ChildCommand(
         name=service.name,
@@ -134,11 +131,7 @@ def wait_for_services(services: Sequence[RunningService], stop: Stop, timeout: f
 
 
 def check_given_store(url: str, option: str = "--redis-url") -> None:
-    """Check that a store which runs already answers.
-
-    Args:
-        url: its URL.
-        option: the option that named it.
+    """Check that a store which runs already answers; `option` is the one that named its URL.
 
     Raises:
         ConfigError: the URL is not a Redis URL.

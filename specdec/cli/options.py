@@ -1,12 +1,19 @@
-"""The options of the commands, each defined once."""
+"""The options of the commands, each defined once; those of `specdec up` are its settings."""
 
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from pydantic import BaseModel, ByteSize
+from pydantic.fields import FieldInfo
 
 from specdec.errors import ConfigError
 from specdec.rules.params import Mode
+from specdec.serving.settings import Address as HostPort
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TOKENS = 128
@@ -32,41 +39,6 @@ NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Plain dec
 Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of text.")]
 
 Config = Annotated[Path | None, _option("YAML file.")]
-Http = Annotated[str | None, _option("First gateway's OpenAI API.", otherwise="127.0.0.1:8000", metavar="HOST:PORT")]
-Grpc = Annotated[str | None, _option("First gateway's gRPC API.", otherwise=DEFAULT_ADDRESS, metavar="HOST:PORT")]
-DrafterAddress = Annotated[str | None, _option("First drafter.", otherwise="127.0.0.1:50052", metavar="HOST:PORT")]
-VerifierAddress = Annotated[str | None, _option("First verifier.", otherwise="127.0.0.1:50053", metavar="HOST:PORT")]
-DrafterMetrics = Annotated[
-    str | None, _option("First drafter's metrics.", otherwise="127.0.0.1:8100", metavar="HOST:PORT")
-]
-VerifierMetrics = Annotated[
-    str | None, _option("First verifier's metrics.", otherwise="127.0.0.1:8200", metavar="HOST:PORT")
-]
-Target = Annotated[Path | None, _option("Large model's folder.", otherwise="models/demo/target")]
-Drafter = Annotated[Path | None, _option("Small model's folder.", otherwise="models/demo/drafter")]
-DrafterKind = Annotated[Literal["model", "ngram", "prompt_lookup"] | None, _option("What drafts.", otherwise="model")]
-ModelName = Annotated[str | None, _option("What callers call the model.", otherwise="from the folder")]
-Drafters = Annotated[int | None, _option("How many; 0 is plain decoding.", otherwise="1")]
-Verifiers = Annotated[int | None, _option("How many.", otherwise="1")]
-Gateways = Annotated[int | None, _option("How many.", otherwise="1")]
-RedisUrl = Annotated[
-    str | None, _option("A session store that runs already.", otherwise="REDIS_URL, or one of its own")
-]
-Data = Annotated[
-    Path | None, _option("Keep the sessions of a store of its own here.", otherwise="they go at the end", metavar="DIR")
-]
-Kv = Annotated[bool | None, _option("Keep keys and values in a second Redis.", "--kv/--no-kv", otherwise="kv")]
-KvMemory = Annotated[str | None, _option("Of its own KV store.", otherwise="512MiB", metavar="SIZE")]
-KvRedisUrl = Annotated[str | None, _option("A KV store that runs already.", otherwise="one of its own")]
-State = Annotated[Path | None, _option("Write what runs into this file, as JSON.", metavar="FILE")]
-Sample = Annotated[bool | None, _option("Stream one completion first.", "--sample/--no-sample", otherwise="sample")]
-Dtype = Annotated[Literal["float32", "bfloat16"] | None, _option("Of both models.", otherwise="float32")]
-Compile = Annotated[
-    bool | None, _option("Compile both models: faster, after a longer start.", "--compile/--no-compile", otherwise="no")
-]
-Restarts = Annotated[int | None, _option("Of one process, in a row.", otherwise="5")]
-LogDir = Annotated[Path | None, _option("Where logs go and stay.", otherwise="a folder that goes at the end")]
-
 ConfigDir = Annotated[Path | None, _option("Folder with drafter*.yaml, verifier*.yaml, gateway*.yaml.")]
 ServiceConfigs = Annotated[list[Path] | None, _option("YAML file of one process.")]
 
@@ -85,6 +57,44 @@ VerifyBatch = Annotated[float | None, _option("Sessions in a target pass.", min=
 DraftBusy = Annotated[float, typer.Option(help="How busy drafters may be, 0..1.")]
 VerifyBusy = Annotated[float, typer.Option(help="How busy verifiers may be, 0..1.")]
 MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than this is not worth it.")]
+
+_METAVARS = {HostPort: "HOST:PORT", ByteSize: "SIZE"}
+"""What the help shows for a value of a type that the command line reads as text."""
+
+
+def from_settings(settings: type[BaseModel]) -> Callable[[Command], Command]:
+    """Give a command, in place of its `**flags`, an option for each setting; it is None unless given.
+
+    Groups of settings have no options.
+    """
+    kinds = get_type_hints(settings, include_extras=True)
+
+    def option(name: str, field: FieldInfo) -> Parameter:
+        metavar = _METAVARS.get(kinds[name])
+        kind: Any = str if metavar else field.annotation
+        info = _option(str(field.description), otherwise=_shown(name, field), metavar=metavar)
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info])
+
+    def decorated(command: Command) -> Command:
+        *own, _ = signature(command).parameters.values()
+        plain = {
+            name: field for name, field in settings.model_fields.items() if not isinstance(field.default, BaseModel)
+        }
+        vars(command)["__signature__"] = Signature([*own, *(option(*each) for each in plain.items())])
+        return command
+
+    return decorated
+
+
+def _shown(name: str, field: FieldInfo) -> str:
+    """The default as the help shows it; empty when the description tells what happens without the setting."""
+    match field.default:
+        case bool():
+            return name if field.default else f"no-{name}"
+        case ByteSize():
+            return field.default.human_readable()
+        case default:
+            return "" if default is None or field.default_factory else str(default)
 
 
 def mode_of(mode: Mode | None, no_speculation: bool) -> Mode | None:

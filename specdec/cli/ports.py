@@ -1,6 +1,5 @@
 """Finds free addresses: the one that was asked for, then the ports that follow it, and any free one for a taken one."""
 
-import errno
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -38,7 +37,6 @@ def allot(wanted: Sequence[Wanted]) -> list[list[str]]:
 
 
 def free(host: str) -> int:
-    """A free port."""
     with _listen(host, 0) as taken:
         return int(taken.getsockname()[1])
 
@@ -50,7 +48,8 @@ def _bind_first(wanted: Wanted, held: ExitStack) -> int | None:
     try:
         return int(held.enter_context(_listen(host, port)).getsockname()[1])
     except OSError as error:
-        raise ConfigError(f"{wanted.base} {_why(error)}: choose another with {wanted.option} HOST:PORT") from error
+        why = str(error.strerror).partition(" (while ")[0]  # what follows repeats the address
+        raise ConfigError(f"{wanted.base}: {why}; choose another with {wanted.option} HOST:PORT") from error
 
 
 def _count_up(wanted: Wanted, base: int | None, held: ExitStack) -> list[str]:
@@ -71,23 +70,4 @@ def _bind_next(host: str, port: int, held: ExitStack) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _why(error: OSError) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return "is taken"
-        case errno.EACCES:
-            return "may not be listened on by this user"
-        case _:
-            return "is not an address of this machine"
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -44,7 +44,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self.process.pid
 
     @property
@@ -53,7 +52,6 @@ class Child:
         return self.process.poll()
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines it wrote."""
         text = self.command.log.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 

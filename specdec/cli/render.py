@@ -82,7 +82,6 @@ def _spell(character: str) -> str:
 
 
 def has_styles(console: Console) -> bool:
-    """Whether the console shows styles."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
@@ -100,7 +99,6 @@ def show_round(console: Console, round_: RoundEvent, show_draft: bool) -> None:
 
 
 def statistics(result: GenerationResult) -> str:
-    """One line of statistics."""
     finished = result.finished
     parts = [
         f"{finished.completion_tokens} tok",

@@ -19,12 +19,7 @@ def collect(
     on_round: Callable[[RoundEvent], None] = lambda round_: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> GenerationResult:
-    """Read a stream of events to its end.
-
-    Args:
-        events: read one by one.
-        on_round: called with each round as it comes.
-        clock: seconds; the time is taken from the call on.
+    """Read a stream of events to its end, and take its time; `on_round` is called with each round as it comes.
 
     Raises:
         InternalError: the stream ended before its last event.

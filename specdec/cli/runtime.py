@@ -19,15 +19,13 @@ _LOCK = "lock"
 def runtime_folder() -> Iterator[Path]:
     """A fresh folder that only its owner can enter, removed at the end; folders that killed owners left are removed."""
     _sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    try:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
+        folder = Path(made)
         unnamed = folder / f".{_LOCK}"  # gets its name only once it is held, so that nobody finds it free
         with unnamed.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             unnamed.rename(folder / _LOCK)
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

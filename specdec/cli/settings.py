@@ -1,5 +1,6 @@
 """The settings of `specdec up`; flags win over SPECDEC_UP_*, which win over the file, which wins over the defaults."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +45,7 @@ class UpSettings(Settings):
     """Number of verifiers."""
     gateways: int = Field(default=1, ge=1, le=64)
     """Number of gateways."""
-    redis_url: str = ""
+    redis_url: str = Field(default_factory=lambda: os.environ.get("REDIS_URL", ""))
     """URL of a session store that runs already; when empty, that of REDIS_URL, or else a store is started."""
     data: Path | None = None
     """Folder in which the session store that is started keeps its sessions; when None, they end with the command."""

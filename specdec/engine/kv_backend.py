@@ -39,7 +39,7 @@ OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
 def kv_backend_for(device: torch.device) -> OpenKvBackend[Any]:
     """The backend for a model on that device: slabs on the host, pages on every other device."""
     if device.type == "cpu":
-        from specdec.engine.host.backend import open_host_backend
+        from specdec.engine.host import open_host_backend
 
         return open_host_backend
     from specdec.engine.paged.backend import PagedBackend

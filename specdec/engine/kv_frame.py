@@ -34,7 +34,7 @@ class Flaw(StrEnum):
 
 
 def frame(layout: KvLayout, block: bytes, kv: Tensor) -> bytes:
-    """Frame what `NativeEngine.export` returned for the block with chain hash `block`."""
+    """Frame what `NativeEngine.export_known` returned for the block with chain hash `block`."""
     body = _header(layout, block, kv.shape[2]) + kv.view(torch.uint8).numpy().tobytes()
     return body + _checksum(body)
 

@@ -39,7 +39,6 @@ class KvPool(Generic[S]):
 
     @property
     def memory(self) -> KvMemory:
-        """How the budget is used now."""
         page, free, cached = self._store.page_bytes, self._store.free, self._store.cached
         return KvMemory(self._store.total * page, (self._store.total - free - cached) * page, cached * page)
 
@@ -55,7 +54,8 @@ class KvPool(Generic[S]):
         Raises:
             InternalError: a session of that name is admitted already.
         """
-        self._refuse_known(session)
+        if session in self._sessions:
+            raise InternalError(f"session {session} is admitted already")
         if self._pages_wanted(len(tokens), len(tokens)) > self._store.free + self._store.cached:
             return False
         root = blocks.root(self._fingerprint, domain)
@@ -67,25 +67,6 @@ class KvPool(Generic[S]):
             return False
         self._add(session, self._store.open(limit, root), source, begin)
         self._store.extend(self[session], len(tokens))
-        return True
-
-    def fork(self, session: str, new: str, limit: int) -> bool:
-        """Admit a session that has all the tokens of another and then grows on its own.
-
-        Returns:
-            False when there is no room now.
-
-        Raises:
-            InternalError: a session is unknown or known already, has kept no path of its tree, or is over `limit`.
-        """
-        self._refuse_known(new)
-        source = self[session]
-        if source.tree is not None or limit < source.length:
-            raise InternalError(f"session {session} of {source.length} tokens cannot be forked to one of {limit}")
-        if not self._make_room(self._pages_wanted(source.length, source.length)):
-            return False
-        self._add(new, self._store.open(limit, source.root), source, source.length)
-        self._store.extend(self[new], source.length)
         return True
 
     def find_prefix(self, tokens: Sequence[int], domain: str = "") -> tuple[S | None, int]:
@@ -145,10 +126,6 @@ class KvPool(Generic[S]):
             return self._sessions[session]
         except KeyError:
             raise InternalError(f"session {session} is not admitted") from None
-
-    def _refuse_known(self, session: str) -> None:
-        if session in self._sessions:
-            raise InternalError(f"session {session} is admitted already")
 
     def _pages_wanted(self, tokens: int, shared: int) -> int:
         """Pages that must be free to admit a session of `tokens` tokens, the first `shared` of them from another."""

@@ -101,20 +101,6 @@ class NativeEngine:
         """Admit a session; what running or ended sessions have computed of `tokens` counts in `length` at once."""
         return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)
 
-    def fork(self, session: str, new: str, limit: int) -> bool:
-        """Admit a session that has all the tokens of another, may reach `limit`, and then grows on its own.
-
-        With pages no keys and values are copied: both sessions share every page, and the first to write to a last page
-        that is not full copies that page. With slabs everything is copied at once.
-
-        Returns:
-            False when there is no room now.
-
-        Raises:
-            InternalError: the session is unknown, has kept no path of its tree, or is over `limit`.
-        """
-        return self.can_ever_admit(limit) and self._pool.fork(session, new, limit)
-
     def reserve(self, session: str, length: int) -> bool:
         return self._pool.reserve(session, length)
 
@@ -141,31 +127,21 @@ class NativeEngine:
         """
         self._pool.keep(session, base_len, path)
 
-    def export(self, session: str, start: int, stop: int) -> Tensor:
-        """A copy of the KV of tokens start..stop-1, on the host: [layers, heads, stop - start, key + value width].
-
-        Raises:
-            InternalError: the session has no KV for all of them.
-        """
-        sequence = self._pool[session]
-        if sequence.tree is not None or not 0 <= start < stop <= sequence.length:
-            raise InternalError(f"session {session} has no keys and values for tokens {start}..{stop - 1}")
-        return sequence.read(start, stop).cpu()
-
     def held(self, tokens: Sequence[int], domain: str = "") -> int:
         """Number of leading `tokens`, in whole blocks, whose KV a session admitted with them would reuse."""
         return self._pool.find_prefix(tokens, domain)[1]
 
     def export_known(self, start: int, tokens: Sequence[int], domain: str = "") -> Tensor | None:
-        """The KV of tokens[start:] from any session of the domain, as by `export`; None when none has all of `tokens`.
+        """A copy of the KV of tokens[start:] on the host: [layers, heads, len(tokens) - start, key + value width].
 
-        `tokens` are whole blocks. Only committed tokens are exported, and no draft that may yet be rejected.
+        It is that of any session of the domain; None when none has all of `tokens`, which are whole blocks. Only
+        committed tokens are exported, and no draft that may yet be rejected.
         """
         sequence, length = self._pool.find_prefix(tokens, domain)
         return sequence.read(start, length).cpu() if sequence is not None and start < length == len(tokens) else None
 
     def restore(self, session: str, start: int, tokens: Sequence[int], kv: Tensor) -> bool:
-        """Append tokens with the KV that `export` of an engine of equal fingerprint returned behind the same prefix.
+        """Append tokens with the KV that `export_known` of an engine of equal fingerprint returned for the same prefix.
 
         Returns:
             False when there is no memory for them now.

@@ -25,6 +25,8 @@ def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Te
         mass: the sum of each row of p, float64 [R].
         padded: the drafts, on the same device.
     """
+    if not padded.tokens.shape[1]:
+        return torch.zeros_like(padded.first), p[padded.first].double() / mass[padded.first, None]
     rows, q_s = _rows(padded, len(p)), padded.weights.double()
     q_s = q_s / q_s.sum(-1, keepdim=True).clamp_min_(1.0)
     p_x, q_x = _drafted(p, mass, padded, rows, q_s)

@@ -10,7 +10,7 @@ draw is exact and takes time in the number of likely tokens; a draft that is not
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -132,9 +132,7 @@ def coupled_on_host(
         positions: absolute position of each draft's first token [B].
     """
     emitted: list[tuple[int, ...]] = [()] * len(drafts)
-    first = [0]
-    for draft in drafts:
-        first.append(first[-1] + len(draft) + 1)
+    first = list(accumulate((len(draft) + 1 for draft in drafts), initial=0))
     agreeing, step = list(range(len(drafts))), 0
     while agreeing:
         rows = p[[first[b] + step for b in agreeing]]

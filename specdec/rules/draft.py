@@ -33,7 +33,6 @@ class Draft:
     probs: tuple[SparseProbs, ...] = ()
 
     def cut(self, gamma: int) -> "Draft":
-        """The draft cut to its first `gamma` tokens."""
         return Draft(self.tokens[:gamma], self.probs[:gamma])
 
 
@@ -56,7 +55,6 @@ class Verdict:
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """The origin of each token."""
         if self.drafted == 0:
             return (Origin.PLAIN,) * len(self.tokens)
         last = Origin.BONUS if self.accepted == self.drafted else Origin.RECOVERED

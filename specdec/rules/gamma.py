@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-Cost = float | Callable[[], float]
-"""A time in decode steps of the target, or a function that reads the present one."""
+Cost = Callable[[], float]
+"""Reads the present value of a time in decode steps of the target."""
 
 _MARGIN = 0.02
 """Least relative gain in predicted speed-up that makes the controller change γ."""
@@ -84,7 +84,6 @@ class FixedGamma:
     value: int
 
     def gamma(self) -> int:
-        """Tokens to draft next."""
         return self.value
 
     def observe(self, drafted: int, accepted: int) -> None:
@@ -98,33 +97,25 @@ class OptimalGamma:
     returns to the prior with time, so a session that stopped drafting tries again later.
     """
 
-    def __init__(
-        self, c: Cost, r: Cost, beta: Cost, limit: int, estimate: AcceptanceEstimate = AcceptanceEstimate()
-    ) -> None:
-        self._costs = (c, r, beta)
+    def __init__(self, c: Cost, beta: Cost, limit: int, estimate: AcceptanceEstimate = AcceptanceEstimate()) -> None:
+        """`c` includes the time of the network, so there is no r."""
+        self._c = c
+        self._beta = beta
         self._limit = limit
         self.estimate = estimate
         self._current = self._best()
 
     def gamma(self) -> int:
-        """Tokens to draft next."""
         best = self._best()
         if self._speedup(best) > self._speedup(self._current) * (1.0 + _MARGIN):
             self._current = best
         return self._current
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
         self.estimate = self.estimate.observed(drafted, accepted)
 
     def _best(self) -> int:
-        c, r, beta = map(_read, self._costs)
-        return best_gamma(self.estimate.alpha, c, r, beta, self._limit)
+        return best_gamma(self.estimate.alpha, self._c(), beta=self._beta(), limit=self._limit)
 
     def _speedup(self, gamma: int) -> float:
-        c, r, beta = map(_read, self._costs)
-        return speedup(self.estimate.alpha, gamma, c, r, beta)
-
-
-def _read(cost: Cost) -> float:
-    return cost() if callable(cost) else cost
+        return speedup(self.estimate.alpha, gamma, self._c(), beta=self._beta())

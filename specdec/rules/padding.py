@@ -69,8 +69,7 @@ class PaddedDrafts(NamedTuple):
     lenience: Tensor
     """ℓ of each draft, float64 [B]."""
     last: Tensor
-    """The uniform of the last token for each number of kept drafts, float64 [B, Γ+1]; empty on the host, where it is
-    made once that number is known."""
+    """The uniform of the last token for each number of kept drafts, float64 [B, Γ+1]."""
 
 
 class PaddedRaces(NamedTuple):
@@ -88,11 +87,10 @@ class PaddedRaces(NamedTuple):
     """Coordinates of each row's noise, int64 [4, R]."""
 
 
-def pad_drafts(batch: DraftBatch, u: Tensor, last: Tensor | None = None) -> PaddedDrafts:
+def pad_drafts(batch: DraftBatch, u: Tensor, last: Tensor) -> PaddedDrafts:
     """Lay out the drafts of a ratio mode.
 
     Args:
-        batch: holds at least one drafted token, unless `last` is given.
         u: uniforms of the drafted positions, draft after draft, float64 [Σγ].
         last: the uniform of the last token for 0..γ kept drafts, draft after draft, float64 [Σ(γ+1)].
     """
@@ -108,7 +106,7 @@ def pad_drafts(batch: DraftBatch, u: Tensor, last: Tensor | None = None) -> Padd
         weights=weights,
         u=_pad(u, lengths, gamma),
         lenience=torch.tensor(batch.lenience or [1.0] * len(batch.drafts), dtype=torch.float64),
-        last=u.new_zeros(0) if last is None else _pad(last, lengths + 1, gamma + 1),
+        last=_pad(last, lengths + 1, gamma + 1),
     )
 
 

@@ -124,8 +124,7 @@ def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
 def rest_noise(words: Word) -> tuple[Tensor, Tensor]:
     """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N].
 
-    Args:
-        words: `coordinates` of the rows, int64 [4, N].
+    `words` are the `coordinates` of the rows, int64 [4, N].
     """
     low, high, position, start = words
     first, second, third, fourth = philox((start, position, start, start + Lane.COUPLING_REST), (low, high))

@@ -8,12 +8,7 @@ from torch import Tensor
 
 
 def to_device(device: torch.device, *tensors: Tensor) -> list[Tensor]:
-    """Copy host tensors to the device by one copy that nothing waits for.
-
-    Args:
-        device: the device that the tensors are copied to.
-        tensors: int64 or float64, of any shapes.
-    """
+    """Copy int64 or float64 tensors of the host to the device by one copy that nothing waits for."""
     if device.type == "cpu":
         return list(tensors)
     words = _words(tensors)

@@ -42,7 +42,6 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every node follows the one before it."""
         return self.trunk == len(self)
 
     @cached_property
@@ -122,5 +121,4 @@ class TreeVerdict:
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """The origin of each token."""
         return (Origin.ACCEPTED,) * len(self.path) + (self.last,)

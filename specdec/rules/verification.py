@@ -16,6 +16,7 @@ from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, Verdict
 from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, pad_drafts, pad_races
 from specdec.rules.params import Mode
+from specdec.rules.prefix import common_length
 from specdec.rules.rng import Lane, final_uniform, uniform
 from specdec.rules.sampling import argmax, sample
 from specdec.rules.transfer import to_device, to_host
@@ -110,41 +111,22 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     if not drafts:
         return []
     if torch.equal(p.amax(-1).double(), mass):
-        committed = _certain(argmax(p).tolist(), drafts)
+        committed = _certain(argmax(p).tolist(), batch)
     elif batch.mode in _RACED:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     else:
-        committed = _by_ratio(p, mass, batch)
+        tau, last = _drawn(batch.mode, p, mass, pad_drafts(batch, _accept_noise(batch), _last_noise(batch)))
+        committed = _with_last(drafts, tau.tolist(), last.tolist())
     return _verdicts(mass, batch, committed)
 
 
-def _certain(only: Sequence[int], drafts: Sequence[Draft]) -> Committed:
-    """What every mode commits when each row of p has one possible token, as at temperature 0.
-
-    Args:
-        only: the one possible token of each row of p [R].
-        drafts: as in `verify`.
-    """
-    committed, first = [], 0
-    for draft in drafts:
+def _certain(only: Sequence[int], batch: DraftBatch) -> Committed:
+    """What every mode commits when each row of p has one possible token, `only` [R], as at temperature 0."""
+    committed = []
+    for draft, first in zip(batch.drafts, batch.first, strict=True):
         rows = only[first : first + len(draft.tokens) + 1]
-        kept = next((step for step, token in enumerate(draft.tokens) if token != rows[step]), len(draft.tokens))
-        committed.append(tuple(rows[: kept + 1]))
-        first += len(rows)
+        committed.append(tuple(rows[: common_length(draft.tokens, rows) + 1]))
     return committed
-
-
-def _by_ratio(p: Tensor, mass: Tensor, batch: DraftBatch) -> Committed:
-    """What rejection or block verification commits: the kept drafts, then a token from the residual or from p."""
-    drafts, kept, law = batch.drafts, [0] * len(batch.drafts), None
-    if any(draft.tokens for draft in drafts):
-        tau, law = judge(batch.mode, p, mass, pad_drafts(batch, _accept_noise(batch)))
-        kept = tau.tolist()
-    at = [position + count for position, count in zip(batch.positions, kept, strict=True)]
-    recovered = [count < len(draft.tokens) for count, draft in zip(kept, drafts, strict=True)]
-    u = final_uniform(batch.seeds, at, recovered)
-    final = sample(p.double() / mass[:, None] if law is None else law, u).tolist()
-    return _with_last(drafts, kept, final)
 
 
 def _accept_noise(batch: DraftBatch) -> Tensor:

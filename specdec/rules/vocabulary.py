@@ -5,10 +5,9 @@ from collections.abc import Mapping
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> str:
-    """SHA-256 in hex over the (id, token) pairs in the order of ids; padding rows of the model's matrix do not count.
+    """SHA-256 in hex over the (id, token) pairs, those of added tokens included, in the order of ids.
 
-    Args:
-        vocabulary: the id of each token, added tokens included.
+    Padding rows of the model's matrix do not count.
     """
     digest = hashlib.sha256()
     for token, index in sorted(vocabulary.items(), key=lambda item: item[1]):

@@ -32,7 +32,6 @@ class Check:
 
     @classmethod
     def ok(cls, name: str, detail: str, source: str = "") -> "Check":
-        """A check that passed."""
         return cls(name, Status.OK, detail, "", source)
 
     @classmethod

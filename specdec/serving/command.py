@@ -3,33 +3,31 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
 from specdec.errors import ConfigError
 from specdec.serving.logs import configure
 from specdec.serving.server import EXIT_CONFIG, run_service
 from specdec.serving.settings import Settings
 
-S = TypeVar("S", bound=Settings)
-
 EXIT_FAILED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceCommand(Generic[S]):
-    """The command of one service; `serve` and `check` import what takes long to import themselves."""
+class ServiceCommand:
+    """The command of one service."""
 
     name: str
     """The name of the service in its logs."""
     description: str
-    settings: type[S]
-    serve: Callable[[S, asyncio.Event], Awaitable[None]]
-    """Serves until the event is set."""
-    check: Callable[[S, Callable[[str], object]], Coroutine[Any, Any, bool]]
-    """Writes the checks of the service; False when one has failed."""
+    settings: type[Settings]
+    package: str
+    """Has the coroutines `app.serve(settings, stop)`, which serves until the event `stop` is set, and
+    `check.check(settings, write)`, which writes checks and returns whether all passed. They are imported late, because
+    a wrong setting is to be reported before what takes long to import."""
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """Parse the arguments and run; the exit status is 0, 1 for a failed check, or 2 for a wrong setting."""
@@ -47,7 +45,7 @@ class ServiceCommand(Generic[S]):
         async def main(stop: asyncio.Event) -> None:
             settings = self.settings.load(config)
             configure(self.name, settings.log)
-            await self.serve(settings, stop)
+            await import_module(f"{self.package}.app").serve(settings, stop)
 
         return run_service(main)
 
@@ -57,4 +55,5 @@ class ServiceCommand(Generic[S]):
         except ConfigError as error:
             sys.stderr.write(f"error: {error.message}\n")
             return EXIT_CONFIG
-        return 0 if asyncio.run(self.check(settings, sys.stdout.write)) else EXIT_FAILED
+        passed = asyncio.run(import_module(f"{self.package}.check").check(settings, sys.stdout.write))
+        return 0 if passed else EXIT_FAILED

@@ -78,7 +78,6 @@ class StaticSource:
         self._endpoints = tuple(sorted({Endpoint(address) for address in addresses}))
 
     async def snapshots(self) -> AsyncGenerator[Endpoints]:
-        """The list, once."""
         yield self._endpoints
         await asyncio.Event().wait()
 
@@ -97,11 +96,9 @@ class DnsSource:
 
     @property
     def age(self) -> float:
-        """Seconds since every name was last resolved."""
         return time.monotonic() - self._answered
 
     async def snapshots(self) -> AsyncGenerator[Endpoints]:
-        """The endpoints of all names, at once and after every change."""
         known: Endpoints | None = None
         while True:
             try:

@@ -29,7 +29,6 @@ class MetricsServer:
         return f"{host!s}:{port}"
 
     def close(self) -> None:
-        """Stop serving and close the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -3,6 +3,7 @@
 import json
 import time
 import urllib.parse
+import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,17 +11,12 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdec.serving.metrics_snapshot import (
-    COUNTERS,
-    DRAFTER,
-    GAUGES,
-    VERIFIER,
-    MetricsSnapshot,
-    MetricsUnreadable,
-    Sums,
-    fetch,
-    snapshot_of,
-)
+from specdec.errors import SpecdecError
+from specdec.serving.metrics_snapshot import COUNTERS, DRAFTER, GAUGES, VERIFIER, MetricsSnapshot, snapshot_of
+
+
+class MetricsUnreadable(SpecdecError, reason="METRICS_UNREADABLE"):
+    """Metrics cannot be read."""
 
 
 class Prometheus:
@@ -42,13 +38,11 @@ class Prometheus:
         counters = {name: self._query(f"sum(increase({self._series(name)}[{self._window}s]))") for name in COUNTERS}
         gauges = {name: self._query(f"avg({self._series(name)} > 0)") for name in GAUGES}
         return snapshot_of(
-            Sums(
-                {name: value for name, value in counters.items() if value is not None},
-                {name: value for name, value in gauges.items() if value is not None},
-                verifiers=round(self._query(f"count({self._series(VERIFIER)})") or 0),
-                drafters=round(self._query(f"count({self._series(DRAFTER)})") or 0),
-                seconds=float(self._window),
-            )
+            {name: value for name, value in counters.items() if value is not None},
+            {name: value for name, value in gauges.items() if value is not None},
+            verifiers=round(self._query(f"count({self._series(VERIFIER)})") or 0),
+            drafters=round(self._query(f"count({self._series(DRAFTER)})") or 0),
+            seconds=float(self._window),
         )
 
     def _series(self, name: str) -> str:
@@ -57,7 +51,7 @@ class Prometheus:
         return f"{metric}{{{inside}}}" if inside else metric
 
     def _query(self, query: str) -> float | None:
-        answer = fetch(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}", self._timeout)
+        answer = _fetch(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}", self._timeout)
         try:
             found = json.loads(answer)["data"]["result"]
             return float(found[0]["value"][1]) if found else None
@@ -90,19 +84,18 @@ class Scraper:
         heard = {url: scrape for url, scrape in zip(asked, answers, strict=True) if scrape is not None}
         if not heard:
             raise MetricsUnreadable(f"no metrics at {', '.join(asked) or 'no address'}")
-        sums = _since(self._before, heard)
-        self._before = heard
-        return snapshot_of(sums)
+        before, self._before = self._before, heard
+        return _since(before, heard)
 
     def _scrape(self, url: str) -> _Scrape | None:
         try:
-            text = fetch(url, self._timeout).decode()
+            text = _fetch(url, self._timeout).decode()
             return _Scrape(time.monotonic(), _values(text))
         except (MetricsUnreadable, ValueError):
             return None
 
 
-def _since(before: Mapping[str, _Scrape], now: Mapping[str, _Scrape]) -> Sums:
+def _since(before: Mapping[str, _Scrape], now: Mapping[str, _Scrape]) -> MetricsSnapshot:
     counters: defaultdict[str, float] = defaultdict(float)
     for url, scrape in now.items():
         old = before[url].values if url in before else {}
@@ -111,7 +104,7 @@ def _since(before: Mapping[str, _Scrape], now: Mapping[str, _Scrape]) -> Sums:
             earlier = old.get(name, 0.0)
             counters[name] += value - earlier if value >= earlier else value  # smaller after a restart
     spans = [scrape.at - before[url].at for url, scrape in now.items() if url in before]
-    return Sums(
+    return snapshot_of(
         counters,
         {name: mean for name in GAUGES if (mean := _mean(scrape.values.get(name) for scrape in now.values()))},
         verifiers=sum(VERIFIER in scrape.values for scrape in now.values()),
@@ -136,3 +129,17 @@ def _values(text: str) -> dict[str, float]:
 def _mean(values: Iterable[float | None]) -> float:
     known = [value for value in values if value]
     return sum(known) / len(known) if known else 0.0
+
+
+def _fetch(url: str, timeout: float) -> bytes:
+    """The body of the answer to a GET request.
+
+    Raises:
+        MetricsUnreadable: the URL does not answer.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
+            body: bytes = answer.read()
+            return body
+    except (OSError, ValueError) as error:
+        raise MetricsUnreadable(f"{url} cannot be read: {error}") from error

@@ -1,10 +1,7 @@
 """The live numbers of running services, computed from sums of their counters over a span of time."""
 
-import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from specdec.errors import SpecdecError
+from dataclasses import dataclass
 
 COUNTERS = (
     "specdec_spec_accepted_tokens_total",
@@ -27,26 +24,6 @@ VERIFIER = "specdec_verify_plain_seconds"
 """A series that every verifier exports once."""
 DRAFTER = "specdec_drafter_streams"
 """A series that every drafter exports once."""
-
-
-class MetricsUnreadable(SpecdecError):
-    """Metrics cannot be read."""
-
-    reason = "METRICS_UNREADABLE"
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """The increase of all counters over a span of time, and the gauges at its end."""
-
-    counters: Mapping[str, float]
-    gauges: Mapping[str, float] = field(default_factory=dict)
-    verifiers: int = 0
-    """Verifiers that answered."""
-    drafters: int = 0
-    """Drafters that answered."""
-    seconds: float | None = None
-    """The span in seconds; None when it is the whole life of each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +58,20 @@ class MetricsSnapshot:
     """Share of the time in which a drafter's model computes."""
 
 
-def snapshot_of(sums: Sums) -> MetricsSnapshot:
-    """The numbers that follow from the sums."""
-    count = sums.counters
-    (accepted, recovered, rounds, asked, starved, verified, passes, rows) = (count.get(it, 0.0) for it in COUNTERS[:8])
-    (stepped, steps, drafting, batches) = (count.get(it, 0.0) for it in COUNTERS[8:])
+def snapshot_of(
+    counters: Mapping[str, float], gauges: Mapping[str, float], verifiers: int, drafters: int, seconds: float | None
+) -> MetricsSnapshot:
+    """The numbers that follow from the increase of each of COUNTERS over a span of time, and the GAUGES at its end.
+
+    The span is None when it is the whole life of each process.
+    """
+    (accepted, recovered, rounds, asked, starved, verified, passes, rows) = (
+        counters.get(it, 0.0) for it in COUNTERS[:8]
+    )
+    (stepped, steps, drafting, batches) = (counters.get(it, 0.0) for it in COUNTERS[8:])
     return MetricsSnapshot(
-        verifiers=sums.verifiers,
-        drafters=sums.drafters,
+        verifiers=verifiers,
+        drafters=drafters,
         alpha=_share(accepted, accepted + recovered),
         gamma=_share(asked, rounds),
         starvation=_share(starved, rounds),
@@ -96,25 +79,11 @@ def snapshot_of(sums: Sums) -> MetricsSnapshot:
         draft_batch=_share(drafting, batches),
         verify_pass=_share(verified, passes),
         verify_batch=_share(rows, passes),
-        plain_pass=sums.gauges.get("specdec_verify_plain_seconds"),
-        round_trip=sums.gauges.get("specdec_drafter_rtt_seconds"),
-        verify_busy=_share(verified, (sums.seconds or 0.0) * sums.verifiers),
-        draft_busy=_share(stepped, (sums.seconds or 0.0) * sums.drafters),
+        plain_pass=gauges.get("specdec_verify_plain_seconds"),
+        round_trip=gauges.get("specdec_drafter_rtt_seconds"),
+        verify_busy=_share(verified, (seconds or 0.0) * verifiers),
+        draft_busy=_share(stepped, (seconds or 0.0) * drafters),
     )
-
-
-def fetch(url: str, timeout: float) -> bytes:
-    """The body of the answer to a GET request.
-
-    Raises:
-        MetricsUnreadable: the URL does not answer.
-    """
-    try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:
-            body: bytes = answer.read()
-            return body
-    except (OSError, ValueError) as error:
-        raise MetricsUnreadable(f"{url} cannot be read: {error}") from error
 
 
 def _share(part: float, whole: float) -> float | None:

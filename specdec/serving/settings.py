@@ -59,7 +59,6 @@ class TokenizerSettings(Section):
 
     @property
     def served_name(self) -> str:
-        """The name callers use."""
         return self.name or self.path.name
 
 

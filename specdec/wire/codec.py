@@ -3,23 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_origin, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_origin, get_type_hints
 
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
 V = TypeVar("V")
 M = TypeVar("M", bound=Message)
-
-
-class Translation(Protocol):
-    """The way of one field to protobuf and back."""
-
-    @property
-    def to_pb(self) -> Callable[[Any], Any]: ...
-
-    @property
-    def from_pb(self) -> Callable[[Any], Any]: ...
 
 
 class Pair(NamedTuple):
@@ -29,7 +19,7 @@ class Pair(NamedTuple):
     from_pb: Callable[[Any], Any]
 
 
-def each(translation: Translation) -> Pair:
+def each(translation: "Translation") -> Pair:
     """The translation of a repeated field whose elements are translated one by one."""
     return Pair(
         lambda values: [translation.to_pb(value) for value in values],
@@ -50,11 +40,9 @@ class EnumCodec(Generic[V]):
         self._unknown = unknown
 
     def to_pb(self, value: V) -> Any:
-        """The number of a value."""
         return self._numbers.get(value, 0)
 
     def from_pb(self, number: int) -> V:
-        """The value of a number."""
         member: V = self._members.get(number, self._unknown)
         return member
 
@@ -66,7 +54,7 @@ class Codec(Generic[V, M]):
     """
 
     def __init__(
-        self, value: type[V], message: type[M], names: Mapping[str, str] | None = None, **translations: Translation
+        self, value: type[V], message: type[M], names: Mapping[str, str] | None = None, **translations: "Translation"
     ) -> None:
         """Derive the fields.
 
@@ -91,7 +79,6 @@ class Codec(Generic[V, M]):
         self._optional = {name for name, field in known.items() if field.has_presence and not field.message_type}
 
     def to_pb(self, value: V) -> M:
-        """The message of a value."""
         return self._message(**{theirs: way.to_pb(getattr(value, ours)) for ours, theirs, way in self._fields})
 
     def from_pb(self, message: M) -> V:
@@ -112,3 +99,7 @@ def _copy(kind: Any) -> Pair:
     """The translation of a field that is the same on both sides, where only containers differ in their type."""
     copies: dict[Any, Callable[[Any], Any]] = {tuple: tuple, Mapping: dict}
     return Pair(lambda value: value, copies.get(get_origin(kind), lambda value: value))
+
+
+Translation = Pair | EnumCodec[Any] | Codec[Any, Any]
+"""The way of one field to protobuf and back."""

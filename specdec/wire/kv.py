@@ -26,7 +26,6 @@ class KvSpan:
 
     @property
     def ends(self) -> range:
-        """Where each block ends."""
         return range(self.start + self.block_tokens, len(self.tokens) + 1, self.block_tokens)
 
 

@@ -39,7 +39,6 @@ def logprobs_from_pb(message: pb.Logprobs) -> tuple[TokenLogprobs, ...]:
 
 
 def floats_to_bytes(values: Iterable[float]) -> bytes:
-    """The bytes of numbers as float32."""
     return array("f", values).tobytes()
 
 

@@ -14,7 +14,6 @@ _BYTES = 4
 
 
 def tokens_to_bytes(tokens: Iterable[int]) -> bytes:
-    """The bytes of token ids."""
     return array("i", tokens).tobytes()
 
 

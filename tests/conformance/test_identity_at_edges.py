@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specdec.engine import NativeEngine
-from specdec.engine.host.slabs import page_tokens
+from specdec.engine.host import page_tokens
 from specdec.engine.kv_backend import OpenKvBackend
 from specdec.engine.paged.pages import PAGE_TOKENS
 from specdec.rules.draft import Draft, Verdict

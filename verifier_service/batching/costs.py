@@ -212,5 +212,5 @@ class MeasuredCosts:
         """
         if gamma is not None:
             return TeachingGamma(FixedGamma(gamma), self.accepted)
-        optimal = OptimalGamma(self.c, 0.0, self.passes.beta, self._gamma_max)
+        optimal = OptimalGamma(self.c, self.passes.beta, self._gamma_max)
         return TeachingGamma(ExploringGamma(optimal, self._gamma_max), self.accepted)

@@ -11,8 +11,8 @@ from specdec.engine.kv_backend import KvBackend
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.paged.graphs import COMMON, Capture, CaptureSwitch, CudaCapture
 from specdec.engine.paged.inputs import PassShape
-from specdec.engine.paged.kernels import Kernels
 from specdec.engine.paged.page_store import PageStore
+from specdec.engine.paged.paged_step import Kernels
 from specdec.engine.paged.pages import PageList
 from specdec.engine.paged.runner import Runner
 from specdec.errors import ModelRefused

@@ -96,14 +96,9 @@ def sequence_shares(sequences: Sequence[PageList], batch: PackedBatch) -> Iterat
 def flatten(
     shape: PassShape, sequences: Sequence[PageList], batch: PackedBatch, shares: Sequence[SequenceShare], pin: bool
 ) -> Tensor:
-    """The flat row of a pass, on the host, without room behind the pages.
+    """The flat row of a pass, on the host, without room behind the pages; in pinned memory if `pin` is set.
 
-    Args:
-        shape: size of the pass with its padding.
-        sequences: the pages of each sequence.
-        batch: the new tokens.
-        shares: what `sequence_shares` returned; chunks of more than `shape.queries` tokens will be gathered.
-        pin: whether the row is in pinned memory.
+    `shares` are the `sequence_shares`; chunks of more than `shape.queries` tokens will be gathered.
     """
     flat = torch.zeros(room(shape, sum(share.pages for share in shares)), dtype=torch.long, pin_memory=pin)
     row = PassInputs(*(part.numpy() for part in views(flat, shape)))

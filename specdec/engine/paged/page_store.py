@@ -26,7 +26,6 @@ class PageStore(KvStore[PageList]):
         return PageList(self.memory, limit, root)
 
     def shared(self, tokens: int) -> int:
-        """All pages of those tokens."""
         return self.pages(tokens)
 
     def share(self, sequence: PageList, source: PageList, tokens: int) -> None:

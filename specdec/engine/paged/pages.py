@@ -11,8 +11,7 @@ from specdec.engine.sequence_kv import SequenceKv
 from specdec.rules.blocks import BLOCK_TOKENS
 
 PAGE_TOKENS = BLOCK_TOKENS
-"""A page is a block, so that what one hash identifies is shared as one page. Only a fork shares a page that is not
-full."""
+"""A page is a block, so that what one hash identifies is shared as one page, and only full pages are shared."""
 
 
 class Pages:
@@ -47,7 +46,6 @@ class Pages:
             flat.index_copy_(1, places, flat.index_select(1, index))
 
     def copy(self, page: int, other: int) -> None:
-        """Copy a whole page to another."""
         for part in (self.keys, self.values):
             part[:, other] = part[:, page]
 
@@ -71,15 +69,12 @@ class PageList(SequenceKv):
         """Page numbers; pages behind the last token are reserved for the next ones."""
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """The slots of the tokens start..stop-1."""
         return [self.slot(position) for position in range(start, stop)]
 
     def slot(self, position: int) -> int:
-        """The slot of the token at a position."""
         return self.pages[position // PAGE_TOKENS] * PAGE_TOKENS + position % PAGE_TOKENS
 
     def read(self, start: int, stop: int) -> Tensor:
-        """A copy of the keys and values of tokens start..stop-1."""
         return self._memory.read(self.slots(start, stop))
 
     def _write(self, start: int, kv: Tensor) -> None:

@@ -18,8 +18,7 @@ from specdec.engine.paged.inputs import (
     sequence_shares,
     views,
 )
-from specdec.engine.paged.kernels import Kernels
-from specdec.engine.paged.paged_step import PagedSpan, PagedStep
+from specdec.engine.paged.paged_step import Kernels, PagedSpan, PagedStep
 from specdec.engine.paged.pages import PageList, Pages
 
 _PADDING = PackedBatch([], [], [], [], [])

@@ -32,7 +32,6 @@ class TritonKernels:
         self._programs = programs
 
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-        """Write new keys and values to their slots; arguments as in `Kernels.store`."""
         _, heads, tokens, key_width = key.shape
         value_width = value.shape[3]
         with torch.cuda.device_of(key):
@@ -45,7 +44,6 @@ class TritonKernels:
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, inputs: PassInputs[Tensor], rule: AttentionRule, queries: int
     ) -> Tensor:
-        """Attend with the tokens that have an owner; arguments as in `Kernels.attend`."""
         _, query_heads, tokens, key_width = query.shape
         _, page_tokens, heads, value_width = values.shape
         sequences, groups = inputs.lengths.shape[0], query_heads // heads

@@ -12,7 +12,7 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.session_table import SessionTable
 from specdec.engine import Engine, model_check
 from specdec.engine.attention import AttentionRule
-from specdec.engine.host.backend import SlabSpan
+from specdec.engine.host import SlabSpan
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
 from tests.conformance.bugs.bug import Bug, Law, everywhere

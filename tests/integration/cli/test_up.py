@@ -48,7 +48,7 @@ class Run:
         self.scratch = folder / "scratch"
         self.state = folder / "state.json"
         models = {"target": folder / "target", "drafter": folder / "drafter"}
-        given = {**anywhere, **models, "state": self.state, "sample": False, **changes}
+        given = {**anywhere, **models, "redis_url": "", "state": self.state, "sample": False, **changes}
         self.settings = UpSettings(**given)
         self.stop = Stop()
         self.output = io.StringIO()
@@ -102,7 +102,7 @@ class Run:
         steering = threading.Thread(target=steer, daemon=True)
         steering.start()
         try:
-            Up(Console(file=self.output), self.settings, self.stop).run("")
+            Up(Console(file=self.output), self.settings, self.stop).run()
         finally:
             self._over = True
             steering.join()
@@ -260,7 +260,7 @@ def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.stop.request()
     with pytest.raises(StopRequested):
-        Up(Console(file=run.output), run.settings, run.stop).run("")
+        Up(Console(file=run.output), run.settings, run.stop).run()
     assert run.leaves_nothing()
 
 
@@ -298,18 +298,18 @@ def test_a_mistake_is_found_before_anything_is_started(
 
 
 def test_a_given_store_that_does_not_answer_is_unreachable_and_its_password_stays_private(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = Run(tmp_path, redis_url="redis://:secret@127.0.0.1:1/0")
     with pytest.raises(Unreachable) as caught:
-        Up(Console(file=run.output), run.settings, run.stop).run("redis://:secret@127.0.0.1:1/0")
+        Up(Console(file=run.output), run.settings, run.stop).run()
     assert "127.0.0.1:1" in caught.value.message
     assert "secret" not in caught.value.message
 
 
 @pytest.mark.parametrize("url", ["http://:secret@h", "redis://:secret@h:port"])
 def test_a_url_that_is_none_of_redis_is_a_mistake(tmp_path: Path, url: str) -> None:
-    run = Run(tmp_path)
+    run = Run(tmp_path, redis_url=url)
     with pytest.raises(ConfigError, match="Redis URL") as caught:
-        Up(Console(file=run.output), run.settings, run.stop).run(url)
+        Up(Console(file=run.output), run.settings, run.stop).run()
     assert "secret" not in caught.value.message
 
 

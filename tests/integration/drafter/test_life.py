@@ -28,7 +28,7 @@ def _settings(folder: Path, **settings: object) -> DrafterSettings:
 
 def _checked(settings: DrafterSettings) -> tuple[bool, dict[str, dict[str, str]]]:
     written: list[str] = []
-    passed = check(settings, written.append)
+    passed = asyncio.run(check(settings, written.append))
     assert all(line.endswith("\n") for line in written)
     return passed, {line["name"]: line for line in map(json.loads, written)}
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.decoder import Decoder
-from specdec.engine.host.backend import open_host_backend
+from specdec.engine.host import open_host_backend
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules import vocabulary

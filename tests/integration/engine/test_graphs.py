@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.paged.backend import PagedBackend
 from specdec.engine.paged.graphs import COMMON, Replay
-from tests.kv_backends import CallingCapture, PlainKernels, graphs
+from tests.kv_backends import CallingCapture, PlainKernels, graphs, session_kv
 
 pytestmark = pytest.mark.integration
 
@@ -61,12 +61,12 @@ def test_padding_writes_to_nobodys_pages(engine: NativeEngine, tiny: Tiny) -> No
         small.admit(name, 64)
         small.forward([Chunk(name, TEXT[:15], 0)])
     assert small.reserve("c", 32)
-    before = {name: small.export(name, 0, 15) for name in "abc"}
+    before = {name: session_kv(small, name, 0, 15) for name in "abc"}
     for count in (3, 5, 9):
         small.forward([Chunk("c", TEXT[:count], count)])
         small.truncate("c", 15)
     small.forward([Chunk(name, [1], 1) for name in "abc"])
-    assert all(torch.equal(before[name], small.export(name, 0, 15)) for name in "abc")
+    assert all(torch.equal(before[name], session_kv(small, name, 0, 15)) for name in "abc")
 
 
 def test_logits_of_a_replay_outlive_the_next_one(engine: NativeEngine) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specdec.engine import Chunk, NativeEngine
 from specdec.rules.tree import Tree
 from tests.devices import NO_CUDA
-from tests.kv_backends import KV_BACKENDS
+from tests.kv_backends import KV_BACKENDS, session_kv
 
 pytestmark = pytest.mark.integration
 
@@ -49,11 +49,10 @@ class World:
         """Do one move of a session, where it can be done."""
         others = sorted(self.sessions)
         if name not in self.sessions:
-            enter = {"fork": self.fork, "restore": self.restore}.get(move)
-            if enter is None or not others:
-                self.admit(name, size)
+            if move == "restore" and others:
+                self.restore(name, others[size % len(others)])
             else:
-                enter(name, others[size % len(others)])
+                self.admit(name, size)
         elif move == "forward":
             self.forward(others[: 1 + size % len(others)], size % 8)
         elif move == "truncate":
@@ -68,17 +67,13 @@ class World:
         if self.both(lambda engine: engine.admit(name, LIMIT, text), lambda engine: engine.release(name)):
             self.sessions[name] = text
 
-    def fork(self, name: str, source: str) -> None:
-        if self.both(lambda engine: engine.fork(source, name, LIMIT), lambda engine: engine.release(name)):
-            self.sessions[name] = list(self.sessions[source])
-
     def restore(self, name: str, source: str) -> None:
         """A session of what the other engine exports of another one."""
         held = min(engine.length(source) for engine in self.engines)
         if not held or not self.both(lambda engine: engine.admit(name, LIMIT), lambda engine: engine.release(name)):
             return
         tokens = self.sessions[source][:held]
-        kvs = [engine.export(source, 0, held) for engine in self.engines]
+        kvs = [session_kv(engine, source, 0, held) for engine in self.engines]
         torch.testing.assert_close(*kvs, rtol=1e-4, atol=1e-4)
         kept = [engine.restore(name, 0, tokens, kv) for engine, kv in zip(self.engines, reversed(kvs), strict=True)]
         self.sessions[name] = list(self.sessions[source])
@@ -149,7 +144,7 @@ def engines(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iter
     return load("slabs", 1 << 24), load(request.param, PAGES * 16 * TOKEN_BYTES)
 
 
-MOVES = ("admit", "forward", "forward", "branch", "truncate", "fork", "restore", "release")
+MOVES = ("admit", "forward", "forward", "branch", "truncate", "restore", "release")
 moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integers(1, 60)), min_size=12, max_size=40)
 
 

@@ -10,6 +10,7 @@ from specdec.engine import Chunk, NativeEngine
 from specdec.errors import InternalError
 from specdec.rules import blocks
 from specdec.rules.blocks import BLOCK_TOKENS
+from tests.kv_backends import session_kv
 from tests.tiny_models import ARCHITECTURES
 
 pytestmark = pytest.mark.integration
@@ -56,7 +57,7 @@ def test_a_prefix_computed_in_one_pass_is_the_same_to_the_bit(load: Load) -> Non
     engine.forward([Chunk("a", PROMPT[:SHARED], 0)])
     engine.forward([Chunk("a", PROMPT[SHARED:], 0)])
     engine.admit("b", 100, PROMPT)
-    assert torch.equal(engine.export("a", 0, SHARED), engine.export("b", 0, SHARED))
+    assert torch.equal(session_kv(engine, "a", 0, SHARED), session_kv(engine, "b", 0, SHARED))
     rows = [engine.forward([Chunk("b", PROMPT[SHARED:], 1)])]
     engine.truncate("a", SHARED)
     rows.append(engine.forward([Chunk("a", PROMPT[SHARED:], 1)]))
@@ -79,13 +80,13 @@ def test_what_one_engine_exports_another_goes_on_from_to_the_bit(load: Load, dty
     assert one.fingerprint == other.fingerprint
     one.admit("a", 200, PROMPT)
     one.forward([Chunk("a", PROMPT, 0)])
-    parts = [one.export("a", start, start + 2 * BLOCK_TOKENS) for start in (0, 2 * BLOCK_TOKENS)]
+    parts = [session_kv(one, "a", start, start + 2 * BLOCK_TOKENS) for start in (0, 2 * BLOCK_TOKENS)]
     assert all(part.device.type == "cpu" and part.is_contiguous() for part in parts)
     other.admit("b", 200, PROMPT)
     for index, part in enumerate(parts):
         start = index * 2 * BLOCK_TOKENS
         assert other.restore("b", start, PROMPT[start : start + 2 * BLOCK_TOKENS], part)
-    assert torch.equal(other.export("b", 0, SHARED), one.export("a", 0, SHARED))
+    assert torch.equal(session_kv(other, "b", 0, SHARED), session_kv(one, "a", 0, SHARED))
     one.truncate("a", SHARED)
     rest = PROMPT[SHARED:]
     assert torch.equal(one.forward([Chunk("a", rest, 6)]), other.forward([Chunk("b", rest, 6)]))
@@ -95,7 +96,7 @@ def test_restored_blocks_serve_later_sessions_too(load: Load, tiny: Callable[[st
     engine = load()
     engine.admit("a", 200)
     engine.forward([Chunk("a", PROMPT, 0)])
-    kv = engine.export("a", 0, SHARED)
+    kv = session_kv(engine, "a", 0, SHARED)
     fresh = load()
     fresh.admit("b", 200, PROMPT)
     fresh.restore("b", 0, PROMPT[:SHARED], kv)
@@ -105,14 +106,11 @@ def test_restored_blocks_serve_later_sessions_too(load: Load, tiny: Callable[[st
     assert len(blocks.chain(blocks.root(fresh.fingerprint), PROMPT)) * BLOCK_TOKENS == SHARED
 
 
-def test_what_does_not_fit_is_neither_exported_nor_restored(load: Load) -> None:
+def test_what_does_not_fit_is_not_restored(load: Load) -> None:
     engine = load()
     engine.admit("a", 200)
     engine.forward([Chunk("a", PROMPT[:20], 0)])
-    for start, stop in ((0, 21), (-1, 3), (4, 4)):
-        with pytest.raises(InternalError, match="no keys and values for tokens"):
-            engine.export("a", start, stop)
-    kv = engine.export("a", 0, 16)
+    kv = session_kv(engine, "a", 0, 16)
     with pytest.raises(InternalError, match="for 20 tokens, not 0"):
         engine.restore("a", 0, PROMPT[:16], kv)
     engine.admit("b", 200)

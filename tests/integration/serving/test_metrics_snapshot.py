@@ -15,8 +15,8 @@ from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.rules.params import Origin
 from specdec.serving.metrics import serve_metrics
-from specdec.serving.metrics_readers import Prometheus, Scraper
-from specdec.serving.metrics_snapshot import COUNTERS, GAUGES, MetricsUnreadable
+from specdec.serving.metrics_readers import MetricsUnreadable, Prometheus, Scraper
+from specdec.serving.metrics_snapshot import COUNTERS, GAUGES
 from specdec.wire.generation import Round
 from verifier_service.metrics import VerifierMetrics
 

@@ -10,7 +10,8 @@ from gateway.ratio_controller.config import MetricsSettings, RatioSettings, Scal
 from gateway.ratio_controller.controller import Controller, ControllerMetrics
 from gateway.ratio_controller.lease import Term
 from gateway.ratio_controller.scale import Scale
-from specdec.serving.metrics_snapshot import MetricsSnapshot, MetricsUnreadable
+from specdec.serving.metrics_readers import MetricsUnreadable
+from specdec.serving.metrics_snapshot import MetricsSnapshot
 from tests.gateway_fakes import until
 from tests.metrics_fakes import SNAPSHOT
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specdec.cli.advise import Given
+from specdec.cli import advise
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.serving.metrics_snapshot import MetricsSnapshot
@@ -78,7 +78,9 @@ def test_a_mistake_is_one_line_and_status_2(arguments: list[str], said: str, cap
     assert said in capsys.readouterr().err
 
 
-def test_what_is_given_wins_over_what_is_read() -> None:
-    costs = Given(alpha=0.9, verify_ms=50.0).completed(READING)
-    assert (costs.alpha, costs.verify_pass) == (0.9, 0.05)
-    assert (costs.gamma, costs.draft_step, costs.plain_pass, costs.round_trip) == (4, 0.004, 0.02, 0.001)
+def test_what_is_given_wins_over_what_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(advise, "read", lambda sources, window: READING)
+    assert status_of(["advise", "100", "--alpha", "0.9", "--verify-ms", "50", "--json"]) == ExitCode.OK
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert (costs["alpha"], costs["verify_pass"]) == (0.9, 0.05)
+    assert (costs["gamma"], costs["draft_step"], costs["plain_pass"], costs["round_trip"]) == (4, 0.004, 0.02, 0.001)

@@ -1,9 +1,11 @@
 """Flags win over the environment, which wins over the file, which wins over the defaults."""
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from specdec.cli.app import up
 from specdec.cli.settings import UpSettings
 from specdec.errors import ConfigError
 
@@ -52,3 +54,18 @@ def test_memory_may_be_said_with_a_unit() -> None:
     for wrong in ("1MiB", "much"):
         with pytest.raises(ConfigError, match="kv_memory"):
             UpSettings.load(None, {"kv_memory": wrong})
+
+
+def test_every_setting_but_those_of_logs_is_an_option_that_is_none_unless_given() -> None:
+    options = signature(up).parameters
+    assert set(options) == {"config", *UpSettings.model_fields} - {"log"}
+    assert all(option.default is None for option in options.values())
+
+
+def test_the_session_store_is_that_of_redis_url_unless_another_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert UpSettings().redis_url == ""
+    monkeypatch.setenv("REDIS_URL", "redis://b")
+    assert UpSettings().redis_url == "redis://b"
+    assert UpSettings(redis_url="redis://a").redis_url == "redis://a"
+    assert UpSettings(redis_url="").redis_url == ""

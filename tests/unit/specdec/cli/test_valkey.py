@@ -51,18 +51,6 @@ def test_without_any_server_the_error_says_what_to_do(versions: dict[str, str | 
         valkey.resolve({"redis-server": "/bin/redis-server"}.get)
 
 
-@pytest.mark.parametrize(
-    ("setting", "environment", "url"),
-    [
-        ("redis://a", {"REDIS_URL": "redis://b"}, "redis://a"),
-        ("", {"REDIS_URL": "redis://b"}, "redis://b"),
-        ("", {}, ""),
-    ],
-)
-def test_a_url_that_was_given_wins(setting: str, environment: dict[str, str], url: str) -> None:
-    assert valkey.given_url(setting, environment) == url
-
-
 def test_the_server_keeps_everything_and_only_its_owner_may_ask(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()

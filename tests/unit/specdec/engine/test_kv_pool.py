@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.engine.host.slabs import SlabStore
+from specdec.engine.host import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.kv_store import KvStore
@@ -246,60 +246,12 @@ def test_a_block_that_is_rolled_back_is_no_longer_given_out(pool: Pool) -> None:
     assert holds(kv, "c")
 
 
-def test_a_fork_has_all_tokens_and_grows_apart(pool: Pool, memory: str) -> None:
+def test_a_session_is_admitted_once_and_only_into_memory(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
-    run(kv, "a", text(PAGE + 5))
-    assert kv.fork("a", "b", 90)
-    assert pages(kv) == ((4, 0) if memory == COPIED else (2, 0))
-    run(kv, "b", [500])
-    run(kv, "a", [600, 601])
-    assert kv["b"].tokens == [*text(PAGE + 5), 500]
-    assert holds(kv, "a")
-    assert holds(kv, "b")
-    assert pages(kv) == ((4, 0) if memory == COPIED else (3, 0))
-    with pytest.raises(InternalError, match="b is over its limit of 90"):
-        kv.reserve("b", 91)
-
-
-def test_a_fork_outlives_the_session_it_came_from(pool: Pool) -> None:
-    kv = pool(20)
-    kv.admit("a", 100)
-    run(kv, "a", text(PAGE + 5))
-    kv.fork("a", "b", 100)
-    kv.release("a")
-    run(kv, "b", [500])
-    kv.admit("c", 100, text(PAGE + 9))
-    run(kv, "c", text(5, 900))
-    assert [kv[name].length for name in "bc"] == [PAGE + 6, PAGE + 5]
-    assert holds(kv, "b")
-    assert holds(kv, "c")
-
-
-def test_what_cannot_be_forked_is_refused(pool: Pool) -> None:
-    kv = pool(20)
-    for name, tree in (("a", FORKED), ("b", None)):
-        kv.admit(name, 100)
-        run(kv, name, text(len(FORKED)), tree)
-    for source, new, limit, told in (
-        ("a", "c", 100, "cannot be forked"),
-        ("b", "c", 5, "cannot be forked to one of 5"),
-        ("b", "a", 100, "a is admitted already"),
-        ("x", "c", 100, "x is not admitted"),
-    ):
-        with pytest.raises(InternalError, match=told):
-            kv.fork(source, new, limit)
+    with pytest.raises(InternalError, match="a is admitted already"):
+        kv.admit("a", 100)
     assert not pool(0).admit("a", 1, [1])
-
-
-def test_a_fork_comes_in_only_where_there_is_room(pool: Pool, memory: str) -> None:
-    kv = pool(4)
-    kv.admit("a", 100)
-    run(kv, "a", text(3 * PAGE))
-    assert kv.fork("a", "b", 100) == (memory == SHARED)
-    run(kv, "a", text(PAGE, 500))
-    assert not kv.fork("a", "c", 100)
-    assert holds(kv, "a")
 
 
 def test_what_is_written_over_a_rolled_back_prefix_leaves_those_who_share_it_alone(pool: Pool) -> None:
@@ -328,22 +280,7 @@ def test_pages_that_only_ended_sessions_share_are_given_up_before_a_session_is_r
     assert holds(kv, "b")
 
 
-def test_blocks_of_a_fork_serve_others_once_they_have_stood_their_verdict(pool: Pool) -> None:
-    kv = pool(20)
-    kv.admit("a", 100)
-    run(kv, "a", text(PAGE))
-    run(kv, "a", text(PAGE, PAGE))
-    kv.fork("a", "b", 100)
-    kv.release("a")
-    kv.truncate("b", PAGE)
-    kv.admit("c", 100, text(3 * PAGE))
-    assert kv["c"].length == 2 * PAGE
-    run(kv, "b", [7])
-    assert holds(kv, "b")
-    assert holds(kv, "c")
-
-
-MOVES = ("in", "grow", "stray", "branch", "back", "fork", "out")
+MOVES = ("in", "grow", "stray", "branch", "back", "out")
 moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integers(1, 50)), min_size=5, max_size=60)
 
 
@@ -370,11 +307,7 @@ def step(kv: KvPool[Any], inside: set[str], number: int, move: str, size: int) -
     """Do one move of a session, where it can be done."""
     name, common, own = f"s{number}", 1000 * (number % 2), 5000 * (number + 1)
     if name not in inside:
-        if move == "fork" and inside:
-            admitted = kv.fork(min(inside), name, 100)
-        else:
-            admitted = kv.admit(name, 100, text(size + 1, common))
-        inside |= {name} if admitted else set()
+        inside |= {name} if kv.admit(name, 100, text(size + 1, common)) else set()
     elif move == "out":
         kv.release(name)
         inside.remove(name)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from specdec.engine.attention import AttentionRule, AttentionStep
 from specdec.engine.batch import PackedBatch
-from specdec.engine.host.backend import HostStep, SlabSpan
-from specdec.engine.host.slabs import SlabStore
+from specdec.engine.host import HostStep, SlabSpan, SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_store import KvStore, S
 from specdec.engine.paged.inputs import PassShape, SequenceShare, flatten, sequence_shares, views

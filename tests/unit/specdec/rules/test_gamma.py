@@ -93,12 +93,12 @@ def test_fixed_gamma_learns_nothing() -> None:
 
 
 def test_optimal_gamma_starts_at_the_best_for_the_prior() -> None:
-    controller = OptimalGamma(c=0.05, r=0.1, beta=0.02, limit=16, estimate=AcceptanceEstimate(prior=0.8))
-    assert controller.gamma() == best_gamma(0.8, 0.05, 0.1, 0.02, 16)
+    controller = OptimalGamma(lambda: 0.05, lambda: 0.02, limit=16, estimate=AcceptanceEstimate(prior=0.8))
+    assert controller.gamma() == best_gamma(0.8, 0.05, beta=0.02, limit=16)
 
 
 def test_optimal_gamma_drafts_longer_when_drafts_are_good_and_stops_when_they_are_bad() -> None:
-    controller = OptimalGamma(c=0.1, r=0.1, beta=0.05, limit=12)
+    controller = OptimalGamma(lambda: 0.1, lambda: 0.05, limit=12)
     start = controller.gamma()
     for _ in range(100):
         controller.observe(drafted=4, accepted=4)
@@ -109,7 +109,7 @@ def test_optimal_gamma_drafts_longer_when_drafts_are_good_and_stops_when_they_ar
 
 
 def test_optimal_gamma_tries_again_after_it_has_stopped() -> None:
-    controller = OptimalGamma(c=0.1, r=0.1, beta=0.05, limit=12)
+    controller = OptimalGamma(lambda: 0.1, lambda: 0.05, limit=12)
     for _ in range(200):
         controller.observe(drafted=4, accepted=0)
     assert controller.gamma() == 0
@@ -119,18 +119,18 @@ def test_optimal_gamma_tries_again_after_it_has_stopped() -> None:
 
 
 def test_optimal_gamma_reads_its_costs_live() -> None:
-    costs = {"r": 0.0}
-    controller = OptimalGamma(c=0.05, r=lambda: costs["r"], beta=0.0, limit=12)
+    costs = {"c": 0.05}
+    controller = OptimalGamma(c=lambda: costs["c"], beta=lambda: 0.0, limit=12)
     assert controller.gamma() > 0
-    costs["r"] = 50.0
+    costs["c"] = 50.0
     assert controller.gamma() == 0
 
 
 def test_optimal_gamma_does_not_move_for_a_gain_that_is_noise() -> None:
-    controller = OptimalGamma(c=0.05, r=0.1, beta=0.02, limit=16, estimate=AcceptanceEstimate(prior=0.8, weight=2000))
+    controller = OptimalGamma(lambda: 0.05, lambda: 0.02, limit=16, estimate=AcceptanceEstimate(prior=0.8, weight=2000))
     before = controller.gamma()
     for _ in range(10):
         controller.observe(drafted=5, accepted=5)
     alpha = controller.estimate.alpha
-    assert best_gamma(alpha, 0.05, 0.1, 0.02, 16) >= before
+    assert best_gamma(alpha, 0.05, beta=0.02, limit=16) >= before
     assert controller.gamma() == before

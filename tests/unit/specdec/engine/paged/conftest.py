@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.engine.paged.kernels import Kernels
+from specdec.engine.paged.paged_step import Kernels
 from tests.kv_backends import triton_kernels
 
 

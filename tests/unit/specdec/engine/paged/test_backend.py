@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec.engine.host.backend import open_host_backend
+from specdec.engine.host import open_host_backend
 from specdec.engine.kv_backend import kv_backend_for
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.paged import backend

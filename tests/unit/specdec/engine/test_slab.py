@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.engine.host.slabs import Slab, SlabStore
+from specdec.engine.host import Slab, SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.errors import InternalError
 from specdec.rules.tree import Tree

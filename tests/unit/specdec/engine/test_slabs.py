@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec.engine.host.slabs import SlabStore
+from specdec.engine.host import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.rules.blocks import BLOCK_TOKENS
 
