@@ -108,7 +108,7 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
         mean_acceptance_length=summary.mean_acceptance_length,
         acceptance_histogram=summary.acceptance_histogram,
         num_plain_steps=summary.num_plain_steps,
-        fallbacks=dict(summary.fallbacks),
+        fallbacks=summary.fallbacks,
         lenience=summary.speculation.lenience,
         lossy=summary.speculation.lossy,
     )

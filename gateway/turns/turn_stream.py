@@ -149,6 +149,6 @@ class TurnStream:
             completion_tokens=transcript.committed,
             drafted=summary.num_draft_tokens,
             accepted=summary.num_accepted_draft_tokens,
-            fallbacks=dict(summary.fallbacks),
+            fallbacks=summary.fallbacks,
             seconds=round(time.monotonic() - self._began, 6),
         )
