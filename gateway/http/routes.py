@@ -11,17 +11,14 @@ from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
 from gateway import health
-from gateway.http import answers, openapi, sessions
-from gateway.http.answer_format import AnswerFormat
-from gateway.http.answers import json_response
+from gateway.http import openapi, sessions
+from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
-from gateway.http.completions import ChatBody, CompletionBody
+from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.http.cursor import idempotency_key, received
-from gateway.http.openapi import Route
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
-from gateway.http.tokenize import DetokenizeBody, TokenizeBody
-from gateway.http.writers import writer_for
+from gateway.http.writers import AnswerFormat, writer_for
 from gateway.request import ANONYMOUS, check_model
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
@@ -40,44 +37,11 @@ def build(services: Services) -> FastAPI:
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
-    _Probes(services).mount(app)
     return app
 
 
-class _Probes:
-    """Liveness, readiness and metrics."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    def mount(self, app: FastAPI) -> None:
-        """Add the routes."""
-        app.add_api_route("/livez", self.livez, methods=["GET"])
-        app.add_api_route("/readyz", self.readyz, methods=["GET"])
-        app.add_api_route("/metrics", self.metrics, methods=["GET"])
-
-    async def livez(self) -> Response:
-        """Answers as long as the process runs."""
-        return JSONResponse({"status": "ok"})
-
-    async def readyz(self) -> Response:
-        """Whether a request would be served, and what is missing if not."""
-        missing = await health.missing(self._services)
-        body = {
-            "status": "not ready" if missing else "ready",
-            "missing": missing,
-            "verifiers": self._services.pool.states,
-        }
-        return JSONResponse(body, status_code=503 if missing else 200)
-
-    async def metrics(self, request: Request) -> Response:
-        """The metrics, as Prometheus reads them."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
-
-
 class _Api:
-    """The endpoints that clients of OpenAI and vLLM call."""
+    """The endpoints that clients of OpenAI and vLLM call; liveness, readiness and metrics."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -86,15 +50,15 @@ class _Api:
 
     def mount(self, app: FastAPI) -> None:
         """Add the routes."""
-        openapi.add(
-            app,
-            Route("POST", "/v1/completions", self.completions, Completion, CompletionBody, events=True),
-            Route("POST", "/v1/chat/completions", self.chat_completions, ChatCompletion, ChatBody, events=True),
-            Route("POST", "/v1/tokenize", self.tokenize, Tokens, TokenizeBody),
-            Route("POST", "/v1/detokenize", self.detokenize, Text, DetokenizeBody),
-            Route("GET", "/v1/models", self.models, ModelList),
-            Route("GET", "/v1/models/{model:path}", self.model, Model),
-        )
+        openapi.add(app, "POST /v1/completions", self.completions, Completion, CompletionBody, events=True)
+        openapi.add(app, "POST /v1/chat/completions", self.chat_completions, ChatCompletion, ChatBody, events=True)
+        openapi.add(app, "POST /v1/tokenize", self.tokenize, Tokens, TokenizeBody)
+        openapi.add(app, "POST /v1/detokenize", self.detokenize, Text, DetokenizeBody)
+        openapi.add(app, "GET /v1/models", self.models, ModelList)
+        openapi.add(app, "GET /v1/models/{model:path}", self.model, Model)
+        app.add_api_route("/livez", self.livez, methods=["GET"])
+        app.add_api_route("/readyz", self.readyz, methods=["GET"])
+        app.add_api_route("/metrics", self.metrics, methods=["GET"])
 
     async def completions(self, request: Request) -> Response:
         """Continue a text."""
@@ -128,6 +92,25 @@ class _Api:
         check_model(model, self._services.settings.model.served_name)
         return self._describe()
 
+    async def livez(self) -> Response:
+        """Answers as long as the process runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(self) -> Response:
+        """Whether a request would be served, and what is missing if not."""
+        missing = await health.missing(self._services)
+        body = {
+            "status": "not ready" if missing else "ready",
+            "missing": missing,
+            "verifiers": self._services.pool.states,
+        }
+        return JSONResponse(body, status_code=503 if missing else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics, as Prometheus reads them."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
+
     def _describe(self) -> Model:
         info = self._services.pool.info
         return Model(
@@ -155,7 +138,7 @@ class _Api:
         token_bytes = self._services.tokenizer.token_bytes
         make_writer = partial(writer_for, answer_format=answer_format, token_bytes=token_bytes)
         if not body.stream:
-            return await answers.whole(request, self._generator.stream(wanted), make_writer)
+            return await while_connected(request, whole(self._generator.stream(wanted), make_writer))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        return await answers.streamed(request, events, make_writer, self._services.settings.ping, after)
+        return await while_connected(request, streamed(events, make_writer, self._services.settings.ping, after))

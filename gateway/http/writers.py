@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gateway.http.answer_format import AnswerFormat
 from gateway.http.logprobs import TokenBytes, chat_logprobs, completion_logprobs
 from gateway.http.replies import (
     Answer,
@@ -24,6 +24,29 @@ from gateway.http.replies import (
 from gateway.text.output import OutputToken
 from gateway.turns.events import Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """Which answer the caller asked for, and what it shows; kept with the generation, for whoever resumes it."""
+
+    chat: bool = False
+    """Whether it is a chat completion; otherwise it is a completion."""
+    include_usage: bool = False
+    """Whether a stream ends with a chunk of token counts."""
+    token_ids: bool = False
+    """Whether token ids are shown beside the text."""
+
+    def text(self) -> str:
+        """The format as text, for `parse`."""
+        return " ".join(["openai", *(name for name in self.__slots__ if getattr(self, name))])
+
+    @classmethod
+    def parse(cls, text: str) -> "AnswerFormat":
+        """The format of a text; it is empty for a generation begun over gRPC: a completion with token ids."""
+        if not text:
+            return cls(token_ids=True)
+        return cls(**{name: True for name in text.split() if name in cls.__slots__})
 
 
 class Writer(ABC):
@@ -46,9 +69,9 @@ class Writer(ABC):
     def whole(self, outputs: Sequence[Output]) -> Answer:
         """The answer in one piece, from the output of every generation."""
 
-    @abstractmethod
     def opening(self) -> Iterator[Answer]:
         """The chunks before the first round."""
+        return iter(())
 
     @abstractmethod
     def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Answer:
@@ -124,10 +147,6 @@ class CompletionWriter(Writer):
         choices = [self._text_choice(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
         head = self._head() | self._report([each.finished for each in outputs])
         return Completion(**head, object="text_completion", choices=choices)
-
-    def opening(self) -> Iterator[Answer]:
-        """None: the first chunk has text."""
-        return iter(())
 
     def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Completion:
         choices = [self._text_choice(choice, tokens, finished)]
