@@ -18,8 +18,8 @@ from specdec.wire.generation import VerifierInfo
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.client import Identity
-from verifier_service.drafters.discovery import DrafterDiscovery
+from verifier_service.drafters.client import DrafterClient, Identity
+from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvBlocks
@@ -102,11 +102,14 @@ async def _running(
     costs = MeasuredCosts(settings.gamma_max, pool.step_seconds)
     scheduler = Scheduler(engine, thread, settings, costs.passes, metrics)
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
-    discovery = DrafterDiscovery(pool, identity, settings.drafting.probe, metrics)
+
+    def dial(address: str) -> DrafterClient:
+        return DrafterClient(DrafterLink(address, settings.drafting.probe, metrics), identity)
+
     info = _info(settings, engine)
     generations = Generations(settings, info, scheduler, pool, costs, metrics)
     async with asyncio.TaskGroup() as tasks:
-        workers = [tasks.create_task(scheduler.run()), tasks.create_task(discovery.run(source))]
+        workers = [tasks.create_task(scheduler.run()), tasks.create_task(pool.follow(source, dial))]
         try:
             yield Ready(info, generations, pool, costs.passes, KvBlocks(engine, thread))
         finally:

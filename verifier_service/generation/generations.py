@@ -9,13 +9,14 @@ from specdec.rules.params import Mode
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.batching.batch_plan import Row, rank
 from verifier_service.batching.costs import MeasuredCosts
+from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import RemoteDrafts
 from verifier_service.generation.limits import check, length_limit
 from verifier_service.generation.runs import Run, Runs
-from verifier_service.generation.session import Session, Target
+from verifier_service.generation.session import Session
 from verifier_service.metrics import VerifierMetrics
 
 
@@ -26,7 +27,7 @@ class Generations:
         self,
         settings: VerifierSettings,
         info: VerifierInfo,
-        target: Target,
+        target: Scheduler,
         pool: DrafterPool,
         costs: MeasuredCosts,
         metrics: VerifierMetrics,

@@ -2,29 +2,15 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Container
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Protocol
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.gamma import GammaController
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, Round, Timing
-from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.scheduler import Scheduler
 from verifier_service.drafters.drafts import Drafts, Proposal
-
-
-class Target(Protocol):
-    """The target model as a session sees it: rows go in, verdicts come out."""
-
-    def admitted(self, row: Row) -> AbstractAsyncContextManager[None]:
-        """Hold the right to KV for the sequence of this row."""
-
-    async def prefill(self, row: Row) -> None:
-        """Compute the KV of the row's first `goal` tokens."""
-
-    async def verify(self, row: Row) -> Outcome:
-        """Judge the row's draft."""
 
 
 class Session:
@@ -34,7 +20,7 @@ class Session:
         self,
         admission: Row,
         chunk_tokens: int,
-        target: Target,
+        target: Scheduler,
         drafts: Drafts,
         gamma: GammaController,
         count: Callable[[Round, int], None],

@@ -9,8 +9,8 @@ from specdec.serving.discovery import Endpoint, Endpoints
 from tests.integration.verifier.conftest import House
 from tests.integration.verifier.draft_scripts import silent
 from tests.integration.verifier.scripted_drafter import eventually
-from verifier_service.drafters.client import Identity
-from verifier_service.drafters.discovery import DrafterDiscovery
+from verifier_service.drafters.client import DrafterClient, Identity
+from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.metrics import VerifierMetrics
 
@@ -36,7 +36,9 @@ async def test_drafters_come_drain_and_go(house: House) -> None:
     registry = CollectorRegistry()
     pool, source = DrafterPool(), WrittenSource()
     identity = Identity("test", house.target.tokenizer_hash)
-    task = asyncio.create_task(DrafterDiscovery(pool, identity, 1.0, VerifierMetrics(registry)).run(source))
+    metrics = VerifierMetrics(registry)
+    dial = lambda address: DrafterClient(DrafterLink(address, 1.0, metrics), identity)  # noqa: E731
+    task = asyncio.create_task(pool.follow(source, dial))
 
     def states() -> dict[str, str]:
         return {each.address: each.state for each in pool.states()}
