@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from gateway.config import KvSettings
-from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
+from gateway.metrics import KvMetrics
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import SessionStoreDown, SpecdecError
 from specdec.wire.generation import GenerationCall

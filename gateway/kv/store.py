@@ -19,6 +19,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.config import KvSettings
 from gateway.kv.cipher import BlockCipher
 from gateway.store.lua import NOW
 from specdec.errors import SessionStoreDown
@@ -109,15 +110,11 @@ class SequenceBlocks:
 class BlockStore:
     """Blocks in Redis; every method raises SessionStoreDown when Redis does not answer."""
 
-    def __init__(self, client: Redis, ttl: float, budget_bytes: int, cipher: BlockCipher | None = None) -> None:
-        """Blocks live `ttl` seconds after their last use; those of one tenant have `budget_bytes` bytes at most.
-
-        With a `cipher` they are stored encrypted.
-        """
+    def __init__(self, client: Redis, settings: KvSettings) -> None:
         self._client = client
-        self._cipher = cipher
-        self._ttl_ms = round(ttl * 1000)
-        self._budget = budget_bytes
+        self._cipher = BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None
+        self._ttl_ms = round(settings.ttl * 1000)
+        self._budget = settings.budget_bytes
         self._put = client.register_script(_PUT)
         self._touch = client.register_script(_TOUCH)
 
