@@ -79,7 +79,7 @@ class OutputText:
         match = find_stop(self.tail, self._stops)
         if match is None:
             return False
-        self.stop, room = match.stop, match.start
+        room, self.stop = match
         for index, token in enumerate(self._held):
             self._held[index] = replace(token, text=token.text[:room])
             room -= len(self._held[index].text)

@@ -1,23 +1,16 @@
 """Finds stop strings in text that arrives in parts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A stop string found in a text."""
+def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """The stop string that ends first, behind the index where it begins; None without any.
 
-    stop: str
-    start: int
-    """Index in the text where the stop string begins."""
-
-
-def find_stop(text: str, stops: Sequence[str]) -> Match | None:
-    """The stop string that ends first, and of several that end there the one that begins first; None without any."""
+    Of several that end at one place, it is the one that begins first.
+    """
     found = ((start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0)
     first = min(found, default=None)
-    return Match(first[2], first[1]) if first else None
+    return first and first[1:]
 
 
 def held_length(text: str, stops: Sequence[str]) -> int:
