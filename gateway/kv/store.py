@@ -12,19 +12,23 @@ before older blocks, which sampled LRU can do, those blocks are not counted unti
 """
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.config import KvSettings
-from gateway.kv.cipher import BlockCipher
 from gateway.store.lua import NOW
 from specdec.errors import SessionStoreDown
 from specdec.rules import blocks
 
+_NONCE = 12
+"""Bytes of the nonce in front of each value; it is random, so one key serves for up to 2**32 values."""
 _FULL_MS = 60_000
 """Milliseconds in which no block is stored for a tenant that had no room."""
 _LATER = "local function later(ms) return string.format('%.0f', now + ms + 1000) end\n"
@@ -105,6 +109,29 @@ class SequenceBlocks:
             Block(f"{self._prefix}:{end.hex()}", start, start + self._size)
             for start, end in zip(starts, ends, strict=True)
         ]
+
+
+class BlockCipher:
+    """AES-256-GCM, which binds a value to the name it is stored under.
+
+    Who reads the store's memory learns nothing, and a value that was changed is found.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        """`key` has 32 bytes."""
+        self._aead = AESGCM(key)
+
+    def encrypt(self, name: str, value: bytes) -> bytes:
+        """What is stored under a name in place of a value."""
+        nonce = os.urandom(_NONCE)
+        return nonce + self._aead.encrypt(nonce, value, name.encode())
+
+    def decrypt(self, name: str, stored: bytes) -> bytes:
+        """The value; empty when what is stored was not made for this name with this key."""
+        try:
+            return self._aead.decrypt(stored[:_NONCE], stored[_NONCE:], name.encode())
+        except (InvalidTag, ValueError):
+            return b""
 
 
 class BlockStore:

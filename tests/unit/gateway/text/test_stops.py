@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.stops import find_stop, held_length
+from gateway.text.output import find_stop, held_length
 
 
 @pytest.mark.parametrize(
