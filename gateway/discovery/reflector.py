@@ -27,10 +27,6 @@ _LAST_RETRY = 10.0
 _log = structlog.get_logger()
 
 
-class OutOfStep(Exception):
-    """The objects may not be up to date any more."""
-
-
 class Reflector:
     """The objects of one LIST call."""
 
@@ -99,7 +95,7 @@ class Reflector:
         kind, each = event["type"], event["object"]
         self._heard = time.monotonic()
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            raise OutOfStep(f"{kind}: {each.get('reason', '')} {each.get('message', '')}")
+            raise ConnectionError(f"{kind}: {each.get('reason', '')} {each.get('message', '')}")
         self._version = each["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             return False
@@ -115,7 +111,7 @@ class Reflector:
             response = await answer
         try:
             if response.status != _OK:
-                raise OutOfStep(f"the API server answers {response.status}")
+                raise ConnectionError(f"the API server answers {response.status}")
             yield response
         finally:
             response.close()
@@ -125,7 +121,7 @@ async def _line(response: Any, give_up: float) -> bytes:
     async with asyncio.timeout_at(give_up):
         line: bytes = await response.content.readline()
     if line and not line.endswith(b"\n"):
-        raise OutOfStep("the stream broke in the middle of an event")
+        raise ConnectionError("the stream broke in the middle of an event")
     return line
 
 

@@ -16,10 +16,6 @@ BYTES_PER_SECOND = 16 * 1024
 """A request has another second to arrive for each so many bytes of its body."""
 
 
-class HeadTooLarge(Exception):
-    """A request's head, or what follows its body, is over HEAD_BYTES."""
-
-
 class BoundedConnection(HttpToolsProtocol):
     """uvicorn's connection, closed when a request is too slow or its head is too large."""
 
@@ -82,7 +78,7 @@ class BoundedConnection(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head += size
         if self._head > HEAD_BYTES:
-            raise HeadTooLarge  # the parser reports it as an invalid request
+            raise ValueError("the head is too large")  # the parser reports it as an invalid request
 
     def _begin(self) -> None:
         self._due = self.loop.time() + ARRIVAL_SECONDS
