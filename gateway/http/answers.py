@@ -68,8 +68,6 @@ async def streamed(
     """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
 
     Args:
-        events: of the request's generations.
-        make_writer: makes the writer of the answer.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens `events` leaves out; empty for none.
     """
@@ -142,7 +140,6 @@ async def _stream(
 
     Args:
         pending: the events after Started.
-        writer: makes the chunks.
         name: public id of the generation.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens the client has already; empty when it has none.

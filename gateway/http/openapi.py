@@ -43,10 +43,7 @@ def add(
     """Add a route to the application.
 
     Args:
-        app: the application.
         route: method and path, such as "GET /v1/models".
-        endpoint: answers the requests.
-        answer: the model of its answers.
         body: the model of its JSON body; None when it reads none.
         events: whether it can answer with an event stream, too.
     """

@@ -48,8 +48,6 @@ class KvReader:
         """Restore what the store has of a call's blocks into its verifier, where that saves time.
 
         Args:
-            verifier: where the call will go.
-            call: the call.
             blocks: the whole blocks of its tokens.
             prefill_rate: tokens a second that the verifier computes; 0 while unknown.
 

@@ -27,11 +27,6 @@ def recommend(snapshot: MetricsSnapshot, current: int, settings: ScalingSettings
 
     The formula gives the ratio; starved rounds correct it up, idle drafters correct it down. The drafters' own queue
     alone never decides: in a closed loop, a slow verifier empties it.
-
-    Args:
-        snapshot: the live numbers.
-        current: the present number of drafters.
-        settings: the rules.
     """
     if snapshot.verifiers == 0:
         return _clamped(Recommendation(current, "no_verifier"), settings)

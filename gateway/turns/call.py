@@ -13,9 +13,7 @@ def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
     """The call for the whole generation; session and epoch are filled in when it is sent.
 
     Args:
-        request: what the caller asked for.
         prompt: every token before the output: the session's history, then the request's own prompt.
-        info: the model and its limits.
         mode: the server's verification mode, for a request that names none.
 
     Raises:

@@ -26,7 +26,6 @@ class TurnStream:
         """Stream a turn.
 
         Args:
-            services: what generations work with.
             turn: the turn, which the session store has.
             deadline: the `time.monotonic()` at which the turn is given up.
             header: of a turn that was opened just now and has no rounds; None reads header and rounds from the store.

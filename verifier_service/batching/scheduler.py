@@ -41,8 +41,6 @@ class Scheduler:
             engine: owned by the one worker of `thread`.
             thread: where passes run.
             settings: how much goes into each pass, and how many sequences may wait for their first KV.
-            costs: learns from every pass.
-            metrics: where steps are counted.
         """
         self._engine = engine
         self._model = ModelThread(engine, settings)

@@ -46,14 +46,10 @@ class DrafterPool:
                     clients[address] = tasks.create_task(client.run())
 
     def choose(self, session_id: str, avoid: Container[str]) -> DrafterLink | None:
-        """The ready link of the greatest hash with the session, without those in `avoid`; None when there is none.
+        """The ready link of the greatest hash with the session, but for addresses in `avoid`; None when there is none.
 
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
         Where some drafters are far, in another zone, the near ones are used while their load allows it.
-
-        Args:
-            session_id: of the session.
-            avoid: addresses of drafters not to use.
         """
         ready = [link for link in self._links if link.state is LinkState.READY and link.address not in avoid]
         candidates = [link.address for link in _near(ready) or ready]

@@ -35,9 +35,7 @@ class RemoteDrafts(Drafts):
         """Make a source that is not open at any drafter yet.
 
         Args:
-            call: the session's generation.
             max_len: tokens that the sequence may reach.
-            pool: of the drafters.
             settings: how long to wait at most, and when to try again.
             costs: learn from every wait, and say how long one pays.
             clock: gives seconds.

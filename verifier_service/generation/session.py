@@ -30,9 +30,6 @@ class Session:
         Args:
             admission: the session's first row, which has the call, asks for KV and computes nothing.
             chunk_tokens: longest piece of the prompt that one pass computes.
-            target: judges the drafts.
-            drafts: proposes them.
-            gamma: chooses γ.
             count: called with every round and the number of drafts that it waited for, before the round is yielded.
         """
         self._row = admission
@@ -125,10 +122,8 @@ def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -
     """The round that commits a verdict, up to the earliest of a stop id, which is kept itself, and the limit.
 
     Args:
-        verdict: of the draft behind the committed tokens.
         base_len: committed tokens before this round.
         limit: sequence length at which the generation ends, more than `base_len`.
-        stop_ids: ids that end the generation.
 
     Returns:
         A round whose counts are of the tokens that were kept; its draft, its fallback and its timing are not set.
