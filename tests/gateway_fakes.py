@@ -47,7 +47,7 @@ class ByteTokenizer:
     fingerprint = TOKENIZER_HASH
     longest_token = 1
 
-    def encode(self, prompt: Prompt, history: Sequence[int] = ()) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
@@ -55,6 +55,9 @@ class ByteTokenizer:
                 return tuple(text.encode())
             case ChatPrompt(messages):
                 return tuple("".join(f"{m.role}: {m.content}\n" for m in messages).encode())
+
+    def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        return self.encode(prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")

@@ -37,11 +37,44 @@ def build(services: Services) -> FastAPI:
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
+    _Probes(services).mount(app)
     return app
 
 
+class _Probes:
+    """Liveness, readiness and metrics."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def mount(self, app: FastAPI) -> None:
+        """Add the routes."""
+        app.add_api_route("/livez", self.livez, methods=["GET"])
+        app.add_api_route("/readyz", self.readyz, methods=["GET"])
+        app.add_api_route("/metrics", self.metrics, methods=["GET"])
+
+    async def livez(self) -> Response:
+        """Answers as long as the process runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(self) -> Response:
+        """Whether a request would be served, and what is missing if not."""
+        missing = await health.missing(self._services)
+        body = {
+            "status": "not ready" if missing else "ready",
+            "missing": missing,
+            "verifiers": self._services.pool.states,
+        }
+        return JSONResponse(body, status_code=503 if missing else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics, as Prometheus reads them."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
+
+
 class _Api:
-    """The endpoints that clients of OpenAI and vLLM call; liveness, readiness and metrics."""
+    """The endpoints that clients of OpenAI and vLLM call."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -56,9 +89,6 @@ class _Api:
         openapi.add(app, "POST /v1/detokenize", self.detokenize, Text, DetokenizeBody)
         openapi.add(app, "GET /v1/models", self.models, ModelList)
         openapi.add(app, "GET /v1/models/{model:path}", self.model, Model)
-        app.add_api_route("/livez", self.livez, methods=["GET"])
-        app.add_api_route("/readyz", self.readyz, methods=["GET"])
-        app.add_api_route("/metrics", self.metrics, methods=["GET"])
 
     async def completions(self, request: Request) -> Response:
         """Continue a text."""
@@ -91,25 +121,6 @@ class _Api:
         """One model and its limits."""
         check_model(model, self._services.settings.model.served_name)
         return self._describe()
-
-    async def livez(self) -> Response:
-        """Answers as long as the process runs."""
-        return JSONResponse({"status": "ok"})
-
-    async def readyz(self) -> Response:
-        """Whether a request would be served, and what is missing if not."""
-        missing = await health.missing(self._services)
-        body = {
-            "status": "not ready" if missing else "ready",
-            "missing": missing,
-            "verifiers": self._services.pool.states,
-        }
-        return JSONResponse(body, status_code=503 if missing else 200)
-
-    async def metrics(self, request: Request) -> Response:
-        """The metrics, as Prometheus reads them."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
 
     def _describe(self) -> Model:
         info = self._services.pool.info

@@ -47,7 +47,7 @@ class PromptEncoder:
         if isinstance(prompt, TokenPrompt):
             return prompt.tokens
         size = memory_of(prompt)
-        return await self._lane(size).run(tenant, size, partial(self._tokenizer.encode, prompt, history))
+        return await self._lane(size).run(tenant, size, partial(self._tokenizer.encode_after, prompt, history))
 
     async def decode(self, tokens: Sequence[int], param: str, info: VerifierInfo) -> str:
         """The text of token ids that a caller sent in the field `param`.

@@ -39,22 +39,34 @@ class ModelTokenizer:
         except Exception as error:  # a broken folder can fail in any way
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
-    def encode(self, prompt: Prompt, history: Sequence[int] = ()) -> tuple[int, ...]:
-        """The token ids of a prompt; behind `history`, without the tokens that a text or a chat begins with.
-
-        The ids of a TokenPrompt are returned without change.
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The token ids of a prompt; those of a TokenPrompt are returned without change.
 
         Raises:
-            UnsupportedParameter: the prompt is a chat, and the model has no chat template for it.
+            UnsupportedParameter: the prompt is a chat, and the model has no chat template.
             FieldInvalid: the chat template refuses the messages.
         """
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
             case TextPrompt(text):
-                return self._encode(text, special=not history)
+                return self._encode(text, True)
             case ChatPrompt(messages):
-                return self._encode_turn(messages, history[-1]) if history else self._encode(self._render(messages))
+                return self._encode(self._render(messages), False)
+
+    def encode_after(self, prompt: Prompt, history: Sequence[int]) -> tuple[int, ...]:
+        """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
+
+        Raises:
+            UnsupportedParameter: the prompt is a chat, and the model has no chat template that can continue one.
+            FieldInvalid: the chat template refuses the messages.
+        """
+        match prompt:
+            case TextPrompt(text) if history:
+                return self._encode(text, False)
+            case ChatPrompt(messages) if history:
+                return self._encode_turn(messages, history[-1])
+        return self.encode(prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -65,7 +77,7 @@ class ModelTokenizer:
         """The bytes of one token on its own; for a special token, those of its name."""
         return token_bytes(self._tokenizer, token)
 
-    def _encode(self, text: str, special: bool = False) -> tuple[int, ...]:
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
 
     def _encode_turn(self, messages: Sequence[Message], last: int) -> tuple[int, ...]:
@@ -74,7 +86,7 @@ class ModelTokenizer:
         _, mark, rest = self._render((*before, *messages)).rpartition(_MARK)
         if not mark:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
-        ids = self._encode(rest)
+        ids = self._encode(rest, False)
         return ids[1:] if ids[:1] == (last,) else ids
 
     def _render(self, messages: Sequence[Message]) -> str:

@@ -61,7 +61,7 @@ class DrafterClient:
     """Moves frames between one link and its drafter."""
 
     def __init__(self, link: DrafterLink, identity: Identity, times: LinkTimes | None = None) -> None:
-        self.link = link
+        self._link = link
         self._identity = identity
         self._times = times or LinkTimes()
         self._unanswered = 0
@@ -76,11 +76,11 @@ class DrafterClient:
                 async with self.greeted() as stream:
                     await self._exchange(stream)
             except DrafterMismatch as error:
-                self.link.refused(error.message)
+                self._link.refused(error.message)
                 retry = self._times.refused_retry
             except LinkBroken as error:
-                served = self.link.state is LinkState.READY
-                self.link.lost(str(error))
+                served = self._link.state is LinkState.READY
+                self._link.lost(str(error))
                 retry = self._times.first_retry if served else min(retry * 2, self._times.last_retry)
             await asyncio.sleep(retry * random.uniform(0.5, 1.0))
 
@@ -92,7 +92,7 @@ class DrafterClient:
             DrafterMismatch: the drafter does not fit.
             LinkBroken: no answer, or the stream broke inside the context.
         """
-        async with open_channel(self.link.address, self._identity.certificates) as channel:
+        async with open_channel(self._link.address, self._identity.certificates) as channel:
             stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             try:
                 async with asyncio.timeout(self._times.hello):
@@ -115,7 +115,7 @@ class DrafterClient:
             raise
         if ack.tokenizer_hash != mine.tokenizer_hash:
             raise TokenizerMismatch(f"the tokenizer of {ack.model or 'the drafter'} is not the target's")
-        self.link.connected(ack.model, ack.step_seconds)
+        self._link.connected(ack.model, ack.step_seconds)
 
     async def _exchange(self, stream: DraftStream) -> None:
         self._unanswered = 0
@@ -138,7 +138,7 @@ class DrafterClient:
 
     async def _send(self, stream: DraftStream) -> None:
         while True:
-            frame = await self.link.outbox.take()
+            frame = await self._link.outbox.take()
             await stream.write(_frame_to_pb(frame))
 
     async def _watch(self) -> None:
@@ -150,28 +150,28 @@ class DrafterClient:
             nonce += 1
             self._unanswered += 1
             self._pings[nonce] = time.perf_counter()
-            self.link.outbox.ping(nonce)
+            self._link.outbox.ping(nonce)
 
     def _take(self, response: pb.DraftResponse) -> None:
         for message in response.drafts:
             try:
-                self.link.drafted(draft_from_pb(message))
+                self._link.drafted(draft_from_pb(message))
             except SpecdecError as error:
-                self.link.malformed(message.session_id, message.epoch, error.message)
+                self._link.malformed(message.session_id, message.epoch, error.message)
         for end in map(end_from_pb, response.ends):
-            self.link.ended(end)
+            self._link.ended(end)
         for nack in map(nack_from_pb, response.nacks):
-            self.link.nacked(nack)
+            self._link.nacked(nack)
         if response.HasField("pong"):
             self._answered(response.pong.nonce)
         if response.HasField("load"):
-            self.link.loaded(load_from_pb(response.load))
+            self._link.loaded(load_from_pb(response.load))
 
     def _answered(self, nonce: int) -> None:
         sent = self._pings.get(nonce)
         self._pings = {later: at for later, at in self._pings.items() if later > nonce}
         if sent is not None:
-            self.link.round_trip(time.perf_counter() - sent)
+            self._link.round_trip(time.perf_counter() - sent)
 
 
 async def _read(stream: DraftStream) -> pb.DraftResponse:

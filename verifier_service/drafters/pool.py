@@ -10,7 +10,7 @@ import structlog
 from specdec.serving.discovery import Source
 from specdec.serving.rendezvous import ranking
 from specdec.wire.generation import DrafterState, Fallback
-from verifier_service.drafters.client import DrafterClient
+from verifier_service.drafters.client import DrafterClient, Identity
 from verifier_service.drafters.link import DrafterLink, LinkState
 
 _NEAR = 0.001
@@ -27,8 +27,8 @@ class DrafterPool:
     def __init__(self, links: Iterable[DrafterLink] = ()) -> None:
         self._by_address = {link.address: link for link in links}
 
-    async def follow(self, source: Source, dial: Callable[[str], DrafterClient]) -> None:
-        """Have exactly the drafters that `source` names, each with a client that `dial` makes; runs until cancelled.
+    async def follow(self, source: Source, make_link: Callable[[str], DrafterLink], identity: Identity) -> None:
+        """Have a link, and a client of this identity, for exactly the drafters that `source` names; until cancelled.
 
         The sessions of a drafter that is gone or drains go to others.
         """
@@ -41,9 +41,8 @@ class DrafterPool:
                     clients.pop(address).cancel()
                     self._by_address.pop(address).gone()
                 for address in sorted(wanted - clients.keys()):
-                    client = dial(address)
-                    self._by_address[address] = client.link
-                    clients[address] = tasks.create_task(client.run())
+                    self._by_address[address] = make_link(address)
+                    clients[address] = tasks.create_task(DrafterClient(self._by_address[address], identity).run())
 
     def choose(self, session_id: str, avoid: Container[str]) -> DrafterLink | None:
         """The ready link of the greatest hash with the session, but for addresses in `avoid`; None when there is none.

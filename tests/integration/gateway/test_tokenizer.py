@@ -40,8 +40,8 @@ NEXT = ChatPrompt((Message("user", "and now"),))
 
 def test_a_turn_is_encoded_as_the_template_has_it_behind_an_answer(tokenizer: ModelTokenizer) -> None:
     begun = tokenizer.encode(ChatPrompt((Message("user", "one"),)))
-    answer = tokenizer.encode(TextPrompt("x = 1"), begun)
-    added = tokenizer.encode(NEXT, (*begun, *answer))
+    answer = tokenizer.encode_after(TextPrompt("x = 1"), begun)
+    added = tokenizer.encode_after(NEXT, (*begun, *answer))
     assert tokenizer.decode((*begun, *answer, *added)) == "# one\nx = 1\n# and now\n"
 
 
@@ -51,15 +51,15 @@ def test_a_closing_token_that_was_generated_is_not_put_twice() -> None:
     inner.chat_template = CHATML
     tokenizer = ModelTokenizer(inner)
     closing = inner.convert_tokens_to_ids("<|im_end|>")
-    cut = tokenizer.encode(NEXT, (5, 6))
-    closed = tokenizer.encode(NEXT, (5, 6, closing))
+    cut = tokenizer.encode_after(NEXT, (5, 6))
+    closed = tokenizer.encode_after(NEXT, (5, 6, closing))
     assert cut == (closing, *closed)
     assert inner.decode(closed) == "\n<|im_start|>user\nand now<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_turn_of_ids_or_on_nothing_is_encoded_as_any_other(tokenizer: ModelTokenizer) -> None:
-    assert tokenizer.encode(TokenPrompt((1, 2)), (5,)) == (1, 2)
-    assert tokenizer.encode(NEXT, ()) == tokenizer.encode(NEXT)
+    assert tokenizer.encode_after(TokenPrompt((1, 2)), (5,)) == (1, 2)
+    assert tokenizer.encode_after(NEXT, ()) == tokenizer.encode(NEXT)
 
 
 def test_the_pieces_of_a_text_are_the_text(tokenizer: ModelTokenizer) -> None:
