@@ -18,7 +18,6 @@ Object = Mapping[str, Any]
 Call = Callable[..., Awaitable[Any]]
 """A method `list_…_without_preload_content` of the client, with namespace and selector bound."""
 
-_OK = 200
 _FIRST_RETRY = 0.2
 """Seconds before the first retry; every further pause is twice as long."""
 _LAST_RETRY = 10.0
@@ -110,8 +109,7 @@ class Reflector:
         async with asyncio.timeout(self._slack):
             response = await answer
         try:
-            if response.status != _OK:
-                raise ConnectionError(f"the API server answers {response.status}")
+            response.raise_for_status()
             yield response
         finally:
             response.close()
