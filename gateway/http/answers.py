@@ -4,7 +4,7 @@ Work on an answer ends when its client disconnects. A stream is pinged in silenc
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -16,15 +16,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.cursor import cursor
+from gateway.http.logprobs import TokenBytes
 from gateway.http.problems import CLIENT_GONE, error_body
 from gateway.http.replies import Answer
-from gateway.http.writers import Writer
+from gateway.http.writers import AnswerFormat, Writer, writer_for
 from gateway.tasks import cancel_and_wait
 from gateway.turns.events import Event, Finished, OutputRound, Started, collect
 from specdec.errors import InternalError, SpecdecError
-
-MakeWriter = Callable[[Started], Writer]
-"""Makes the writer of an answer once its generation has started."""
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _PING = b": ping\n\n"
@@ -56,18 +54,23 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def whole(events: AsyncGenerator[Event], make_writer: MakeWriter) -> Response:
+async def whole(events: AsyncGenerator[Event], token_bytes: TokenBytes, answer_format: AnswerFormat) -> Response:
     """The answer in one piece."""
     started, outputs = await collect(events)
-    return json_response(make_writer(started).whole(outputs), exclude_unset=True)
+    return json_response(writer_for(started, token_bytes, answer_format).whole(outputs), exclude_unset=True)
 
 
 async def streamed(
-    events: AsyncGenerator[Event], make_writer: MakeWriter, ping: float, after: Sequence[int] = ()
+    events: AsyncGenerator[Event],
+    token_bytes: TokenBytes,
+    answer_format: AnswerFormat | None,
+    ping: float,
+    after: Sequence[int],
 ) -> Response:
     """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
 
     Args:
+        answer_format: None for the one that the generation began with.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens `events` leaves out; empty for none.
     """
@@ -76,12 +79,13 @@ async def streamed(
         started = await pending.take()
         if not isinstance(started, Started):
             raise InternalError("a generation did not begin with Started")
+        writer = writer_for(started, token_bytes, answer_format)
         if await pending.ready(ping):
             pending.raise_if_failed()
     except BaseException:
         await pending.aclose()
         raise
-    return EventStream(pending, _stream(pending, make_writer(started), started.turn.name, ping, after))
+    return EventStream(pending, _stream(pending, writer, started.turn.name, ping, after))
 
 
 class Pending:
@@ -156,7 +160,7 @@ async def _stream(
             running -= isinstance(event, Finished)
             if isinstance(event, OutputRound):
                 positions[event.choice] += len(event.tokens)
-            for chunk in _chunks(writer, event):
+            for chunk in writer.chunks(event):
                 yield _event(name, positions, chunk)
         yield _DONE
     except SpecdecError as error:
@@ -165,15 +169,6 @@ async def _stream(
     except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
         _log.error("stream_failed", exc_info=error)
         yield _failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
-
-
-def _chunks(writer: Writer, event: Event) -> Iterator[Answer]:
-    match event:
-        case OutputRound():
-            return writer.round(event)
-        case Finished():
-            return writer.closing(event)
-    return iter(())
 
 
 def _event(name: str, positions: Sequence[int], chunk: Answer) -> bytes:

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from fastapi import FastAPI, Request
@@ -18,7 +17,7 @@ from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, T
 from gateway.http.cursor import idempotency_key, received
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
-from gateway.http.writers import AnswerFormat, writer_for
+from gateway.http.writers import AnswerFormat
 from gateway.request import ANONYMOUS, check_model
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
@@ -147,9 +146,9 @@ class _Api:
             resumable=bool(body.stream or key or body.session),
         )
         token_bytes = self._services.tokenizer.token_bytes
-        make_writer = partial(writer_for, answer_format=answer_format, token_bytes=token_bytes)
         if not body.stream:
-            return await while_connected(request, whole(self._generator.stream(wanted), make_writer))
+            return await while_connected(request, whole(self._generator.stream(wanted), token_bytes, answer_format))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        return await while_connected(request, streamed(events, make_writer, self._services.settings.ping, after))
+        answer = streamed(events, token_bytes, answer_format, self._services.settings.ping, after)
+        return await while_connected(request, answer)

@@ -18,8 +18,6 @@ from gateway.http.session_replies import (
     SessionReply,
     session_reply,
 )
-from gateway.http.writers import AnswerFormat, Writer, writer_for
-from gateway.turns.events import Started
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, UserSessions
@@ -77,12 +75,8 @@ class _Routes:
         count = _parse("received", received, 0)
         after = cursor.received(request.headers, id) or ((count,) if count else ())
         stream = self._generator.resume(id, user, after)
-
-        def make_writer(started: Started) -> Writer:
-            answer_format = AnswerFormat.parse(started.header.answer_format)
-            return writer_for(started, answer_format, self._services.tokenizer.token_bytes)
-
-        return await while_connected(request, streamed(stream, make_writer, self._services.settings.ping, after))
+        token_bytes, ping = self._services.tokenizer.token_bytes, self._services.settings.ping
+        return await while_connected(request, streamed(stream, token_bytes, None, ping, after))
 
     async def cancel(self, id: str, user: str = "") -> Response:
         """End a generation with what is committed."""

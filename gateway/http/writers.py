@@ -22,7 +22,7 @@ from gateway.http.replies import (
     report_of,
 )
 from gateway.text.output import OutputToken
-from gateway.turns.events import Finished, Output, OutputRound, Started
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
 
 
@@ -81,17 +81,16 @@ class Writer(ABC):
     def _usage_chunk(self, report: dict[str, Any]) -> Answer:
         """The chunk without choices at the end of a stream."""
 
-    def round(self, round: OutputRound) -> Iterator[Answer]:
-        """The chunks of one round; none when all of its tokens are held back."""
-        if round.tokens:
-            yield self._chunk(round.choice, round.tokens, None)
-
-    def closing(self, finished: Finished) -> Iterator[Answer]:
-        """The chunks after the last round of a generation."""
-        yield self._chunk(finished.choice, (), finished)
-        self._ended.append(finished)
-        if self._format.include_usage and len(self._ended) == self.choices:
-            yield self._usage_chunk(self._report(self._ended))
+    def chunks(self, event: Event) -> Iterator[Answer]:
+        """The chunks of an event; none of a round whose tokens are all held back."""
+        match event:
+            case OutputRound(tokens=tokens) if tokens:
+                yield self._chunk(event.choice, tokens, None)
+            case Finished():
+                yield self._chunk(event.choice, (), event)
+                self._ended.append(event)
+                if self._format.include_usage and len(self._ended) == self.choices:
+                    yield self._usage_chunk(self._report(self._ended))
 
     def _head(self) -> dict[str, Any]:
         header = self._started.header
@@ -197,10 +196,11 @@ class ChatWriter(Writer):
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
 
-def writer_for(started: Started, answer_format: AnswerFormat, token_bytes: TokenBytes) -> Writer:
-    """A writer of that format; `token_bytes` gives the bytes of a token id."""
-    kind = ChatWriter if answer_format.chat else CompletionWriter
-    return kind(started, answer_format, token_bytes)
+def writer_for(started: Started, token_bytes: TokenBytes, answer_format: AnswerFormat | None) -> Writer:
+    """A writer of that format, or for None of the one that the generation began with."""
+    chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
+    kind = ChatWriter if chosen.chat else CompletionWriter
+    return kind(started, chosen, token_bytes)
 
 
 def _text(tokens: Sequence[OutputToken]) -> str:

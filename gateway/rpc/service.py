@@ -35,11 +35,7 @@ from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import SamplingParams
 from specdec.wire.params import mode_from_pb
 
-SERVICES = (
-    "specdec.gateway.v1.GenerationService",
-    "specdec.gateway.v1.ModelService",
-    "specdec.gateway.v1.SessionService",
-)
+SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 
 
 def register(server: grpc.aio.Server, services: Services) -> None:
