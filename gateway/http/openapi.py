@@ -48,6 +48,8 @@ def add(
         events: whether it can answer with an event stream, too.
     """
     method, path = route.split()
+    schema = {"$ref": _REF.format(model=body.__name__)} if body else {}
+    request_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     content: dict[str, Any] = {"content": {"text/event-stream": {}}} if events else {}
     app.add_api_route(
         path,
@@ -55,15 +57,8 @@ def add(
         methods=[method],
         response_model=answer,
         responses={200: content, **_REFUSALS},
-        openapi_extra=_body(body),
+        openapi_extra=request_body if body else None,
     )
-
-
-def _body(body: type[Body] | None) -> dict[str, Any]:
-    if body is None:
-        return {}
-    schema = {"$ref": _REF.format(model=body.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 class DescribedApp(FastAPI):
