@@ -48,8 +48,10 @@ def add(
         events: whether it can answer with an event stream, too.
     """
     method, path = route.split()
-    schema = {"$ref": _REF.format(model=body.__name__)} if body else {}
-    request_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    extra: dict[str, Any] = {}
+    if body is not None:
+        schema = {"$ref": _REF.format(model=body.__name__)}
+        extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     content: dict[str, Any] = {"content": {"text/event-stream": {}}} if events else {}
     app.add_api_route(
         path,
@@ -57,7 +59,7 @@ def add(
         methods=[method],
         response_model=answer,
         responses={200: content, **_REFUSALS},
-        openapi_extra=request_body if body else None,
+        openapi_extra=extra,
     )
 
 

@@ -30,12 +30,11 @@ _Number = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 0}
 def mount(app: FastAPI, services: Services) -> None:
     """Add the routes."""
     routes = _Routes(services)
-    events = "GET /v1/generations/{id}/events"
     openapi.add(app, "POST /v1/sessions", routes.create, SessionReply, SessionBody)
     openapi.add(app, "GET /v1/sessions", routes.page, SessionPage)
     openapi.add(app, "GET /v1/sessions/{id}", routes.get, SessionReply)
     openapi.add(app, "DELETE /v1/sessions/{id}", routes.delete, Deleted)
-    openapi.add(app, events, routes.events, Completion, events=True)
+    openapi.add(app, "GET /v1/generations/{id}/events", routes.events, Completion, events=True)
     openapi.add(app, "DELETE /v1/generations/{id}", routes.cancel, Cancelled)
 
 
