@@ -1,13 +1,12 @@
 """The generations of a process: each call is checked, gets a session of its own, and has its rounds counted."""
 
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Literal
 
-from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, TokenOutOfRange
-from specdec.rules.params import Mode, check_logprobs
+from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge
+from specdec.rules.params import Mode, check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.batching.batch_plan import Row, rank
 from verifier_service.batching.costs import MeasuredCosts
@@ -111,8 +110,10 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
     if not 0 < call.prompt_len <= len(call.tokens):
         raise FieldInvalid(f"prompt_len must be in 1..{len(call.tokens)}, got {call.prompt_len}", "prompt_len")
     _check_length(call, info.context_length)
-    for field, ids in _ids(call):
-        _check_ids(field, ids, info.vocab_size)
+    check_ids(call.tokens, "tokens", info.vocab_size)
+    check_ids(call.stop_token_ids, "stop_token_ids", info.vocab_size)
+    for field, ids in call.sampling.named_ids.items():
+        check_ids(ids, f"sampling.{field}", info.vocab_size)
     call.sampling.check_choice(info.vocab_size)
     check_logprobs(call.logprobs)
     gamma = call.speculation.gamma
@@ -129,17 +130,3 @@ def _check_length(call: GenerationCall, context_length: int) -> None:
     if call.prompt_len >= context_length or len(call.tokens) > context_length:
         longest = max(call.prompt_len, len(call.tokens))
         raise ContextLengthExceeded(f"{longest} tokens do not fit a context of {context_length}", "tokens")
-
-
-def _ids(call: GenerationCall) -> Iterator[tuple[str, Iterable[int]]]:
-    """Each field that holds token ids, with its ids."""
-    yield "tokens", call.tokens
-    yield "stop_token_ids", call.stop_token_ids
-    for field, ids in call.sampling.named_ids.items():
-        yield f"sampling.{field}", ids
-
-
-def _check_ids(field: str, ids: Iterable[int], vocab_size: int) -> None:
-    outside = next((token for token in ids if not 0 <= token < vocab_size), None)
-    if outside is not None:
-        raise TokenOutOfRange(f"{field}: {outside} is not in 0..{vocab_size - 1}", field)
