@@ -131,7 +131,7 @@ async def running(
         ConfigError: an address cannot be bound.
     """
     metrics = GatewayMetrics(CollectorRegistry())
-    pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
+    pool = VerifierPool(tokenizer.fingerprint, metrics, pins)
     certificates = Certificates.of(settings.tls)
     dial: Callable[[str], VerifierClient] = partial(VerifierClient, certificates=certificates)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None

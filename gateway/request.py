@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.priority import PriorityClass
-from specdec.errors import FieldInvalid, FieldRequired, ModelNotFound, TokenOutOfRange
-from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_logprobs
+from specdec.errors import FieldInvalid, FieldRequired, ModelNotFound
+from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
@@ -21,7 +21,8 @@ ANONYMOUS = "default"
 """The tenant of all callers that name no user."""
 ROLES = ("system", "user", "assistant")
 
-_MAX_ID = 2**31 - 1
+_IDS = 2**31
+"""Token ids that any vocabulary may have are below this."""
 _SEED_BITS = 53
 
 
@@ -170,9 +171,9 @@ class GenerationRequest:
         check_name(self.idempotency_key, "request_id")
         check_name(self.cache_salt, "cache_salt")
         _check_stops(self.stop)
-        check_ids(unique_ids(self.stop_token_ids, "stop_token_ids"), "stop_token_ids")
+        check_ids(unique_ids(self.stop_token_ids, "stop_token_ids"), "stop_token_ids", _IDS)
         for name, ids in self.sampling.named_ids.items():
-            check_ids(unique_ids(ids, name), name)
+            check_ids(unique_ids(ids, name), name, _IDS)
         check_logprobs(self.logprobs)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise FieldInvalid(f"max_tokens must be at least 1, got {self.max_tokens}", "max_tokens")
@@ -207,13 +208,6 @@ def unique_stops(stops: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stops))
 
 
-def check_ids(ids: Sequence[int], param: str, limit: int = _MAX_ID + 1) -> None:
-    """Raise TokenOutOfRange unless every id is in [0, limit)."""
-    for index, token in enumerate(ids):
-        if not 0 <= token < limit:
-            raise TokenOutOfRange(f"{param}[{index}]: token id {token} is not in [0, {limit})", param)
-
-
 def check_prompt(prompt: Prompt) -> None:
     """Raise FieldRequired, FieldInvalid or TokenOutOfRange unless the prompt is well formed and not empty."""
     match prompt:
@@ -223,7 +217,7 @@ def check_prompt(prompt: Prompt) -> None:
         case TokenPrompt(tokens):
             if not tokens:
                 raise FieldRequired("prompt must not be empty", "prompt")
-            check_ids(tokens, "prompt")
+            check_ids(tokens, "prompt", _IDS)
         case ChatPrompt(messages):
             _check_messages(messages)
 

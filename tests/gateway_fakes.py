@@ -18,6 +18,7 @@ from gateway.store.values import (
     StoredRound,
     TurnView,
 )
+from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import (
     DeadlineExceeded,
     Draining,
@@ -30,6 +31,7 @@ from specdec.errors import (
 )
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Mode, Origin
+from specdec.serving.discovery import Endpoint
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 _Item = TypeVar("_Item")
@@ -455,6 +457,13 @@ class ScriptedVerifier:
 
     async def close(self) -> None:
         return
+
+
+def knowing(pool: VerifierPool, *verifiers: ScriptedVerifier) -> VerifierPool:
+    """The pool, which knows exactly those verifiers from now on."""
+    by_address = {verifier.address: verifier for verifier in verifiers}
+    pool.replace(tuple(map(Endpoint, by_address)), by_address.__getitem__)  # type: ignore[arg-type]
+    return pool
 
 
 async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:

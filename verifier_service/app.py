@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -19,7 +20,7 @@ from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import Identity
-from verifier_service.drafters.discovery import DrafterDiscovery
+from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvBlocks
@@ -102,11 +103,11 @@ async def _running(
     costs = MeasuredCosts(settings.gamma_max, pool.step_seconds)
     scheduler = Scheduler(engine, thread, settings, costs.passes, metrics)
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
-    discovery = DrafterDiscovery(pool, identity, settings.drafting.probe, metrics)
+    make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     info = _info(settings, engine)
     generations = Generations(settings, info, scheduler, pool, costs, metrics)
     async with asyncio.TaskGroup() as tasks:
-        workers = [tasks.create_task(scheduler.run()), tasks.create_task(discovery.run(source))]
+        workers = [tasks.create_task(scheduler.run()), tasks.create_task(pool.follow(source, make_link, identity))]
         try:
             yield Ready(info, generations, pool, costs.passes, KvBlocks(engine, thread))
         finally:

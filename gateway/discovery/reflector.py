@@ -18,17 +18,12 @@ Object = Mapping[str, Any]
 Call = Callable[..., Awaitable[Any]]
 """A method `list_…_without_preload_content` of the client, with namespace and selector bound."""
 
-_OK = 200
 _FIRST_RETRY = 0.2
 """Seconds before the first retry; every further pause is twice as long."""
 _LAST_RETRY = 10.0
 """The longest pause before a retry, in seconds."""
 
 _log = structlog.get_logger()
-
-
-class OutOfStep(Exception):
-    """The objects may not be up to date any more."""
 
 
 class Reflector:
@@ -99,7 +94,7 @@ class Reflector:
         kind, each = event["type"], event["object"]
         self._heard = time.monotonic()
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            raise OutOfStep(f"{kind}: {each.get('reason', '')} {each.get('message', '')}")
+            raise ConnectionError(f"{kind}: {each.get('reason', '')} {each.get('message', '')}")
         self._version = each["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             return False
@@ -114,8 +109,7 @@ class Reflector:
         async with asyncio.timeout(self._slack):
             response = await answer
         try:
-            if response.status != _OK:
-                raise OutOfStep(f"the API server answers {response.status}")
+            response.raise_for_status()
             yield response
         finally:
             response.close()
@@ -125,7 +119,7 @@ async def _line(response: Any, give_up: float) -> bytes:
     async with asyncio.timeout_at(give_up):
         line: bytes = await response.content.readline()
     if line and not line.endswith(b"\n"):
-        raise OutOfStep("the stream broke in the middle of an event")
+        raise ConnectionError("the stream broke in the middle of an event")
     return line
 
 

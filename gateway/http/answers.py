@@ -1,42 +1,33 @@
-"""From the events of a request to one HTTP answer, whole or as a stream, which ends when its client disconnects."""
+"""From the events of a request to one HTTP answer, whole or as a stream of server-sent events in OpenAI's format.
+
+Work on an answer ends when its client disconnects. A stream is pinged in silence, and ended by an error.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any
 
+import structlog
 from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from gateway.http import sse
-from gateway.http.problems import CLIENT_GONE
-from gateway.http.writers import Writer
+from gateway.http.cursor import cursor
+from gateway.http.logprobs import TokenBytes
+from gateway.http.problems import CLIENT_GONE, error_body
+from gateway.http.replies import Answer
+from gateway.http.writers import AnswerFormat, Writer, writer_for
 from gateway.tasks import cancel_and_wait
-from gateway.turns.events import Event, Started, collect
-from specdec.errors import InternalError
+from gateway.turns.events import Event, Finished, OutputRound, Started, collect
+from specdec.errors import InternalError, SpecdecError
 
-MakeWriter = Callable[[Started], Writer]
-"""Makes the writer of an answer once its generation has started."""
-
-
-async def whole(request: Request, events: AsyncGenerator[Event], make_writer: MakeWriter) -> Response:
-    """The answer in one piece."""
-    return await _while_connected(request, _whole(events, make_writer))
-
-
-async def streamed(
-    request: Request, events: AsyncGenerator[Event], make_writer: MakeWriter, ping: float, after: Sequence[int] = ()
-) -> Response:
-    """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
-
-    Args:
-        request: the request that is answered.
-        events: of its generations.
-        make_writer: makes the writer of the answer.
-        ping: seconds of silence after which a comment is sent.
-        after: for each choice, how many output tokens `events` leaves out; empty for none.
-    """
-    return await _while_connected(request, _streamed(sse.Pending(events), make_writer, ping, after))
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_PING = b": ping\n\n"
+_DONE = b"data: [DONE]\n\n"
+_log = structlog.get_logger()
 
 
 def json_response(answer: BaseModel, exclude_unset: bool = False) -> Response:
@@ -44,25 +35,7 @@ def json_response(answer: BaseModel, exclude_unset: bool = False) -> Response:
     return Response(answer.model_dump_json(exclude_unset=exclude_unset), media_type="application/json")
 
 
-async def _whole(events: AsyncGenerator[Event], make_writer: MakeWriter) -> Response:
-    started, outputs = await collect(events)
-    return json_response(make_writer(started).whole(outputs), exclude_unset=True)
-
-
-async def _streamed(pending: sse.Pending, make_writer: MakeWriter, ping: float, after: Sequence[int]) -> Response:
-    try:
-        started = await pending.take()
-        if not isinstance(started, Started):
-            raise InternalError("a generation did not begin with Started")
-        if await pending.ready(ping):
-            pending.raise_if_failed()
-    except BaseException:
-        await pending.aclose()
-        raise
-    return sse.EventStream(pending, sse.stream(pending, make_writer(started), started.turn.name, ping, after))
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The response that `work` makes; `work` is cancelled when the client disconnects before that."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(request))
@@ -79,3 +52,128 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def whole(events: AsyncGenerator[Event], token_bytes: TokenBytes, answer_format: AnswerFormat) -> Response:
+    """The answer in one piece."""
+    started, outputs = await collect(events)
+    return json_response(writer_for(started, token_bytes, answer_format).whole(outputs), exclude_unset=True)
+
+
+async def streamed(
+    events: AsyncGenerator[Event],
+    token_bytes: TokenBytes,
+    answer_format: AnswerFormat | None,
+    ping: float,
+    after: Sequence[int],
+) -> Response:
+    """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
+
+    Args:
+        answer_format: None for the one that the generation began with.
+        ping: seconds of silence after which a comment is sent.
+        after: for each choice, how many output tokens `events` leaves out; empty for none.
+    """
+    pending = Pending(events)
+    try:
+        started = await pending.take()
+        if not isinstance(started, Started):
+            raise InternalError("a generation did not begin with Started")
+        writer = writer_for(started, token_bytes, answer_format)
+        if await pending.ready(ping):
+            pending.raise_if_failed()
+    except BaseException:
+        await pending.aclose()
+        raise
+    return EventStream(pending, _stream(pending, writer, started.turn.name, ping, after))
+
+
+class Pending:
+    """The events of a generation; waiting for the next one can time out without losing it."""
+
+    def __init__(self, events: AsyncGenerator[Event]) -> None:
+        self._events = events
+        self._next: asyncio.Task[Event] | None = None
+
+    async def ready(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds; returns whether the next event, or the end, is known."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(anext(self._events))
+        await asyncio.wait({self._next}, timeout=timeout)
+        return self._next.done()
+
+    async def take(self) -> Event:
+        """The next event.
+
+        Raises:
+            StopAsyncIteration: the events have ended.
+            SpecdecError: the generation failed.
+        """
+        task, self._next = self._next or asyncio.ensure_future(anext(self._events)), None
+        return await task
+
+    def raise_if_failed(self) -> None:
+        """Raise the error that `take` would raise, if it is known already."""
+        if self._next is not None and self._next.done() and (error := self._next.exception()) is not None:
+            raise error
+
+    async def aclose(self) -> None:
+        """Stop waiting, and close the events."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
+        await self._events.aclose()
+
+
+class EventStream(StreamingResponse):
+    """The response of a stream; its events are closed when it ends, for whatever reason."""
+
+    def __init__(self, pending: Pending, content: AsyncIterator[bytes]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
+        self._pending = pending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._pending):
+            await super().__call__(scope, receive, send)
+
+
+async def _stream(
+    pending: Pending, writer: Writer, name: str, ping: float, after: Sequence[int]
+) -> AsyncIterator[bytes]:
+    """The bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
+
+    Args:
+        pending: the events after Started.
+        name: public id of the generation.
+        ping: seconds of silence after which a comment is sent.
+        after: for each choice, how many output tokens the client has already; empty when it has none.
+    """
+    positions = list(after) or [0] * writer.choices
+    try:
+        for chunk in writer.opening() if not any(positions) else ():
+            yield _event(name, positions, chunk)
+        running = writer.choices
+        while running:
+            while not await pending.ready(ping):
+                yield _PING
+            event = await pending.take()
+            running -= isinstance(event, Finished)
+            if isinstance(event, OutputRound):
+                positions[event.choice] += len(event.tokens)
+            for chunk in writer.chunks(event):
+                yield _event(name, positions, chunk)
+        yield _DONE
+    except SpecdecError as error:
+        _log.info("stream_failed", reason=error.reason, message=error.message)
+        yield _failure(error)
+    except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
+        _log.error("stream_failed", exc_info=error)
+        yield _failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
+
+
+def _event(name: str, positions: Sequence[int], chunk: Answer) -> bytes:
+    return f"id: {cursor(name, positions)}\ndata: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
+
+
+def _failure(error: SpecdecError) -> bytes:
+    return f"data: {error_body(error).model_dump_json()}\n\n".encode()

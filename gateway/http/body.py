@@ -28,7 +28,6 @@ async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: i
     """The whole body; of one that is too large, little more than `limit` bytes are read.
 
     Args:
-        chunks: the parts of the body, as they arrive.
         declared: the Content-Length header; None without one.
         limit: largest body, in bytes.
 

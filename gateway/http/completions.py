@@ -1,4 +1,4 @@
-"""The bodies of the completion endpoints: OpenAI's fields, with vLLM's additions and ours."""
+"""The bodies of the endpoints for completions and for tokens: OpenAI's fields, with vLLM's additions and ours."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -16,6 +16,7 @@ from gateway.http.fields import (
     Lenience,
     Logprobs,
     Natural,
+    Naturals,
     Nothing,
     Off,
     On,
@@ -25,8 +26,8 @@ from gateway.http.fields import (
 )
 from gateway.http.sampling import SamplingBody
 from gateway.priority import PriorityClass
-from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt
-from specdec.errors import FieldInvalid
+from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt, TextPrompt, check_prompt
+from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import Mode
 
 COMPLETION_TOKENS = 16
@@ -198,3 +199,26 @@ def chat_prompt(messages: list[MessageBody]) -> ChatPrompt:
     """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system"."""
     roles = ("system" if message.role == "developer" else message.role for message in messages)
     return ChatPrompt(tuple(Message(role, message.content) for role, message in zip(roles, messages, strict=True)))
+
+
+class TokenizeBody(Body):
+    """POST /v1/tokenize: a text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+
+    def input(self) -> Prompt:
+        """What is to be tokenized; raises RequestError."""
+        if (self.prompt is None) == (self.messages is None):
+            raise FieldRequired("exactly one of prompt and messages is required", "prompt")
+        prompt = TextPrompt(self.prompt or "") if self.messages is None else chat_prompt(self.messages)
+        check_prompt(prompt)
+        return prompt
+
+
+class DetokenizeBody(Body):
+    """POST /v1/detokenize."""
+
+    model: str | None = None
+    tokens: Naturals

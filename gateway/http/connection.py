@@ -18,10 +18,6 @@ _BUSY = 0.1
 """Seconds by which the loop may miss a deadline; where it misses by more, the request may have arrived unread."""
 
 
-class HeadTooLarge(Exception):
-    """A request's head, or what follows its body, is over HEAD_BYTES."""
-
-
 class BoundedConnection(HttpToolsProtocol):
     """uvicorn's connection, closed when a request is too slow or its head is too large."""
 
@@ -84,7 +80,7 @@ class BoundedConnection(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head += size
         if self._head > HEAD_BYTES:
-            raise HeadTooLarge  # the parser reports it as an invalid request
+            raise ValueError("the head is too large")  # the parser reports it as an invalid request
 
     def _begin(self) -> None:
         self._due = self.loop.time() + ARRIVAL_SECONDS

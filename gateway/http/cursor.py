@@ -18,7 +18,6 @@ def received(headers: Mapping[str, str], name: str = "") -> tuple[int, ...]:
     """How many output tokens of each choice the client has by its `Last-Event-ID`; empty without the header.
 
     Args:
-        headers: of the request.
         name: of the generation that is asked for; empty when the request names none.
 
     Raises:

@@ -31,10 +31,6 @@ def _parse_ids(value: list[Any], param: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _unique(ids: list[int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(ids))
-
-
 def _parse_stop(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
@@ -100,7 +96,7 @@ AtLeastOne = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})]
 Natural = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
 Naturals = Annotated[list[Natural], Field(fail_fast=True)]
 """A list of any length, whose first mistake is its only one: a list of a million may hold a million."""
-Ids = Annotated[Naturals, Field(max_length=MAX_IDS), AfterValidator(_unique)]
+Ids = Annotated[Naturals, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
 Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant"]})]
 StopField = Annotated[
     tuple[str, ...],

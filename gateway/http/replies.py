@@ -211,5 +211,5 @@ def report_of(summary: Summary) -> SpeculationReport:
         gamma="auto" if asked.gamma is None else asked.gamma,
         lenience=asked.lenience,
         lossy=asked.lossy,
-        fallbacks=dict(summary.fallbacks),
+        fallbacks=summary.fallbacks,
     )

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from fastapi import FastAPI, Request
@@ -11,17 +10,14 @@ from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
 from gateway import health
-from gateway.http import answers, openapi, sessions
-from gateway.http.answer_format import AnswerFormat
-from gateway.http.answers import json_response
+from gateway.http import openapi, sessions
+from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
-from gateway.http.completions import ChatBody, CompletionBody
+from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.http.cursor import idempotency_key, received
-from gateway.http.openapi import Route
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
-from gateway.http.tokenize import DetokenizeBody, TokenizeBody
-from gateway.http.writers import writer_for
+from gateway.http.writers import AnswerFormat
 from gateway.request import ANONYMOUS, check_model
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
@@ -86,15 +82,12 @@ class _Api:
 
     def mount(self, app: FastAPI) -> None:
         """Add the routes."""
-        openapi.add(
-            app,
-            Route("POST", "/v1/completions", self.completions, Completion, CompletionBody, events=True),
-            Route("POST", "/v1/chat/completions", self.chat_completions, ChatCompletion, ChatBody, events=True),
-            Route("POST", "/v1/tokenize", self.tokenize, Tokens, TokenizeBody),
-            Route("POST", "/v1/detokenize", self.detokenize, Text, DetokenizeBody),
-            Route("GET", "/v1/models", self.models, ModelList),
-            Route("GET", "/v1/models/{model:path}", self.model, Model),
-        )
+        openapi.add(app, "POST /v1/completions", self.completions, Completion, CompletionBody, events=True)
+        openapi.add(app, "POST /v1/chat/completions", self.chat_completions, ChatCompletion, ChatBody, events=True)
+        openapi.add(app, "POST /v1/tokenize", self.tokenize, Tokens, TokenizeBody)
+        openapi.add(app, "POST /v1/detokenize", self.detokenize, Text, DetokenizeBody)
+        openapi.add(app, "GET /v1/models", self.models, ModelList)
+        openapi.add(app, "GET /v1/models/{model:path}", self.model, Model)
 
     async def completions(self, request: Request) -> Response:
         """Continue a text."""
@@ -153,9 +146,9 @@ class _Api:
             resumable=bool(body.stream or key or body.session),
         )
         token_bytes = self._services.tokenizer.token_bytes
-        make_writer = partial(writer_for, answer_format=answer_format, token_bytes=token_bytes)
         if not body.stream:
-            return await answers.whole(request, self._generator.stream(wanted), make_writer)
+            return await while_connected(request, whole(self._generator.stream(wanted), token_bytes, answer_format))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        return await answers.streamed(request, events, make_writer, self._services.settings.ping, after)
+        answer = streamed(events, token_bytes, answer_format, self._services.settings.ping, after)
+        return await while_connected(request, answer)

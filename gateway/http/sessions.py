@@ -1,14 +1,14 @@
 """The endpoints that name a session or a generation: `/v1/sessions` and `/v1/generations`."""
 
+from typing import Annotated
+
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from pydantic import WithJsonSchema
 
-from gateway.http import answers, openapi
-from gateway.http.answer_format import AnswerFormat
-from gateway.http.answers import json_response
+from gateway.http import cursor, openapi
+from gateway.http.answers import json_response, streamed, while_connected
 from gateway.http.body import parse_body
-from gateway.http.cursor import idempotency_key, received
-from gateway.http.openapi import Route
 from gateway.http.replies import Completion
 from gateway.http.session_replies import (
     Cancelled,
@@ -18,27 +18,24 @@ from gateway.http.session_replies import (
     SessionReply,
     session_reply,
 )
-from gateway.http.writers import Writer, writer_for
-from gateway.turns.events import Started
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, UserSessions
 from specdec.errors import FieldInvalid
 
+_Number = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 0})]
+"""A query parameter, which `_parse` reads, so that a mistake is refused like every other."""
+
 
 def mount(app: FastAPI, services: Services) -> None:
     """Add the routes."""
     routes = _Routes(services)
-    events = "/v1/generations/{id}/events"
-    openapi.add(
-        app,
-        Route("POST", "/v1/sessions", routes.create, SessionReply, SessionBody),
-        Route("GET", "/v1/sessions", routes.page, SessionPage, query=("user", "limit", "after")),
-        Route("GET", "/v1/sessions/{id}", routes.get, SessionReply, query=("user",)),
-        Route("DELETE", "/v1/sessions/{id}", routes.delete, Deleted, query=("user",)),
-        Route("GET", events, routes.events, Completion, query=("user", "received"), events=True),
-        Route("DELETE", "/v1/generations/{id}", routes.cancel, Cancelled, query=("user",)),
-    )
+    openapi.add(app, "POST /v1/sessions", routes.create, SessionReply, SessionBody)
+    openapi.add(app, "GET /v1/sessions", routes.page, SessionPage)
+    openapi.add(app, "GET /v1/sessions/{id}", routes.get, SessionReply)
+    openapi.add(app, "DELETE /v1/sessions/{id}", routes.delete, Deleted)
+    openapi.add(app, "GET /v1/generations/{id}/events", routes.events, Completion, events=True)
+    openapi.add(app, "DELETE /v1/generations/{id}", routes.cancel, Cancelled)
 
 
 class _Routes:
@@ -52,55 +49,40 @@ class _Routes:
     async def create(self, request: Request) -> Response:
         """Create a session."""
         body = SessionBody.parse(await parse_body(request, self._services.settings.max_body_bytes))
-        key = idempotency_key(request.headers)
+        key = cursor.idempotency_key(request.headers)
         session = await self._sessions.create(body.user or "", body.model or "", body.ttl, key)
         return json_response(session_reply(session))
 
-    async def get(self, request: Request) -> Response:
+    async def get(self, id: str, user: str = "") -> Response:
         """Describe one session."""
-        session = await self._sessions.get(request.path_params["id"], _user(request))
-        return json_response(session_reply(session))
+        return json_response(session_reply(await self._sessions.get(id, user)))
 
-    async def page(self, request: Request) -> Response:
+    async def page(self, user: str = "", limit: _Number = None, after: str = "") -> Response:
         """List the sessions of a user, newest first."""
-        limit = _number(request, "limit", DEFAULT_PAGE)
-        found = await self._sessions.page(_user(request), limit, request.query_params.get("after", ""))
-        data = [session_reply(session) for session in found]
-        page = SessionPage(data=data, has_more=len(data) == limit, last_id=data[-1].id if data else None)
+        size = _parse("limit", limit, DEFAULT_PAGE)
+        data = [session_reply(session) for session in await self._sessions.page(user, size, after)]
+        page = SessionPage(data=data, has_more=len(data) == size, last_id=data[-1].id if data else None)
         return json_response(page)
 
-    async def delete(self, request: Request) -> Response:
+    async def delete(self, id: str, user: str = "") -> Response:
         """Delete a session."""
-        session_id = request.path_params["id"]
-        await self._sessions.delete(session_id, _user(request))
-        return json_response(Deleted(id=session_id))
+        await self._sessions.delete(id, user)
+        return json_response(Deleted(id=id))
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: Request, id: str, user: str = "", received: _Number = None) -> Response:
         """Stream a generation from where the caller stopped reading."""
-        name = request.path_params["id"]
-        count = _number(request, "received", 0)
-        after = received(request.headers, name) or ((count,) if count else ())
-        stream = self._generator.resume(name, _user(request), after)
+        count = _parse("received", received, 0)
+        after = cursor.received(request.headers, id) or ((count,) if count else ())
+        stream = self._generator.resume(id, user, after)
+        token_bytes, ping = self._services.tokenizer.token_bytes, self._services.settings.ping
+        return await while_connected(request, streamed(stream, token_bytes, None, ping, after))
 
-        def make_writer(started: Started) -> Writer:
-            answer_format = AnswerFormat.parse(started.header.answer_format)
-            return writer_for(started, answer_format, self._services.tokenizer.token_bytes)
-
-        return await answers.streamed(request, stream, make_writer, self._services.settings.ping, after)
-
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, id: str, user: str = "") -> Response:
         """End a generation with what is committed."""
-        name = request.path_params["id"]
-        cancelled = await self._generator.cancel(name, _user(request))
-        return json_response(Cancelled(id=name, cancelled=cancelled))
+        return json_response(Cancelled(id=id, cancelled=await self._generator.cancel(id, user)))
 
 
-def _user(request: Request) -> str:
-    return request.query_params.get("user", "")
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    given = request.query_params.get(name)
+def _parse(name: str, given: str | None, default: int) -> int:
     if given is None:
         return default
     if not given.isascii() or not given.isdecimal() or len(given) > 9:

@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gateway.http.answer_format import AnswerFormat
 from gateway.http.logprobs import TokenBytes, chat_logprobs, completion_logprobs
 from gateway.http.replies import (
     Answer,
@@ -22,8 +22,31 @@ from gateway.http.replies import (
     report_of,
 )
 from gateway.text.output import OutputToken
-from gateway.turns.events import Finished, Output, OutputRound, Started
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """Which answer the caller asked for, and what it shows; kept with the generation, for whoever resumes it."""
+
+    chat: bool = False
+    """Whether it is a chat completion; otherwise it is a completion."""
+    include_usage: bool = False
+    """Whether a stream ends with a chunk of token counts."""
+    token_ids: bool = False
+    """Whether token ids are shown beside the text."""
+
+    def text(self) -> str:
+        """The format as text, for `parse`."""
+        return " ".join(["openai", *(name for name in self.__slots__ if getattr(self, name))])
+
+    @classmethod
+    def parse(cls, text: str) -> "AnswerFormat":
+        """The format of a text; it is empty for a generation begun over gRPC: a completion with token ids."""
+        if not text:
+            return cls(token_ids=True)
+        return cls(**{name: True for name in text.split() if name in cls.__slots__})
 
 
 class Writer(ABC):
@@ -46,9 +69,9 @@ class Writer(ABC):
     def whole(self, outputs: Sequence[Output]) -> Answer:
         """The answer in one piece, from the output of every generation."""
 
-    @abstractmethod
     def opening(self) -> Iterator[Answer]:
         """The chunks before the first round."""
+        return iter(())
 
     @abstractmethod
     def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Answer:
@@ -58,17 +81,16 @@ class Writer(ABC):
     def _usage_chunk(self, report: dict[str, Any]) -> Answer:
         """The chunk without choices at the end of a stream."""
 
-    def round(self, round: OutputRound) -> Iterator[Answer]:
-        """The chunks of one round; none when all of its tokens are held back."""
-        if round.tokens:
-            yield self._chunk(round.choice, round.tokens, None)
-
-    def closing(self, finished: Finished) -> Iterator[Answer]:
-        """The chunks after the last round of a generation."""
-        yield self._chunk(finished.choice, (), finished)
-        self._ended.append(finished)
-        if self._format.include_usage and len(self._ended) == self.choices:
-            yield self._usage_chunk(self._report(self._ended))
+    def chunks(self, event: Event) -> Iterator[Answer]:
+        """The chunks of an event; none of a round whose tokens are all held back."""
+        match event:
+            case OutputRound(tokens=tokens) if tokens:
+                yield self._chunk(event.choice, tokens, None)
+            case Finished():
+                yield self._chunk(event.choice, (), event)
+                self._ended.append(event)
+                if self._format.include_usage and len(self._ended) == self.choices:
+                    yield self._usage_chunk(self._report(self._ended))
 
     def _head(self) -> dict[str, Any]:
         header = self._started.header
@@ -125,10 +147,6 @@ class CompletionWriter(Writer):
         head = self._head() | self._report([each.finished for each in outputs])
         return Completion(**head, object="text_completion", choices=choices)
 
-    def opening(self) -> Iterator[Answer]:
-        """None: the first chunk has text."""
-        return iter(())
-
     def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Completion:
         choices = [self._text_choice(choice, tokens, finished)]
         return Completion(**self._chunk_head(finished), object="text_completion", choices=choices)
@@ -178,10 +196,11 @@ class ChatWriter(Writer):
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
 
-def writer_for(started: Started, answer_format: AnswerFormat, token_bytes: TokenBytes) -> Writer:
-    """A writer of that format; `token_bytes` gives the bytes of a token id."""
-    kind = ChatWriter if answer_format.chat else CompletionWriter
-    return kind(started, answer_format, token_bytes)
+def writer_for(started: Started, token_bytes: TokenBytes, answer_format: AnswerFormat | None) -> Writer:
+    """A writer of that format, or for None of the one that the generation began with."""
+    chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
+    kind = ChatWriter if chosen.chat else CompletionWriter
+    return kind(started, chosen, token_bytes)
 
 
 def _text(tokens: Sequence[OutputToken]) -> str:

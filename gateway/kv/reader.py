@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from gateway.config import KvSettings
-from gateway.kv.metrics import KvMetrics
 from gateway.kv.store import Block, BlockStore
+from gateway.metrics import KvMetrics
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import SessionStoreDown, SpecdecError
 from specdec.wire.generation import GenerationCall
@@ -48,8 +48,6 @@ class KvReader:
         """Restore what the store has of a call's blocks into its verifier, where that saves time.
 
         Args:
-            verifier: where the call will go.
-            call: the call.
             blocks: the whole blocks of its tokens.
             prefill_rate: tokens a second that the verifier computes; 0 while unknown.
 

@@ -12,18 +12,23 @@ before older blocks, which sampled LRU can do, those blocks are not counted unti
 """
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.kv.cipher import BlockCipher
+from gateway.config import KvSettings
 from gateway.store.lua import NOW
 from specdec.errors import SessionStoreDown
 from specdec.rules import blocks
 
+_NONCE = 12
+"""Bytes of the nonce in front of each value; it is random, so one key serves for up to 2**32 values."""
 _FULL_MS = 60_000
 """Milliseconds in which no block is stored for a tenant that had no room."""
 _LATER = "local function later(ms) return string.format('%.0f', now + ms + 1000) end\n"
@@ -106,18 +111,37 @@ class SequenceBlocks:
         ]
 
 
+class BlockCipher:
+    """AES-256-GCM, which binds a value to the name it is stored under.
+
+    Who reads the store's memory learns nothing, and a value that was changed is found.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        """`key` has 32 bytes."""
+        self._aead = AESGCM(key)
+
+    def encrypt(self, name: str, value: bytes) -> bytes:
+        """What is stored under a name in place of a value."""
+        nonce = os.urandom(_NONCE)
+        return nonce + self._aead.encrypt(nonce, value, name.encode())
+
+    def decrypt(self, name: str, stored: bytes) -> bytes:
+        """The value; empty when what is stored was not made for this name with this key."""
+        try:
+            return self._aead.decrypt(stored[:_NONCE], stored[_NONCE:], name.encode())
+        except (InvalidTag, ValueError):
+            return b""
+
+
 class BlockStore:
     """Blocks in Redis; every method raises SessionStoreDown when Redis does not answer."""
 
-    def __init__(self, client: Redis, ttl: float, budget_bytes: int, cipher: BlockCipher | None = None) -> None:
-        """Blocks live `ttl` seconds after their last use; those of one tenant have `budget_bytes` bytes at most.
-
-        With a `cipher` they are stored encrypted.
-        """
+    def __init__(self, client: Redis, settings: KvSettings) -> None:
         self._client = client
-        self._cipher = cipher
-        self._ttl_ms = round(ttl * 1000)
-        self._budget = budget_bytes
+        self._cipher = BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None
+        self._ttl_ms = round(settings.ttl * 1000)
+        self._budget = settings.budget_bytes
         self._put = client.register_script(_PUT)
         self._touch = client.register_script(_TOUCH)
 

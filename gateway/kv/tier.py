@@ -7,11 +7,10 @@ from contextlib import aclosing
 from prometheus_client import CollectorRegistry
 
 from gateway.config import KvSettings
-from gateway.kv.cipher import BlockCipher
-from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import KvReader
 from gateway.kv.store import BlockStore, SequenceBlocks
 from gateway.kv.writer import KvWriter, Offer
+from gateway.metrics import KvMetrics
 from gateway.store.redis_client import connect
 from gateway.verifiers.client import VerifierClient
 from specdec.serving.tls import Certificates
@@ -25,9 +24,9 @@ class KvTier:
         """The tier of the settings, which name a store; raises ConfigError when its URL is malformed."""
         metrics = KvMetrics(registry)
         self.block_tokens = settings.block_tokens
-        self.store = BlockStore(connect(settings.redis_url), settings.ttl, settings.budget_bytes, _cipher(settings))
+        self.store = BlockStore(connect(settings.redis_url), settings)
         self.reader = KvReader(self.store, settings, metrics)
-        self.writer = KvWriter(self.store, metrics, settings.queue)
+        self.writer = KvWriter(self.store, settings, metrics)
 
 
 class KvVerifierClient(VerifierClient):
@@ -65,7 +64,3 @@ class KvVerifierClient(VerifierClient):
                 blocks = []
                 yield verified
                 tokens += verified.tokens
-
-
-def _cipher(settings: KvSettings) -> BlockCipher | None:
-    return BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from gateway.kv.metrics import KvMetrics
+from gateway.config import KvSettings
 from gateway.kv.store import Block, BlockStore
+from gateway.metrics import KvMetrics
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import SpecdecError
 
@@ -42,44 +43,39 @@ class KvWriter:
     beginning that is used again saves more than the rest of a sequence that may never be.
     """
 
-    def __init__(self, store: BlockStore, metrics: KvMetrics, limit: int) -> None:
+    def __init__(self, store: BlockStore, settings: KvSettings, metrics: KvMetrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._offers: deque[Offer] = deque(maxlen=limit)
-        self._added = asyncio.Event()
-        self._pressed = limit // 2
-        self._seen = _Recent(_REMEMBERED * limit)
+        self._offers: asyncio.Queue[Offer] = asyncio.Queue(settings.queue)
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        """The keys of the blocks that were offered last, the oldest first."""
 
     def offer(self, offer: Offer) -> None:
         """Add an offer to the queue, unless it is a block's first and the queue is half full."""
-        is_first = self._seen.add(offer.block.key)
-        if is_first and len(self._offers) > self._pressed:
+        if self._is_first(offer.block.key) and self._offers.qsize() > self._offers.maxsize // 2:
             self._metrics.dropped.labels("first_use").inc()
             return
-        if len(self._offers) == self._offers.maxlen:
+        if self._offers.full():
+            self._offers.get_nowait()
             self._metrics.dropped.labels("queue").inc()
-        self._offers.append(offer)
-        self._added.set()
+        self._offers.put_nowait(offer)
 
     async def run(self) -> None:
         """Store offers, in a share of the time, until it is cancelled; an offer that fails is dropped."""
         while True:
-            await self._added.wait()
-            self._added.clear()
-            while self._offers:
-                offer = self._offers.popleft()
-                began = time.monotonic()
-                try:
-                    dropped = await self._write(offer)
-                except SpecdecError as error:
-                    _log.info("kv_block_lost", key=offer.block.key, error=error.message)
-                    dropped = "failed"
-                if dropped:
-                    self._metrics.dropped.labels(dropped).inc()
-                    continue
-                pause = (time.monotonic() - began) * (1 / _SHARE - 1)
-                if pause >= _SHORT:
-                    await asyncio.sleep(pause)
+            offer = await self._offers.get()
+            began = time.monotonic()
+            try:
+                dropped = await self._write(offer)
+            except SpecdecError as error:
+                _log.info("kv_block_lost", key=offer.block.key, error=error.message)
+                dropped = "failed"
+            if dropped:
+                self._metrics.dropped.labels(dropped).inc()
+                continue
+            pause = (time.monotonic() - began) * (1 / _SHARE - 1)
+            if pause >= _SHORT:
+                await asyncio.sleep(pause)
 
     async def _write(self, offer: Offer) -> str:
         """Store one block; returns why it was not stored, which is empty when the store has it."""
@@ -96,19 +92,11 @@ class KvWriter:
         self._metrics.bytes.labels("in").inc(len(value))
         return ""
 
-
-class _Recent:
-    """The keys that were added last."""
-
-    def __init__(self, limit: int) -> None:
-        self._keys: OrderedDict[str, None] = OrderedDict()
-        self._limit = limit
-
-    def add(self, key: str) -> bool:
-        """Add a key, and forget the oldest where there are too many; returns whether it was not there."""
-        is_new = key not in self._keys
-        self._keys[key] = None
-        self._keys.move_to_end(key)
-        if len(self._keys) > self._limit:
-            self._keys.popitem(last=False)
-        return is_new
+    def _is_first(self, key: str) -> bool:
+        """Whether a block was not offered before; the oldest keys are forgotten where there are too many."""
+        is_first = key not in self._seen
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        if len(self._seen) > _REMEMBERED * self._offers.maxsize:
+            self._seen.popitem(last=False)
+        return is_first

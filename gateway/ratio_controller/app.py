@@ -11,9 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway.discovery.cluster import connect
 from gateway.ratio_controller.config import MetricsSettings, RatioSettings
-from gateway.ratio_controller.controller import Controller, ControllerMetrics
+from gateway.ratio_controller.controller import Controller, ControllerMetrics, DeploymentScale
 from gateway.ratio_controller.lease import Leadership
-from gateway.ratio_controller.scale import DeploymentScale
 from specdec.serving.discovery import resolve
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.metrics_readers import Prometheus, Scraper

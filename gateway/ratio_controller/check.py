@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gateway.discovery.cluster import connect
 from gateway.ratio_controller.app import snapshot_reader
 from gateway.ratio_controller.config import RatioSettings
-from gateway.ratio_controller.scale import DeploymentScale
+from gateway.ratio_controller.controller import DeploymentScale
 from specdec.errors import ConfigError, SpecdecError
 from specdec.serving.checks import Check, port_check, write_checks
 

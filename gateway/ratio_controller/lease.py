@@ -69,9 +69,15 @@ class Leadership:
         lease = await self._read()
         try:
             if lease is None:
-                written = await self._leases.create_namespaced_lease(self._namespace, self._new())
+                lease = self._client.V1Lease(
+                    metadata=self._client.V1ObjectMeta(name=self._name), spec=self._client.V1LeaseSpec()
+                )
+                self._take(lease.spec)
+                written = await self._leases.create_namespaced_lease(self._namespace, lease)
             elif self._free(lease):
-                written = await self._leases.replace_namespaced_lease(self._name, self._namespace, self._taken(lease))
+                self._take(lease.spec)
+                # The version of the Lease makes the write fail after a change by another candidate.
+                written = await self._leases.replace_namespaced_lease(self._name, self._namespace, lease)
             else:
                 return None
         except self._client.ApiException as error:
@@ -104,28 +110,14 @@ class Leadership:
         silent = self._clock() - self._seen[1]
         return silent > (lease.spec.lease_duration_seconds or self._duration)
 
-    def _new(self) -> Any:
-        metadata = self._client.V1ObjectMeta(name=self._name, namespace=self._namespace)
-        return self._client.V1Lease(metadata=metadata, spec=self._spec(transitions=1, acquired=_now()))
-
-    def _taken(self, lease: Any) -> Any:
-        """The Lease with this candidate as holder; its version makes the write fail after a change by another."""
-        old = lease.spec
-        transitions, acquired = old.lease_transitions or 0, old.acquire_time
-        if old.holder_identity != self._identity:
-            transitions, acquired = transitions + 1, _now()
-            _log.info("leadership_taken", term=transitions, after=old.holder_identity or "nobody")
-        lease.spec = self._spec(transitions, acquired)
-        return lease
-
-    def _spec(self, transitions: int, acquired: datetime) -> Any:
-        return self._client.V1LeaseSpec(
-            holder_identity=self._identity,
-            lease_duration_seconds=round(self._duration),
-            acquire_time=acquired,
-            renew_time=_now(),
-            lease_transitions=transitions,
-        )
+    def _take(self, spec: Any) -> None:
+        """Write this candidate as holder into the spec of a Lease; a term that goes on keeps its number and begin."""
+        if spec.holder_identity != self._identity:
+            spec.lease_transitions, spec.acquire_time = (spec.lease_transitions or 0) + 1, _now()
+            _log.info("leadership_taken", term=spec.lease_transitions, after=spec.holder_identity or "nobody")
+        spec.holder_identity = self._identity
+        spec.lease_duration_seconds = round(self._duration)
+        spec.renew_time = _now()
 
 
 def _now() -> datetime:

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.ratio_controller.config import ScalingSettings
 from specdec.rules.sizing import Policy, RoundCosts, drafters_per_verifier, pays
@@ -27,21 +27,22 @@ def recommend(snapshot: MetricsSnapshot, current: int, settings: ScalingSettings
 
     The formula gives the ratio; starved rounds correct it up, idle drafters correct it down. The drafters' own queue
     alone never decides: in a closed loop, a slow verifier empties it.
-
-    Args:
-        snapshot: the live numbers.
-        current: the present number of drafters.
-        settings: the rules.
     """
+    found = _unbounded(snapshot, current, settings)
+    inside = min(max(found.drafters, settings.minimum), settings.maximum)
+    return found if inside == found.drafters else replace(found, drafters=inside, reason="limit")
+
+
+def _unbounded(snapshot: MetricsSnapshot, current: int, settings: ScalingSettings) -> Recommendation:
     if snapshot.verifiers == 0:
-        return _clamped(Recommendation(current, "no_verifier"), settings)
+        return Recommendation(current, "no_verifier")
     if current == 0:
-        return _clamped(Recommendation(1, "try"), settings)
+        return Recommendation(1, "try")
     costs = _costs(snapshot, settings.draft_batch)
     if costs is None and snapshot.verify_pass is not None and snapshot.gamma is None:
         return Recommendation(settings.minimum, "nobody_asks")
     if costs is None:
-        return _clamped(Recommendation(current, "no_numbers"), settings)
+        return Recommendation(current, "no_numbers")
     policy = Policy(settings.verify_busy, settings.draft_busy, settings.min_speedup)
     ratio = drafters_per_verifier(costs, policy)
     if not pays(costs, policy):
@@ -49,9 +50,7 @@ def recommend(snapshot: MetricsSnapshot, current: int, settings: ScalingSettings
     wanted = math.ceil(ratio * snapshot.verifiers - 1e-9)
     if abs(wanted - current) <= settings.tolerance * current:
         wanted = current
-    return _clamped(
-        _corrected(Recommendation(wanted, "ratio", ratio, costs.speedup), snapshot, current, settings), settings
-    )
+    return _corrected(Recommendation(wanted, "ratio", ratio, costs.speedup), snapshot, current, settings)
 
 
 def _corrected(
@@ -63,17 +62,12 @@ def _corrected(
         # When drafters are idle and rounds still starve, the cause is another, and more drafters would not help.
         if idle or current < found.drafters:
             return found
-        return Recommendation(current + 1, "starvation", found.ratio, found.speedup)
+        return replace(found, drafters=current + 1, reason="starvation")
     if busy is not None and idle:
         enough = max(math.ceil(current * busy / settings.draft_busy - 1e-9), 1)
         if enough < found.drafters:
-            return Recommendation(enough, "idle", found.ratio, found.speedup)
+            return replace(found, drafters=enough, reason="idle")
     return found
-
-
-def _clamped(found: Recommendation, settings: ScalingSettings) -> Recommendation:
-    inside = min(max(found.drafters, settings.minimum), settings.maximum)
-    return found if inside == found.drafters else Recommendation(inside, "limit", found.ratio, found.speedup)
 
 
 def _costs(snapshot: MetricsSnapshot, full_batch: float) -> RoundCosts | None:

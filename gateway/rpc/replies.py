@@ -17,45 +17,35 @@ from specdec.wire.tokens import tokens_to_bytes
 def event(happened: Event) -> dict[str, Any]:
     """The field of a streamed message that carries the event, by name."""
     match happened:
-        case Started():
-            return {"started": _started(happened)}
+        case Started(turn, header):
+            started = pb.Started(
+                id=turn.name,
+                model=header.model,
+                prompt_token_ids=header.prompt,
+                seed=header.call.sampling.seed,
+                system_fingerprint=header.system_fingerprint,
+                session=happened.session,
+                turn=turn.number,
+                priority=_priority(header.priority),
+            )
+            return {"started": started}
         case OutputRound():
-            return {"round": _round(happened)}
+            shown = pb.Round(
+                text=happened.text,
+                tokens=[_token(token) for token in happened.tokens],
+                rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in happened.rejected],
+                drafted=happened.drafted,
+                accepted=happened.accepted,
+            )
+            return {"round": shown}
         case Finished():
-            return {"finished": _finished(happened)}
-
-
-def _started(event: Started) -> pb.Started:
-    header = event.header
-    return pb.Started(
-        id=event.turn.name,
-        model=header.model,
-        prompt_token_ids=header.prompt,
-        seed=header.call.sampling.seed,
-        system_fingerprint=header.system_fingerprint,
-        session=event.session,
-        turn=event.turn.number,
-        priority=_priority(header.priority),
-    )
-
-
-def _round(event: OutputRound) -> pb.Round:
-    return pb.Round(
-        text=event.text,
-        tokens=[_token(token) for token in event.tokens],
-        rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in event.rejected],
-        drafted=event.drafted,
-        accepted=event.accepted,
-    )
-
-
-def _finished(event: Finished) -> pb.Finished:
-    return pb.Finished(
-        finish_reason=finish_to_pb(event.reason),
-        matched_stop=event.matched_stop,
-        usage=_usage(event),
-        speculation=_summary(event.summary),
-    )
+            finished = pb.Finished(
+                finish_reason=finish_to_pb(happened.reason),
+                matched_stop=happened.matched_stop,
+                usage=_usage(happened),
+                speculation=_summary(happened.summary),
+            )
+            return {"finished": finished}
 
 
 def whole(started: Started, output: Output) -> pb.GenerateResponse:
@@ -108,7 +98,7 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
         mean_acceptance_length=summary.mean_acceptance_length,
         acceptance_histogram=summary.acceptance_histogram,
         num_plain_steps=summary.num_plain_steps,
-        fallbacks=dict(summary.fallbacks),
+        fallbacks=summary.fallbacks,
         lenience=summary.speculation.lenience,
         lossy=summary.speculation.lossy,
     )

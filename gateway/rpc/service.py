@@ -23,7 +23,8 @@ from gateway.request import (
     unique_ids,
     unique_stops,
 )
-from gateway.rpc import replies, sessions
+from gateway.rpc import replies
+from gateway.rpc.sessions import Context, SessionServicer
 from gateway.turns.events import collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
@@ -34,20 +35,14 @@ from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import SamplingParams
 from specdec.wire.params import mode_from_pb
 
-SERVICES = (
-    "specdec.gateway.v1.GenerationService",
-    "specdec.gateway.v1.ModelService",
-    "specdec.gateway.v1.SessionService",
-)
-
-Context = grpc.aio.ServicerContext[Any, Any]
+SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 
 
 def register(server: grpc.aio.Server, services: Services) -> None:
     """Add the services to a server."""
     pb_grpc.add_GenerationServiceServicer_to_server(GenerationServicer(services), server)
     pb_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
-    sessions.register(server, services)
+    pb_grpc.add_SessionServiceServicer_to_server(SessionServicer(services), server)
 
 
 class GenerationServicer(pb_grpc.GenerationServiceServicer):

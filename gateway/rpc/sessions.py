@@ -14,11 +14,6 @@ from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def register(server: grpc.aio.Server, services: Services) -> None:
-    """Add the service to a server."""
-    pb_grpc.add_SessionServiceServicer_to_server(SessionServicer(services), server)
-
-
 class SessionServicer(pb_grpc.SessionServiceServicer):
     """specdec.gateway.v1.SessionService."""
 

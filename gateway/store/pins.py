@@ -37,7 +37,6 @@ class Pins:
         """The candidate that served the session last, or else `choice`, which is remembered.
 
         Args:
-            session: the session's id.
             epoch: the epoch of the session's owner; an epoch older than the stored one changes nothing.
             choice: the key of the verifier to serve it when there is no stored candidate, or Redis does not answer.
             candidates: the keys of all verifiers that may serve it.

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gateway.text.detokenizer import Detokenizer
-from gateway.text.stops import find_stop, held_length
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Origin
 
@@ -79,7 +78,7 @@ class OutputText:
         match = find_stop(self.tail, self._stops)
         if match is None:
             return False
-        self.stop, room = match.stop, match.start
+        room, self.stop = match
         for index, token in enumerate(self._held):
             self._held[index] = replace(token, text=token.text[:room])
             room -= len(self._held[index].text)
@@ -100,3 +99,23 @@ class OutputText:
     def _release(self, count: int) -> tuple[OutputToken, ...]:
         released, self._held = tuple(self._held[:count]), self._held[count:]
         return released
+
+
+def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """The stop string that ends first, behind the index where it begins; None without any.
+
+    Of several that end at one place, it is the one that begins first.
+    """
+    found = ((start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0)
+    first = min(found, default=None)
+    return first and first[1:]
+
+
+def held_length(text: str, stops: Sequence[str]) -> int:
+    """Length of the longest suffix of `text` that more text could complete to a stop string."""
+    return max((_overlap(text, stop) for stop in stops), default=0)
+
+
+def _overlap(text: str, stop: str) -> int:
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 
-from gateway.request import ANONYMOUS, Prompt, TokenPrompt, check_ids
+from gateway.request import ANONYMOUS, Prompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
 from gateway.text.lane import TokenizingLane
 from gateway.text.tokenizer import ModelTokenizer
+from specdec.rules.params import check_ids
 from specdec.wire.generation import VerifierInfo
 
 _SHORT = 16 * 1024

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.request import GenerationRequest, cache_domain, check_ids
+from gateway.request import GenerationRequest, cache_domain
 from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge
-from specdec.rules.params import Mode, Speculation
+from specdec.rules.params import Mode, Speculation, check_ids
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 
@@ -13,9 +13,7 @@ def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
     """The call for the whole generation; session and epoch are filled in when it is sent.
 
     Args:
-        request: what the caller asked for.
         prompt: every token before the output: the session's history, then the request's own prompt.
-        info: the model and its limits.
         mode: the server's verification mode, for a request that names none.
 
     Raises:
@@ -30,7 +28,7 @@ def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
     check_ids(prompt, "prompt", info.vocab_size)
     check_ids(request.stop_token_ids, "stop_token_ids", info.vocab_size)
     for name, ids in request.sampling.named_ids.items():
-        check_ids(tuple(ids), name, info.vocab_size)
+        check_ids(ids, name, info.vocab_size)
     if request.gamma is not None and request.gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma must be at most {info.gamma_max}, got {request.gamma}", "speculation.gamma")
     ends = () if request.ignore_eos else info.end_token_ids

@@ -42,7 +42,6 @@ class Generator:
         """The events of a request's generations; a repeated idempotency key gets those of the first request.
 
         Args:
-            request: what the caller asks for.
             timeout: seconds the caller will wait; None takes the server's limit.
             after: for each choice, how many output tokens the caller has already; empty when it has none.
 
@@ -83,7 +82,6 @@ class Generator:
 
         Args:
             name: public id of the generation.
-            user: the user who began it.
             after: for each choice, how many output tokens the caller has already; empty when it has none.
             timeout: seconds the caller will wait; None takes the server's limit.
 

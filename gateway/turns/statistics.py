@@ -1,32 +1,63 @@
 """What speculation did for one generation, under the names that vLLM uses."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from specdec.rules.params import Speculation
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sums over the rounds of a generation."""
+    """Sums over the rounds of a generation, or of all generations of a request."""
 
     speculation: Speculation
     """What the request asked for; gamma is None when the verifier chose it."""
-    num_plain_steps: int
-    """Rounds without a draft."""
-    num_draft_tokens: int
-    acceptance_histogram: tuple[int, ...]
-    """Entry j counts the rounds with a draft of which exactly j tokens were accepted, j in [0, longest draft]."""
-    fallbacks: Mapping[str, int]
-    """How many rounds wanted a draft and had none, by reason."""
+    rounds: Counter[tuple[int, int, str]] = field(default_factory=Counter)
+    """How many rounds had a draft of this length, so many tokens of it accepted, and this fallback; never changed."""
+
+    def with_round(self, drafted: int, accepted: int, fallback: str = "") -> "Summary":
+        """The sums with one more round.
+
+        Args:
+            drafted: length of its draft; 0 when it had none.
+            accepted: drafted tokens that are part of the output.
+            fallback: why the round wanted a draft and had none; empty for other rounds.
+        """
+        return replace(self, rounds=self.rounds + Counter([(drafted, accepted, fallback)]))
+
+    @property
+    def acceptance_histogram(self) -> tuple[int, ...]:
+        """Entry j counts the rounds with a draft of which exactly j tokens were accepted, j in [0, longest draft]."""
+        counts: Counter[int] = Counter()
+        for (drafted, accepted, _), rounds in self.rounds.items():
+            counts[accepted] += rounds if drafted else 0
+        longest = max((drafted for drafted, _, _ in self.rounds), default=0)
+        return tuple(counts[accepted] for accepted in range(longest + 1))
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """How many rounds wanted a draft and had none, by reason."""
+        counts: Counter[str] = Counter()
+        for (drafted, _, fallback), rounds in self.rounds.items():
+            if fallback and not drafted:
+                counts[fallback] += rounds
+        return dict(counts)
+
+    @property
+    def num_plain_steps(self) -> int:
+        """Rounds without a draft."""
+        return self.rounds.total() - self.num_spec_steps
 
     @property
     def num_spec_steps(self) -> int:
         """Rounds with a draft."""
         return sum(self.acceptance_histogram)
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Tokens of all drafts."""
+        return sum(drafted * rounds for (drafted, _, _), rounds in self.rounds.items())
 
     @property
     def num_accepted_draft_tokens(self) -> int:
@@ -51,53 +82,4 @@ class Summary:
 
 def total(summaries: Sequence[Summary]) -> Summary:
     """The sums over the generations of one request, of which there is at least one."""
-    histogram = [sum(places) for places in zip_longest(*(each.acceptance_histogram for each in summaries), fillvalue=0)]
-    fallbacks: Counter[str] = Counter()
-    for each in summaries:
-        fallbacks.update(each.fallbacks)
-    return Summary(
-        speculation=summaries[0].speculation,
-        num_plain_steps=sum(each.num_plain_steps for each in summaries),
-        num_draft_tokens=sum(each.num_draft_tokens for each in summaries),
-        acceptance_histogram=tuple(histogram),
-        fallbacks=MappingProxyType(dict(fallbacks)),
-    )
-
-
-class Statistics:
-    """Sums up the rounds of one generation."""
-
-    def __init__(self, speculation: Speculation) -> None:
-        self._speculation = speculation
-        self._accepted: Counter[int] = Counter()
-        self._longest = 0
-        self._drafted = 0
-        self._plain = 0
-        self._fallbacks: Counter[str] = Counter()
-
-    def add(self, drafted: int, accepted: int, fallback: str = "") -> None:
-        """Add one round.
-
-        Args:
-            drafted: length of its draft; 0 when it had none.
-            accepted: drafted tokens that are part of the output.
-            fallback: why the round wanted a draft and had none; empty for other rounds.
-        """
-        if drafted:
-            self._accepted[accepted] += 1
-            self._drafted += drafted
-            self._longest = max(self._longest, drafted)
-            return
-        self._plain += 1
-        if fallback:
-            self._fallbacks[fallback] += 1
-
-    def summary(self) -> Summary:
-        """The sums so far."""
-        return Summary(
-            speculation=self._speculation,
-            num_plain_steps=self._plain,
-            num_draft_tokens=self._drafted,
-            acceptance_histogram=tuple(self._accepted[count] for count in range(self._longest + 1)),
-            fallbacks=MappingProxyType(dict(self._fallbacks)),
-        )
+    return replace(summaries[0], rounds=sum((each.rounds for each in summaries), Counter()))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
 from gateway.turns.events import Finished, OutputRound, RejectedToken
-from gateway.turns.statistics import Statistics, Summary
+from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason
@@ -23,17 +23,13 @@ class Transcript:
         self.finish: FinishReason | None = None
         self._decode = decode
         self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, header.call.sampling.min_tokens)
-        self._statistics = Statistics(header.call.speculation)
+        self.summary = Summary(header.call.speculation)
+        """What speculation did so far."""
 
     @property
     def committed(self) -> int:
         """Number of output tokens so far."""
         return len(self.tokens) - len(self.header.prompt)
-
-    @property
-    def summary(self) -> Summary:
-        """What speculation did so far."""
-        return self._statistics.summary()
 
     def take(self, verified: Round) -> tuple[Round, OutputRound]:
         """Add a round; a round that ends the turn may have no tokens.
@@ -53,7 +49,7 @@ class Transcript:
         kept = self._cut(verified, self._text.length - self.committed)
         self.tokens += kept.tokens
         if verified.tokens:
-            self._statistics.add(len(kept.draft), kept.accepted, kept.fallback)
+            self.summary = self.summary.with_round(len(kept.draft), kept.accepted, kept.fallback)
         return kept, self._output_round(kept, shown)
 
     def finished(self) -> Finished:

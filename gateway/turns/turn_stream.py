@@ -26,7 +26,6 @@ class TurnStream:
         """Stream a turn.
 
         Args:
-            services: what generations work with.
             turn: the turn, which the session store has.
             deadline: the `time.monotonic()` at which the turn is given up.
             header: of a turn that was opened just now and has no rounds; None reads header and rounds from the store.
@@ -149,6 +148,6 @@ class TurnStream:
             completion_tokens=transcript.committed,
             drafted=summary.num_draft_tokens,
             accepted=summary.num_accepted_draft_tokens,
-            fallbacks=dict(summary.fallbacks),
+            fallbacks=summary.fallbacks,
             seconds=round(time.monotonic() - self._began, 6),
         )

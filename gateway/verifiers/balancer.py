@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 
 import structlog
@@ -13,7 +13,7 @@ from gateway.store.pins import Pins
 from gateway.verifiers.client import VerifierClient
 from gateway.verifiers.replica import Replica
 from specdec.errors import NoVerifier
-from specdec.serving.discovery import Endpoint, Endpoints, Source
+from specdec.serving.discovery import Endpoints, Source
 from specdec.serving.rendezvous import ranking
 from specdec.wire.generation import VerifierInfo
 
@@ -26,23 +26,15 @@ _log = structlog.get_logger()
 class VerifierPool:
     """All known verifiers, probed again and again; only those that are ready are chosen."""
 
-    def __init__(
-        self,
-        verifiers: Sequence[VerifierClient],
-        tokenizer_hash: str,
-        metrics: GatewayMetrics,
-        pins: Pins | None = None,
-    ) -> None:
-        """Begin with `verifiers`.
+    def __init__(self, tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None) -> None:
+        """Begin without verifiers.
 
         Args:
-            verifiers: those that are known already.
             tokenizer_hash: verifiers whose tokenizer has another hash are refused.
-            metrics: where the states of verifiers are shown.
             pins: remembers the verifier of each session; None relies on the ranking alone.
         """
         self._pins = pins
-        self._replicas = {verifier.address: Replica(verifier, Endpoint(verifier.address)) for verifier in verifiers}
+        self._replicas: dict[str, Replica] = {}
         self._leaving: list[Replica] = []
         """Replicas that are no longer known, kept open while generations of this gateway run there."""
         self._tokenizer_hash = tokenizer_hash

@@ -34,7 +34,6 @@ class Failover:
         """The rounds up to one that has a finish; a round is committed by the time the next one is asked for.
 
         Args:
-            verifier: the first verifier.
             system_fingerprint: what every later verifier must have.
             next_call: makes the call for the rest of the generation, under a new epoch.
             deadline: the `time.monotonic()` at which the caller stops waiting.

@@ -2,13 +2,13 @@
 
 import math
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 
-from specdec.errors import FieldInvalid
+from specdec.errors import FieldInvalid, TokenOutOfRange
 
 MAX_SEED = 2**63 - 1
 """Largest seed, so that it fits a signed 64-bit integer."""
@@ -134,6 +134,13 @@ class SamplingParams:
         if not left:
             field = "allowed_token_ids" if self.allowed_token_ids else "banned_token_ids"
             raise FieldInvalid(f"{field} leaves no token that may be drawn", field)
+
+
+def check_ids(ids: Iterable[int], param: str, limit: int) -> None:
+    """Raise TokenOutOfRange unless every id is in [0, limit)."""
+    for index, token in enumerate(ids):
+        if not 0 <= token < limit:
+            raise TokenOutOfRange(f"{param}[{index}]: token id {token} is not in [0, {limit})", param)
 
 
 def check_logprobs(count: int | None) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.discovery.sources import GatewayDiscoverySettings, source_of
+from gateway.ratio_controller.controller import DeploymentScale
 from gateway.ratio_controller.lease import Leadership
-from gateway.ratio_controller.scale import DeploymentScale
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.access import Request, allowed
 from tests.fake_kubernetes.slices import SLICES, pod, slice_of

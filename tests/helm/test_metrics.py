@@ -15,8 +15,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from drafter_service.metrics import DrafterMetrics
-from gateway.kv.metrics import KvMetrics
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayMetrics, KvMetrics
 from gateway.ratio_controller.controller import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
 from tests.helm.engine import CHART, Manifest

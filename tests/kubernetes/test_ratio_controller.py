@@ -12,8 +12,8 @@ import pytest
 from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import RatioSettings
+from gateway.ratio_controller.controller import DeploymentScale
 from gateway.ratio_controller.lease import Leadership
-from gateway.ratio_controller.scale import DeploymentScale
 from tests.clock import Clock
 from tests.gateway_fakes import until
 from tests.kubernetes.api import Api, ApiRefused, Object

@@ -119,9 +119,11 @@ class ExploringGamma:
     Costs change, and only rounds with drafts show it.
     """
 
-    def __init__(self, inner: GammaController, gamma_max: int) -> None:
+    def __init__(self, inner: GammaController, explored: int, teach: Callable[[int, int], None]) -> None:
+        """`explored` is the γ of exploring rounds, 0 for none; `teach` is told what `observe` is told."""
         self._inner = inner
-        self._gamma = min(_EXPLORED_GAMMA, gamma_max)
+        self._gamma = explored
+        self._teach = teach
         self._left = _BURST
         self._pause = _PAUSE
         self._plain = 0
@@ -132,8 +134,9 @@ class ExploringGamma:
         return self._gamma if chosen == 0 and self._left else chosen
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
+        """Learn from a verdict."""
         self._inner.observe(drafted, accepted)
+        self._teach(drafted, accepted)
         if drafted:
             self._left = max(self._left - 1, 0)
             self._plain = 0
@@ -142,24 +145,6 @@ class ExploringGamma:
             if self._plain == self._pause:
                 self._left, self._plain = _BURST, 0
                 self._pause *= 2
-
-
-class TeachingGamma:
-    """Follows another controller, and passes on what it observes."""
-
-    def __init__(self, inner: GammaController, teach: Callable[[int, int], None]) -> None:
-        """`teach` is called with the drafted and the accepted tokens of every verdict."""
-        self._inner = inner
-        self._teach = teach
-
-    def gamma(self) -> int:
-        """Number of tokens to draft next."""
-        return self._inner.gamma()
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a verdict."""
-        self._inner.observe(drafted, accepted)
-        self._teach(drafted, accepted)
 
 
 class MeasuredCosts:
@@ -211,6 +196,6 @@ class MeasuredCosts:
         What it observes, `accepted` learns as well.
         """
         if gamma is not None:
-            return TeachingGamma(FixedGamma(gamma), self.accepted)
+            return ExploringGamma(FixedGamma(gamma), 0, self.accepted)
         optimal = OptimalGamma(self.c, self.passes.beta, self._gamma_max)
-        return TeachingGamma(ExploringGamma(optimal, self._gamma_max), self.accepted)
+        return ExploringGamma(optimal, min(_EXPLORED_GAMMA, self._gamma_max), self.accepted)

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
@@ -41,8 +41,6 @@ class Scheduler:
             engine: owned by the one worker of `thread`.
             thread: where passes run.
             settings: how much goes into each pass, and how many sequences may wait for their first KV.
-            costs: learns from every pass.
-            metrics: where steps are counted.
         """
         self._engine = engine
         self._model = ModelThread(engine, settings)
@@ -121,11 +119,9 @@ class Scheduler:
 
     async def _wait_for_work(self) -> None:
         """Wait for a change; while rows wait for room, wake up when other sequences may have become idle."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(IDLE_SECONDS if self._waiting else None):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _submit(self, row: Row) -> Outcome | None:
         result: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,6 @@ import structlog
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import DrafterState
 from specdec.wire.session import Close, Commit, DraftEnd, Load, Nack, NackReason, Open
-from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.outbox import Outbox
 from verifier_service.metrics import VerifierMetrics
 
@@ -48,6 +47,39 @@ class Listener(Protocol):
 
     def lost(self) -> None:
         """Note that the link broke and has forgotten the session."""
+
+
+class Breaker:
+    """A circuit breaker: when to stop waiting for answers that do not come, and when to try again.
+
+    It opens after `threshold` failures in a row; while open it allows one try every `probe` seconds; success closes it.
+
+    Times are seconds of one clock, which the caller reads.
+    """
+
+    def __init__(self, threshold: int, probe: float) -> None:
+        self._threshold = threshold
+        self._probe = probe
+        self._failures = 0
+        self._next_try = 0.0
+
+    def allows(self, now: float) -> bool:
+        """Whether a try is allowed at time `now`; one that is allowed while open delays the next one."""
+        if self._failures < self._threshold:
+            return True
+        if now < self._next_try:
+            return False
+        self._next_try = now + self._probe
+        return True
+
+    def failed(self, now: float) -> None:
+        """Count a try that failed at time `now`."""
+        self._failures += 1
+        self._next_try = now + self._probe
+
+    def succeeded(self) -> None:
+        """Close after a try that succeeded."""
+        self._failures = 0
 
 
 class DrafterLink:

@@ -1,16 +1,24 @@
 """The drafters that are known, and which of them a session uses."""
 
+import asyncio
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import aclosing
 
+import structlog
+
+from specdec.serving.discovery import Source
 from specdec.serving.rendezvous import ranking
 from specdec.wire.generation import DrafterState, Fallback
+from verifier_service.drafters.client import DrafterClient, Identity
 from verifier_service.drafters.link import DrafterLink, LinkState
 
 _NEAR = 0.001
 """Seconds beyond the least round trip that count as equal to it: less than that within a zone, often more between."""
 _LOAD_FACTOR = 1.25
 """A near drafter with this many times the mean number of sessions is no better than one that is far."""
+
+_log = structlog.get_logger()
 
 
 class DrafterPool:
@@ -19,23 +27,28 @@ class DrafterPool:
     def __init__(self, links: Iterable[DrafterLink] = ()) -> None:
         self._by_address = {link.address: link for link in links}
 
-    def add(self, link: DrafterLink) -> None:
-        """Add the link to a drafter that was found."""
-        self._by_address[link.address] = link
+    async def follow(self, source: Source, make_link: Callable[[str], DrafterLink], identity: Identity) -> None:
+        """Have a link, and a client of this identity, for exactly the drafters that `source` names; until cancelled.
 
-    def remove(self, address: str) -> None:
-        """Remove a drafter that is gone; its sessions go to others."""
-        self._by_address.pop(address).gone()
+        The sessions of a drafter that is gone or drains go to others.
+        """
+        clients: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks, aclosing(source.snapshots()) as snapshots:
+            async for endpoints in snapshots:
+                wanted = {endpoint.address for endpoint in endpoints if not endpoint.draining}
+                _log.info("drafters_found", addresses=sorted(wanted))
+                for address in clients.keys() - wanted:
+                    clients.pop(address).cancel()
+                    self._by_address.pop(address).gone()
+                for address in sorted(wanted - clients.keys()):
+                    self._by_address[address] = make_link(address)
+                    clients[address] = tasks.create_task(DrafterClient(self._by_address[address], identity).run())
 
     def choose(self, session_id: str, avoid: Container[str]) -> DrafterLink | None:
-        """The ready link of the greatest hash with the session, without those in `avoid`; None when there is none.
+        """The ready link of the greatest hash with the session, but for addresses in `avoid`; None when there is none.
 
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
         Where some drafters are far, in another zone, the near ones are used while their load allows it.
-
-        Args:
-            session_id: of the session.
-            avoid: addresses of drafters not to use.
         """
         ready = [link for link in self._links if link.state is LinkState.READY and link.address not in avoid]
         candidates = [link.address for link in _near(ready) or ready]

@@ -10,10 +10,9 @@ from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, NackReason, Open
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
-from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
 from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.drafters.link import DrafterLink
+from verifier_service.drafters.link import Breaker, DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 
 _MOST_DRAFTS = 128
@@ -35,9 +34,7 @@ class RemoteDrafts(Drafts):
         """Make a source that is not open at any drafter yet.
 
         Args:
-            call: the session's generation.
             max_len: tokens that the sequence may reach.
-            pool: of the drafters.
             settings: how long to wait at most, and when to try again.
             costs: learn from every wait, and say how long one pays.
             clock: gives seconds.

@@ -5,17 +5,18 @@ from dataclasses import replace
 from itertools import count
 from typing import Literal
 
-from specdec.rules.params import Mode
+from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge
+from specdec.rules.params import Mode, check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.batching.batch_plan import Row, rank
 from verifier_service.batching.costs import MeasuredCosts
+from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import RemoteDrafts
-from verifier_service.generation.limits import check, length_limit
 from verifier_service.generation.runs import Run, Runs
-from verifier_service.generation.session import Session, Target
+from verifier_service.generation.session import Session
 from verifier_service.metrics import VerifierMetrics
 
 
@@ -26,7 +27,7 @@ class Generations:
         self,
         settings: VerifierSettings,
         info: VerifierInfo,
-        target: Target,
+        target: Scheduler,
         pool: DrafterPool,
         costs: MeasuredCosts,
         metrics: VerifierMetrics,
@@ -94,3 +95,38 @@ def fixed_gamma(call: GenerationCall, default: int | Literal["auto"], gamma_max:
     if call.speculation.gamma is not None:
         return call.speculation.gamma
     return None if default == "auto" else min(default, gamma_max)
+
+
+def check(call: GenerationCall, info: VerifierInfo) -> None:
+    """Refuse a call that would hurt the process or the other sessions of a batch.
+
+    Raises:
+        RequestError: the call breaks a limit; the error names the field.
+    """
+    if not call.session_id:
+        raise FieldRequired("session_id must not be empty", "session_id")
+    if not call.tokens:
+        raise FieldRequired("tokens must not be empty", "tokens")
+    if not 0 < call.prompt_len <= len(call.tokens):
+        raise FieldInvalid(f"prompt_len must be in 1..{len(call.tokens)}, got {call.prompt_len}", "prompt_len")
+    _check_length(call, info.context_length)
+    check_ids(call.tokens, "tokens", info.vocab_size)
+    check_ids(call.stop_token_ids, "stop_token_ids", info.vocab_size)
+    for field, ids in call.sampling.named_ids.items():
+        check_ids(ids, f"sampling.{field}", info.vocab_size)
+    call.sampling.check_choice(info.vocab_size)
+    check_logprobs(call.logprobs)
+    gamma = call.speculation.gamma
+    if gamma is not None and gamma > info.gamma_max:
+        raise GammaTooLarge(f"gamma is at most {info.gamma_max} here, got {gamma}", "speculation.gamma")
+
+
+def length_limit(call: GenerationCall, context_length: int) -> int:
+    """The sequence length, in tokens, at which the generation ends at the latest."""
+    return min(call.prompt_len + call.max_tokens, context_length)
+
+
+def _check_length(call: GenerationCall, context_length: int) -> None:
+    if call.prompt_len >= context_length or len(call.tokens) > context_length:
+        longest = max(call.prompt_len, len(call.tokens))
+        raise ContextLengthExceeded(f"{longest} tokens do not fit a context of {context_length}", "tokens")

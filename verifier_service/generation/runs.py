@@ -1,7 +1,7 @@
 """Who may generate for a session: the caller with the highest epoch seen, and of equal epochs the latest caller."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -19,12 +19,12 @@ class Run:
 
     def __init__(self, source: AsyncGenerator[Round, None], older: "Run | None") -> None:
         """Start; an `older` run of the same session is fenced, and has ended before this one begins."""
-        self._buffer: deque[Round] = deque()
+        self._buffer: asyncio.Queue[Round | None] = asyncio.Queue()
+        """Rounds that the reader has not taken yet, and None behind the last one."""
         self._space = asyncio.Semaphore(_AHEAD)
-        self._changed = asyncio.Event()
         self._error: SpecdecError | None = None
         self.task = asyncio.create_task(self._generate(source, older))
-        self.task.add_done_callback(lambda _: self._changed.set())
+        self.task.add_done_callback(lambda _: self._buffer.put_nowait(None))
 
     def cancel(self) -> None:
         """Stop generating."""
@@ -43,12 +43,7 @@ class Run:
             SpecdecError: the error that the run was failed with, or that the source raised.
         """
         try:
-            while self._buffer or not self.task.done():
-                if not self._buffer:
-                    self._changed.clear()
-                    await self._changed.wait()
-                    continue
-                done = self._buffer.popleft()
+            while (done := await self._buffer.get()) is not None:
                 self._space.release()
                 yield done
             if self._error is not None:
@@ -65,8 +60,7 @@ class Run:
         async with aclosing(source) as rounds:
             async for done in rounds:
                 await self._space.acquire()
-                self._buffer.append(done)
-                self._changed.set()
+                self._buffer.put_nowait(done)
 
 
 class Runs:

@@ -2,29 +2,15 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Container
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Protocol
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.gamma import GammaController
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, Round, Timing
-from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.scheduler import Scheduler
 from verifier_service.drafters.drafts import Drafts, Proposal
-
-
-class Target(Protocol):
-    """The target model as a session sees it: rows go in, verdicts come out."""
-
-    def admitted(self, row: Row) -> AbstractAsyncContextManager[None]:
-        """Hold the right to KV for the sequence of this row."""
-
-    async def prefill(self, row: Row) -> None:
-        """Compute the KV of the row's first `goal` tokens."""
-
-    async def verify(self, row: Row) -> Outcome:
-        """Judge the row's draft."""
 
 
 class Session:
@@ -34,7 +20,7 @@ class Session:
         self,
         admission: Row,
         chunk_tokens: int,
-        target: Target,
+        target: Scheduler,
         drafts: Drafts,
         gamma: GammaController,
         count: Callable[[Round, int], None],
@@ -44,9 +30,6 @@ class Session:
         Args:
             admission: the session's first row, which has the call, asks for KV and computes nothing.
             chunk_tokens: longest piece of the prompt that one pass computes.
-            target: judges the drafts.
-            drafts: proposes them.
-            gamma: chooses γ.
             count: called with every round and the number of drafts that it waited for, before the round is yielded.
         """
         self._row = admission
@@ -139,10 +122,8 @@ def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -
     """The round that commits a verdict, up to the earliest of a stop id, which is kept itself, and the limit.
 
     Args:
-        verdict: of the draft behind the committed tokens.
         base_len: committed tokens before this round.
         limit: sequence length at which the generation ends, more than `base_len`.
-        stop_ids: ids that end the generation.
 
     Returns:
         A round whose counts are of the tokens that were kept; its draft, its fallback and its timing are not set.

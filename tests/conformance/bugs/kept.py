@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from torch import Tensor
 
-from gateway.turns.statistics import Statistics
+from gateway.turns.statistics import Summary
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.prefix_cache import PrefixCache
 from tests.conformance.bugs.bug import Bug, Law
@@ -26,13 +26,12 @@ def rejected_position_sealed(patch: pytest.MonkeyPatch) -> None:
 
 def fruitless_rounds_left_out(patch: pytest.MonkeyPatch) -> None:
     """Rounds of which no draft was accepted are not counted."""
-    add = Statistics.add
+    with_round = Summary.with_round
 
-    def planted(statistics: Statistics, drafted: int, accepted: int, fallback: str = "") -> None:
-        if accepted or not drafted:
-            add(statistics, drafted, accepted, fallback)
+    def planted(summary: Summary, drafted: int, accepted: int, fallback: str = "") -> Summary:
+        return with_round(summary, drafted, accepted, fallback) if accepted or not drafted else summary
 
-    patch.setattr(Statistics, "add", planted)
+    patch.setattr(Summary, "with_round", planted)
 
 
 BUGS = (

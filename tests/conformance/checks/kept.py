@@ -6,7 +6,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from gateway.turns.statistics import Statistics
+from gateway.turns.statistics import Summary
 from specdec.engine import Chunk, NativeEngine
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.params import Mode, Speculation
@@ -61,10 +61,9 @@ def wrong_sums() -> float:
     """Sums over two rounds that are not those of the rounds, with none, some or all of a draft accepted."""
     bad = 0
     for rounds in product([(3, accepted) for accepted in range(4)], repeat=2):
-        statistics = Statistics(Speculation(Mode.REJECTION))
+        found = Summary(Speculation(Mode.REJECTION))
         for drafted, accepted in rounds:
-            statistics.add(drafted, accepted)
-        found = statistics.summary()
+            found = found.with_round(drafted, accepted)
         total = sum(accepted for _, accepted in rounds)
         expected = (2, 6, total, 1 + total / 2, total / 6)
         bad += expected != (

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.discovery.cluster import ClusterSettings
-from gateway.discovery.slices import endpoints_of
-from gateway.discovery.sources import GatewayDiscoverySettings, KubernetesSource
+from gateway.discovery.sources import GatewayDiscoverySettings, KubernetesSource, endpoints_of
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
 from tests.gateway_fakes import until

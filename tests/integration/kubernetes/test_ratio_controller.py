@@ -11,8 +11,8 @@ import pytest
 from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import LeaseSettings, MetricsSettings, RatioSettings, ScalingSettings
+from gateway.ratio_controller.controller import DeploymentScale, Scale
 from gateway.ratio_controller.lease import Leadership
-from gateway.ratio_controller.scale import DeploymentScale, Scale
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 from tests.clock import Clock
 from tests.fake_kubernetes import FakeKubernetes

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from redis.asyncio import Redis
 
+from gateway.config import KvSettings
 from gateway.kv.store import BlockStore
 from gateway.request import cache_domain
 from tests.integration.sessions.server import Server
@@ -31,7 +32,7 @@ async def blocks(server: Server, redis: Redis) -> AsyncIterator[Callable[..., Bl
     made: list[BlockStore] = []
 
     def make(ttl: float = 3600.0, budget: int = BUDGET) -> BlockStore:
-        made.append(BlockStore(Redis.from_url(server.url), ttl, budget))
+        made.append(BlockStore(Redis.from_url(server.url), KvSettings(ttl=ttl, budget_bytes=budget)))
         return made[-1]
 
     yield make
@@ -111,7 +112,7 @@ async def test_a_lost_ledger_is_written_anew_by_what_is_used(redis: Redis, block
 async def test_the_documented_rights_are_enough(server: Server, redis: Redis) -> None:
     rights = ["+@read", "+@write", "+@scripting", "+@connection", "-@dangerous", "+info", "+time"]
     await redis.acl_setuser("blocks", enabled=True, passwords=["+pw"], keys=["kv:1:*"], commands=rights)
-    store = BlockStore(Redis.from_url(f"unix://blocks:pw@{server.url.rpartition('@')[2]}"), 60.0, 10)
+    store = BlockStore(Redis.from_url(f"unix://blocks:pw@{server.url.rpartition('@')[2]}"), KvSettings(budget_bytes=10))
     assert await store.put(BOB, key(BOB, 0), b"x")
     await store.touch(BOB, [key(BOB, 0)], [1])
     assert await store.sizes([key(BOB, 0)]) == [1]

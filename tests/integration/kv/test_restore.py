@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kv.cipher import BlockCipher
-from gateway.kv.store import SequenceBlocks
+from gateway.kv.store import BlockCipher, SequenceBlocks
 from tests.integration.kv.stage import BLOCK, DOMAIN, LENGTH, PROMPT, Stage, asked
 
 TURN = 40

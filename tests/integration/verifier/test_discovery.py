@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -10,7 +11,7 @@ from tests.integration.verifier.draft_scripts import silent
 from tests.integration.verifier.house import House
 from tests.integration.verifier.scripted_drafter import eventually
 from verifier_service.drafters.client import Identity
-from verifier_service.drafters.discovery import DrafterDiscovery
+from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.metrics import VerifierMetrics
 
@@ -36,7 +37,8 @@ async def test_drafters_come_drain_and_go(house: House) -> None:
     registry = CollectorRegistry()
     pool, source = DrafterPool(), WrittenSource()
     identity = Identity("test", house.target.tokenizer_hash)
-    task = asyncio.create_task(DrafterDiscovery(pool, identity, 1.0, VerifierMetrics(registry)).run(source))
+    make_link = partial(DrafterLink, probe=1.0, metrics=VerifierMetrics(registry))
+    task = asyncio.create_task(pool.follow(source, make_link, identity))
 
     def states() -> dict[str, str]:
         return {each.address: each.state for each in pool.states()}

@@ -1,6 +1,6 @@
 """What EndpointSlices say of pods."""
 
-from gateway.discovery.slices import endpoints_of
+from gateway.discovery.sources import endpoints_of
 from specdec.serving.discovery import Endpoint
 from tests.fake_kubernetes.slices import pod, slice_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.http.answer_format import AnswerFormat
+from gateway.http.writers import AnswerFormat
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import KvSettings
-from gateway.kv.cipher import BlockCipher
+from gateway.kv.store import BlockCipher
 
 KEY = bytes(range(32))
 VALUE = b"keys and values" * 9

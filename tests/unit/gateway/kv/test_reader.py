@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.config import KvSettings
-from gateway.kv.metrics import KvMetrics
 from gateway.kv.reader import Bandwidth, KvReader, worth_restoring
 from gateway.kv.store import SequenceBlocks
+from gateway.metrics import KvMetrics
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
 from specdec.wire.kv import KvSpan

@@ -7,9 +7,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.kv.metrics import KvMetrics
+from gateway.config import KvSettings
 from gateway.kv.store import Block
 from gateway.kv.writer import KvWriter, Offer
+from gateway.metrics import KvMetrics
 from gateway.tasks import cancel_and_wait
 from specdec.errors import NoVerifier
 from tests.unit.gateway.kv.memory_blocks import MemoryBlocks
@@ -42,7 +43,7 @@ async def written(writer: KvWriter) -> None:
 
 async def test_the_oldest_offers_are_dropped_for_new_ones_that_come_again_and_counted() -> None:
     registry, store, source = CollectorRegistry(), MemoryBlocks(), Source()
-    writer = KvWriter(store, KvMetrics(registry), limit=2)
+    writer = KvWriter(store, KvSettings(queue=2), KvMetrics(registry))
     for _ in range(2):
         for start in (0, 16, 32):
             writer.offer(offer(source, start))
@@ -54,7 +55,7 @@ async def test_the_oldest_offers_are_dropped_for_new_ones_that_come_again_and_co
 
 async def test_from_half_a_queue_on_only_a_block_that_comes_again_is_taken() -> None:
     registry, store, source = CollectorRegistry(), MemoryBlocks(), Source()
-    writer = KvWriter(store, KvMetrics(registry), limit=4)
+    writer = KvWriter(store, KvSettings(queue=4), KvMetrics(registry))
     for start in (0, 16, 32, 48, 64):
         writer.offer(offer(source, start))
     writer.offer(offer(source, 64))
@@ -71,7 +72,7 @@ async def test_storing_takes_a_quarter_of_the_time() -> None:
             return b"value"
 
     times: list[float] = []
-    writer = KvWriter(MemoryBlocks(), KvMetrics(CollectorRegistry()), limit=9)
+    writer = KvWriter(MemoryBlocks(), KvSettings(queue=9), KvMetrics(CollectorRegistry()))
     for start in (0, 16, 32):
         writer.offer(offer(Slow(), start))
     task = asyncio.create_task(writer.run())
@@ -84,7 +85,7 @@ async def test_storing_takes_a_quarter_of_the_time() -> None:
 
 async def test_a_block_that_is_stored_is_not_exported_again() -> None:
     store, source = MemoryBlocks(), Source()
-    writer = KvWriter(store, KvMetrics(CollectorRegistry()), limit=9)
+    writer = KvWriter(store, KvSettings(queue=9), KvMetrics(CollectorRegistry()))
     for _ in range(2):
         writer.offer(offer(source, 0))
     await written(writer)
@@ -94,7 +95,7 @@ async def test_a_block_that_is_stored_is_not_exported_again() -> None:
 async def test_what_cannot_be_stored_is_counted_by_why_and_the_rest_is_stored() -> None:
     registry, store = CollectorRegistry(), MemoryBlocks()
     source = Source(gone=[0], lost=[16])
-    writer = KvWriter(store, KvMetrics(registry), limit=9)
+    writer = KvWriter(store, KvSettings(queue=9), KvMetrics(registry))
     for start, domain in ((0, "d"), (16, "d"), (32, "full"), (48, "d")):
         writer.offer(offer(source, start, domain))
     await written(writer)
@@ -106,7 +107,7 @@ async def test_what_cannot_be_stored_is_counted_by_why_and_the_rest_is_stored() 
 
 async def test_a_store_that_comes_back_is_written_to_again() -> None:
     store, source = MemoryBlocks(), Source()
-    writer = KvWriter(store, KvMetrics(CollectorRegistry()), limit=9)
+    writer = KvWriter(store, KvSettings(queue=9), KvMetrics(CollectorRegistry()))
     store.down = True
     writer.offer(offer(source, 0))
     await written(writer)

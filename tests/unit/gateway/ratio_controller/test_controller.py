@@ -7,9 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.ratio_controller.config import MetricsSettings, RatioSettings, ScalingSettings
-from gateway.ratio_controller.controller import Controller, ControllerMetrics
+from gateway.ratio_controller.controller import Controller, ControllerMetrics, Scale
 from gateway.ratio_controller.lease import Term
-from gateway.ratio_controller.scale import Scale
 from specdec.serving.metrics_readers import MetricsUnreadable
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 from tests.gateway_fakes import until

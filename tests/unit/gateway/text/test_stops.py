@@ -4,22 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.stops import Match, find_stop, held_length
+from gateway.text.output import find_stop, held_length
 
 
 @pytest.mark.parametrize(
     ("text", "stops", "expected"),
     [
-        ("abcdef", ("cd",), Match("cd", 2)),
+        ("abcdef", ("cd",), (2, "cd")),
         ("abcdef", ("xy",), None),
         ("abcdef", (), None),
-        ("abcdef", ("ef", "cd"), Match("cd", 2)),
-        ("abcdef", ("cdef", "d"), Match("d", 3)),
-        ("abcdef", ("d", "bcd"), Match("bcd", 1)),
-        ("aaaa", ("aa",), Match("aa", 0)),
+        ("abcdef", ("ef", "cd"), (2, "cd")),
+        ("abcdef", ("cdef", "d"), (3, "d")),
+        ("abcdef", ("d", "bcd"), (1, "bcd")),
+        ("aaaa", ("aa",), (0, "aa")),
     ],
 )
-def test_the_stop_that_is_complete_first_is_found(text: str, stops: tuple[str, ...], expected: Match | None) -> None:
+def test_the_stop_that_is_complete_first_is_found(
+    text: str, stops: tuple[str, ...], expected: tuple[int, str] | None
+) -> None:
     assert find_stop(text, stops) == expected
 
 

@@ -15,7 +15,7 @@ from gateway.turns.turn import Header, Turn, header_to_bytes
 from gateway.verifiers.balancer import VerifierPool
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
-from tests.gateway_fakes import EOS, ByteTokenizer, MemorySessionStore, ScriptedVerifier
+from tests.gateway_fakes import EOS, ByteTokenizer, MemorySessionStore, ScriptedVerifier, knowing
 
 PROMPT = tuple(b"Say it")
 TURN = Turn("0" * 32, "t", 1)
@@ -28,7 +28,7 @@ def services(*verifiers: ScriptedVerifier, owner: str = "me", **settings: Any) -
     return Services(
         tokenizer=ByteTokenizer(),
         prompts=PromptEncoder(ByteTokenizer()),
-        pool=VerifierPool(verifiers or (ScriptedVerifier(),), ByteTokenizer.fingerprint, metrics),
+        pool=knowing(VerifierPool(ByteTokenizer.fingerprint, metrics), *(verifiers or (ScriptedVerifier(),))),
         sessions=MemorySessionStore(),
         drain=Drain(metrics),
         metrics=metrics,

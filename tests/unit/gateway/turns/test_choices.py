@@ -8,13 +8,13 @@ import pytest
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.choices import merged
 from gateway.turns.events import Event, Finished, OutputRound, Started
-from gateway.turns.statistics import Statistics, total
+from gateway.turns.statistics import Summary, total
 from gateway.turns.turn import Turn
 from specdec.errors import FieldInvalid, NoVerifier
 from specdec.rules.params import MAX_SEED, FinishReason, Mode, SamplingParams, Speculation
 from tests.unit.gateway.turns.in_memory import header
 
-SUMMARY = Statistics(Speculation()).summary()
+SUMMARY = Summary(Speculation())
 
 
 class Generation:
@@ -99,14 +99,13 @@ def test_the_number_of_choices_is_bounded(n: int) -> None:
 
 
 def test_sums_over_choices_add_up() -> None:
-    first, second = Statistics(Speculation(Mode.BLOCK, 3)), Statistics(Speculation(Mode.BLOCK, 3))
+    first = second = Summary(Speculation(Mode.BLOCK, 3))
     for accepted in (0, 3, 3):
-        first.add(3, accepted)
-    second.add(1, 1)
-    second.add(0, 0, "draft_timeout")
-    both = total([first.summary(), second.summary()])
+        first = first.with_round(3, accepted)
+    second = second.with_round(1, 1).with_round(0, 0, "draft_timeout")
+    both = total([first, second])
     assert both.acceptance_histogram == (1, 1, 0, 2)
     assert (both.num_spec_steps, both.num_plain_steps) == (4, 1)
     assert (both.num_draft_tokens, both.num_accepted_draft_tokens) == (10, 7)
-    assert dict(both.fallbacks) == {"draft_timeout": 1}
-    assert total([first.summary()]) == first.summary()
+    assert both.fallbacks == {"draft_timeout": 1}
+    assert total([first]) == first

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.replies import metrics_of, report_of
-from gateway.turns.statistics import Statistics
+from gateway.turns.statistics import Summary
 from specdec.rules.params import Mode, Speculation
 
 ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))))
@@ -12,10 +12,9 @@ ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(dr
 
 @given(rounds=ROUNDS)
 def test_the_sums_agree(rounds: list[tuple[int, int]]) -> None:
-    statistics = Statistics(Speculation(Mode.REJECTION))
+    summary = Summary(Speculation(Mode.REJECTION))
     for drafted, accepted in rounds:
-        statistics.add(drafted, accepted, "" if drafted else "drafter_unavailable")
-    summary = statistics.summary()
+        summary = summary.with_round(drafted, accepted, "" if drafted else "drafter_unavailable")
     histogram = summary.acceptance_histogram
     assert len(histogram) == summary.num_spec_tokens + 1
     assert sum(histogram) == summary.num_spec_steps
@@ -26,11 +25,11 @@ def test_the_sums_agree(rounds: list[tuple[int, int]]) -> None:
 
 
 def test_the_shape_is_vllms() -> None:
-    statistics = Statistics(Speculation(Mode.BLOCK, 3))
+    summary = Summary(Speculation(Mode.BLOCK, 3))
     for accepted, rounds in enumerate([39, 1, 0, 3]):
         for _ in range(rounds):
-            statistics.add(3, accepted)
-    metrics = metrics_of(statistics.summary())
+            summary = summary.with_round(3, accepted)
+    metrics = metrics_of(summary)
     assert metrics is not None
     assert metrics.model_dump() == {
         "speculative_decoding": {
@@ -43,7 +42,7 @@ def test_the_shape_is_vllms() -> None:
             "num_spec_tokens": 3,
         }
     }
-    assert report_of(statistics.summary()).model_dump() == {
+    assert report_of(summary).model_dump() == {
         "mode": "block",
         "gamma": 3,
         "lenience": 1.0,
@@ -53,14 +52,12 @@ def test_the_shape_is_vllms() -> None:
 
 
 def test_lenience_is_labelled_lossy() -> None:
-    report = report_of(Statistics(Speculation(Mode.REJECTION, lenience=0.9)).summary())
+    report = report_of(Summary(Speculation(Mode.REJECTION, lenience=0.9)))
     assert (report.lenience, report.lossy) == (0.9, True)
 
 
 def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
-    statistics = Statistics(Speculation(Mode.REJECTION))
-    statistics.add(0, 0, "drafter_unavailable")
-    summary = statistics.summary()
+    summary = Summary(Speculation(Mode.REJECTION)).with_round(0, 0, "drafter_unavailable")
     assert metrics_of(summary) is None
     assert (summary.draft_acceptance_rate, summary.mean_acceptance_length) == (0.0, 0.0)
     assert report_of(summary).model_dump() == {

@@ -15,13 +15,13 @@ from gateway.store.pins import Pins
 from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoint, StaticSource
-from tests.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier
+from tests.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier, knowing
 
 KEYS = [f"session-{n}" for n in range(300)]
 
 
 def make(*verifiers: ScriptedVerifier) -> VerifierPool:
-    return VerifierPool(verifiers, TOKENIZER_HASH, GatewayMetrics(CollectorRegistry()))
+    return knowing(VerifierPool(TOKENIZER_HASH, GatewayMetrics(CollectorRegistry())), *verifiers)
 
 
 async def test_a_session_always_gets_the_same_ready_verifier() -> None:
@@ -117,7 +117,7 @@ class WrittenPins(Pins):
 
 async def test_a_pinned_session_goes_where_it_was_while_that_is_ready() -> None:
     pins, verifiers = WrittenPins(), [ScriptedVerifier(f"{name}:1") for name in "abc"]
-    pool = VerifierPool(verifiers, TOKENIZER_HASH, GatewayMetrics(CollectorRegistry()), pins)
+    pool = knowing(VerifierPool(TOKENIZER_HASH, GatewayMetrics(CollectorRegistry()), pins), *verifiers)
     await pool.probe()
     chosen, _ = pool.verifier_for("s")
     elsewhere = next(verifier for verifier in verifiers if verifier is not chosen)

@@ -13,7 +13,7 @@ from gateway.verifiers.failover import Failover
 from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
-from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, output
+from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, knowing, output
 
 PROMPT = tuple(b"Say it")
 
@@ -25,7 +25,7 @@ class Generation:
         self.tokens = list(PROMPT)
         self.epoch = 0
         metrics = GatewayMetrics(CollectorRegistry())
-        self.pool = VerifierPool(verifiers, TOKENIZER_HASH, metrics)
+        self.pool = knowing(VerifierPool(TOKENIZER_HASH, metrics), *verifiers)
         self.failovers = metrics.failovers
         self._failover = Failover(self.pool, FailoverSettings(**({"seconds": 0.01} | settings)), metrics)
 

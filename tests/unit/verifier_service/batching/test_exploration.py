@@ -1,6 +1,6 @@
 """Before drafting is given up it is tried, and now and then again."""
 
-from verifier_service.batching.costs import ExploringGamma
+from verifier_service.batching.costs import ExploringGamma, MeasuredCosts
 
 
 class Told:
@@ -17,6 +17,10 @@ class Told:
         self.seen.append((drafted, accepted))
 
 
+def exploring(explored: int) -> ExploringGamma:
+    return ExploringGamma(Told(0), explored, lambda drafted, accepted: None)
+
+
 def play(controller: ExploringGamma, rounds: int) -> list[int]:
     """γ of each round when every draft comes and none is accepted."""
     chosen = []
@@ -29,27 +33,34 @@ def play(controller: ExploringGamma, rounds: int) -> list[int]:
 
 def test_a_controller_that_drafts_is_followed() -> None:
     told = Told(7)
-    assert play(ExploringGamma(told, 16), 5) == [7] * 5
-    assert told.seen == [(7, 0)] * 5
+    taught: list[tuple[int, int]] = []
+    assert play(ExploringGamma(told, 4, lambda *seen: taught.append(seen)), 5) == [7] * 5
+    assert told.seen == taught == [(7, 0)] * 5
 
 
 def test_one_that_does_not_is_followed_after_a_look() -> None:
-    assert play(ExploringGamma(Told(0), 16), 8) == [4, 4, 4, 0, 0, 0, 0, 0]
+    assert play(exploring(4), 8) == [4, 4, 4, 0, 0, 0, 0, 0]
 
 
 def test_the_next_looks_come_later_and_later() -> None:
-    chosen = play(ExploringGamma(Told(0), 16), 400)
+    chosen = play(exploring(4), 400)
     starts = [index for index in range(1, 400) if chosen[index] and not chosen[index - 1]]
     assert starts == [3 + 64, 3 + 64 + 3 + 128]
 
 
 def test_a_look_does_not_pass_the_limit() -> None:
-    assert play(ExploringGamma(Told(0), 2), 2) == [2, 2]
-    assert play(ExploringGamma(Told(0), 0), 2) == [0, 0]
+    for gamma_max, explored in ((2, 2), (0, 0), (16, 4)):
+        controller = MeasuredCosts(gamma_max, draft_step=lambda: None).controller(None)
+        controller._inner = Told(0)
+        assert play(controller, 2) == [explored] * 2
+
+
+def test_a_fixed_draft_length_is_not_explored() -> None:
+    assert play(MeasuredCosts(16, draft_step=lambda: None).controller(0), 2) == [0, 0]
 
 
 def test_a_look_is_not_over_until_drafts_have_come() -> None:
-    controller = ExploringGamma(Told(0), 16)
+    controller = exploring(4)
     for _ in range(10):
         controller.observe(0, 0)
     assert controller.gamma() == 4

@@ -19,7 +19,7 @@ from tests.unit.verifier_service.verifier_fakes import (
 )
 from verifier_service.batching.batch_plan import Row
 from verifier_service.drafters.drafts import Drafts
-from verifier_service.generation.limits import length_limit
+from verifier_service.generation.generations import length_limit
 from verifier_service.generation.session import Session
 
 TRUTH = continuation(3, 8)
