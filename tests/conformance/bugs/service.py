@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.text import detokenizer
-from gateway.text.stops import held_length
+from gateway.text.output import held_length
 from specdec.engine import NativeEngine, loader
 from specdec.rules.draft import Verdict
 from specdec.rules.params import FinishReason
