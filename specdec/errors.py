@@ -1,21 +1,17 @@
 """Every error that is raised on purpose. HTTP and gRPC translate an error by its `reason` and by nothing else.
 
 SpecdecError
-├── ConfigError            a setting is wrong, so the process does not start
-│   └── ModelRefused       the model folder cannot be served
+├── ConfigError            a setting is wrong, or a model folder (ModelRefused), so the process does not start
 ├── RequestError           a mistake of the caller, with the name of the field
 │   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
 │   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
-│   ├── RouteNotFound      ├── SessionNotFound   ├── SessionExpired    ├── GenerationNotFound
-│   └── IdempotencyKeyReused
+│   └── RouteNotFound      └── SessionNotFound   └── SessionExpired    └── GenerationNotFound, IdempotencyKeyReused
 └── ServiceError           not a mistake of the caller
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
-    │                                                                   └── SessionStoreFull
-    ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── DrafterMismatch
-    │   ├── SessionHeld    ├── DeadlineExceeded   ├── CursorAhead       │   ├── TokenizerMismatch
-    │   └── TurnOver                                                    │   └── ProtocolMismatch
-    └── InternalError
-        └── NoDistribution
+    ├── MessageCorrupted   ├── Fenced             ├── SessionDiverged   │   └── SessionStoreFull
+    ├── SessionBusy        ├── DeadlineExceeded   ├── CursorAhead       └── DrafterMismatch
+    │   ├── SessionHeld    └── InternalError                                ├── TokenizerMismatch
+    │   └── TurnOver           └── NoDistribution                           └── ProtocolMismatch
 """
 
 from typing import ClassVar
@@ -29,9 +25,7 @@ PARAM_BYTES = 256
 def shortened(text: str, limit: int) -> str:
     """The text, cut to at most `limit` bytes of UTF-8."""
     start = text[: limit + 1].encode(errors="replace")
-    if len(start) <= limit and len(text) <= limit:
-        return text
-    return start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
+    return text if len(start) <= limit else start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
 
 
 class SpecdecError(Exception):
@@ -211,9 +205,15 @@ class Fenced(ServiceError):
 
 
 class SessionDiverged(ServiceError):
-    """A commit does not continue the log that the store holds, so no part of it may be shown."""
+    """The log is not what was written, or a commit does not continue it, so no part of it may be shown."""
 
     reason = "SESSION_DIVERGED"
+
+
+class MessageCorrupted(ServiceError):
+    """A message between services does not fit its checksum, so nothing is made of it."""
+
+    reason = "MESSAGE_CORRUPTED"
 
 
 class DrafterMismatch(ServiceError):
