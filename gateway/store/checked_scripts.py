@@ -44,8 +44,7 @@ def checked(source: str) -> str:
 def arguments_of(keys: Sequence[str], arguments: Sequence[str | bytes | float]) -> list[bytes]:
     """The arguments as they are sent, with one that no other call has, and with the checksum."""
     sent = [*map(_bytes, arguments), secrets.token_bytes(8)]
-    digest = hashlib.sha1(_flat([key.encode() for key in keys]) + _flat(sent), usedforsecurity=False)
-    return [*sent, digest.hexdigest().encode()]
+    return [*sent, _sha1(_flat([key.encode() for key in keys]) + _flat(sent))]
 
 
 def reply_of(answer: Any, sent: Sequence[bytes]) -> Reply:
@@ -56,9 +55,18 @@ def reply_of(answer: Any, sent: Sequence[bytes]) -> Reply:
     """
     match answer:
         case [bytes() as digest, [bytes(), *_] as reply]:
-            if digest == hashlib.sha1(sent[-1] + _flat(reply), usedforsecurity=False).hexdigest().encode():
+            if digest == digest_of(sent[-1], reply):
                 return reply
     raise SessionStoreDown("bytes were changed on the way to the session store or back")
+
+
+def digest_of(sent: bytes, reply: Reply) -> bytes:
+    """The checksum of a reply to the call whose own checksum is `sent`."""
+    return _sha1(sent + _flat(reply))
+
+
+def _sha1(content: bytes) -> bytes:
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest().encode()
 
 
 def _bytes(argument: str | bytes | float) -> bytes:
