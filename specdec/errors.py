@@ -14,9 +14,7 @@ PARAM_BYTES = 256
 def shortened(text: str, limit: int) -> str:
     """The text, cut to at most `limit` bytes of UTF-8."""
     start = text[: limit + 1].encode(errors="replace")
-    if len(start) <= limit and len(text) <= limit:
-        return text
-    return start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
+    return text if len(start) <= limit else start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
 
 
 class SpecdecError(Exception):
@@ -150,7 +148,11 @@ class Fenced(ServiceError, reason="FENCED"):
 
 
 class SessionDiverged(ServiceError, reason="SESSION_DIVERGED"):
-    """A commit does not continue the log that the store holds, so no part of it may be shown."""
+    """The log is not what was written, or a commit does not continue it, so no part of it may be shown."""
+
+
+class MessageCorrupted(ServiceError, reason="MESSAGE_CORRUPTED"):
+    """A message between services does not fit its checksum, so nothing is made of it."""
 
 
 class DrafterMismatch(ServiceError, reason="DRAFTER_MISMATCH"):

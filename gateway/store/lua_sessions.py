@@ -42,13 +42,21 @@ local left = redis.call('PTTL', m[4] == '0' and KEYS[1] or KEYS[2])
 return {'OK', m[2], m[3], m[4], m[5], tostring(left), seen:match('%d+') or ''}
 """
 
+LOG = r"""
+-- OK tokens | NONE
+local log = redis.call('GET', KEYS[2])
+return log and {'OK', log} or {'NONE'}
+"""
+
 LAPSED = (
     NOW
     + r"""
 -- KEYS: 1 the leases of all sessions. ARGV: how many at most, lease ms
--- Ids of sessions whose lease seems to be over, the oldest first. Each is given to one caller only for a lease's time.
+-- OK, then the ids of sessions whose lease seems to be over, the oldest first. Each is given to one caller only for a
+-- lease's time.
 local found = redis.call('ZRANGEBYSCORE', KEYS[1], 0, now, 'LIMIT', 0, ARGV[1])
 for _, name in ipairs(found) do redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), name) end
+table.insert(found, 1, 'OK')
 return found
 """
 )

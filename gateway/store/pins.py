@@ -6,7 +6,6 @@ from typing import Any
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 _log = structlog.get_logger()
 
@@ -45,10 +44,10 @@ class Pins:
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer: bytes = await self._script(keys=[key], args=[epoch, self._ttl_ms, choice, *candidates])
-        except (RedisError, OSError) as error:  # a timeout is an OSError
+            return answer.decode()
+        except Exception as error:  # noqa: BLE001 - Redis is away or late, or its answer cannot be read
             _log.info("pin_unknown", session=session, error=str(error))
             return choice
-        return answer.decode()
 
     async def close(self) -> None:
         """Close the connection."""

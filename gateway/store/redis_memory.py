@@ -24,9 +24,12 @@ class MemoryGuard:
     async def check(self) -> None:
         """Raise SessionStoreFull when the server has no memory for a new turn."""
         if time.monotonic() - self._read_at >= _REFRESH:
-            memory = await guarded(self._client.info("memory"))
-            limit = int(memory["maxmemory"])
-            self._share = int(memory["used_memory"]) / limit if limit else 0.0
+            self._share = await guarded(self._used_share())
             self._read_at = time.monotonic()
         if self._share >= FULL:
             raise SessionStoreFull(f"the session store is {self._share:.0%} full and takes no new work")
+
+    async def _used_share(self) -> float:
+        memory = await self._client.info("memory")
+        limit = int(memory["maxmemory"])
+        return int(memory["used_memory"]) / limit if limit else 0.0

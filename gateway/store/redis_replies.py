@@ -1,7 +1,10 @@
 """Turns the replies of the session scripts into values, or into the errors that their first word stands for."""
 
-from gateway.store.redis_scripts import Reply
-from gateway.store.values import SessionState, SessionView, StoredRound, TurnView
+from collections.abc import Callable
+from typing import TypeVar
+
+from gateway.store.checked_scripts import Reply
+from gateway.store.values import LapsedTurn, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,
@@ -10,37 +13,125 @@ from specdec.errors import (
     SessionBusy,
     SessionDiverged,
     SessionExpired,
+    SessionHeld,
     SessionNotFound,
+    SessionStoreDown,
     SpecdecError,
+    TurnOver,
 )
 from specdec.wire.tokens import tokens_from_bytes
 
-
-def session_view(fields: Reply) -> SessionView:
-    """The value in an OK reply of GET."""
-    turn, state, n, fingerprint, left, seen = fields
-    return SessionView(
-        turn=int(turn),
-        state=SessionState(state.decode()),
-        n=int(n),
-        model_fingerprint=fingerprint.decode(),
-        expires_in=max(0, int(left)) / 1000,
-        request_turn=int(seen) if seen else None,
-    )
+_Value = TypeVar("_Value")
 
 
-def turn_view(fields: Reply) -> TurnView:
-    """The value in an OK reply of READ."""
-    state, left, prompt, entries = fields
-    events = [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in entries]
-    params = events.pop(0)[b"p"] if events and b"p" in events[0] else b""
-    return TurnView(
-        state=SessionState(state.decode()),
-        lease_left=int(left) / 1000,
-        prompt=tuple(tokens_from_bytes(prompt)),
-        params=params,
-        rounds=tuple(map(_round, events)),
-    )
+def understood(value_of: Callable[[Reply], _Value], reply: Reply) -> _Value:
+    """The value of a reply, or the error that it stands for; raises SessionStoreDown when it makes no sense."""
+    try:
+        return value_of(reply)
+    except SpecdecError:
+        raise
+    except Exception as error:
+        raise SessionStoreDown(f"a reply of the session store makes no sense: {error!r}") from error
+
+
+def done(reply: Reply) -> None:
+    """CREATE and DELETE: nothing, or the session is missing."""
+    match reply:
+        case [b"OK"]:
+            return
+    raise missing(reply)
+
+
+def session_view(reply: Reply) -> SessionView:
+    """GET: the session."""
+    match reply:
+        case [b"OK", turn, state, n, fingerprint, left, seen]:
+            return SessionView(
+                turn=int(turn),
+                state=SessionState(state.decode()),
+                n=int(n),
+                model_fingerprint=fingerprint.decode(),
+                expires_in=max(0, int(left)) / 1000,
+                request_turn=int(seen) if seen else None,
+            )
+    raise missing(reply)
+
+
+def turn_view(reply: Reply) -> TurnView:
+    """READ: the turn."""
+    match reply:
+        case [b"OK", state, left, prompt, entries]:
+            events = [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in entries]
+            params = events.pop(0)[b"p"] if events and b"p" in events[0] else b""
+            return TurnView(
+                state=SessionState(state.decode()),
+                lease_left=int(left) / 1000,
+                prompt=_tokens(prompt),
+                params=params,
+                rounds=tuple(map(_round, events)),
+            )
+    raise missing(reply)
+
+
+def opened(reply: Reply, limit: int) -> Opened:
+    """OPEN: the turn; `limit` is the longest log in tokens."""
+    match reply:
+        case [b"OK" | b"DUP" as word, turn]:
+            return Opened(int(turn), repeated=word == b"DUP")
+        case [word, *rest]:
+            raise open_refusal(word, rest, limit)
+    raise ValueError(reply)
+
+
+def lease(reply: Reply) -> Lease:
+    """ACQUIRE: the ownership."""
+    match reply:
+        case [b"OK", epoch, n]:
+            return Lease(epoch=int(epoch), n=int(n))
+        case [b"OVER", turn]:
+            raise TurnOver(f"turn {int(turn)} is the last, and done or not the one asked for")
+        case [b"HELD", left]:
+            seconds = int(left) / 1000
+            raise SessionHeld(f"another gateway has the session for {seconds:.1f} s more", seconds)
+    raise missing(reply)
+
+
+def is_cancelled(reply: Reply, epoch: int, base: int = 0) -> bool:
+    """COMMIT of a round behind `base` tokens, and RENEW: whether the turn was cancelled."""
+    match reply:
+        case [b"OK" | b"DUP", b"1" | b"" as flag]:
+            return bool(flag)
+        case [b"FENCED"]:
+            raise fenced(epoch)
+        case [b"GAP" | b"MISMATCH" | b"CORRUPT" as word, n]:
+            raise diverged(word, base, int(n))
+    raise missing(reply)
+
+
+def was_done(reply: Reply, otherwise: bytes) -> bool:
+    """CANCEL and RELEASE: True; False for the word `otherwise`."""
+    match reply:
+        case [word] if word in (b"OK", otherwise):
+            return bool(word == b"OK")
+    raise missing(reply)
+
+
+def log(reply: Reply) -> list[int]:
+    """LOG: all tokens of the session."""
+    match reply:
+        case [b"OK", tokens]:
+            return list(_tokens(tokens))
+    raise missing(reply)
+
+
+def lapsed_turn(reply: Reply, session_id: str) -> LapsedTurn | None:
+    """LAPSED_TURN: the turn; None when it is none."""
+    match reply:
+        case [b"OK", tenant, turn, silent]:
+            return LapsedTurn(session_id, tenant.decode(), int(turn), int(silent) / 1000)
+        case [b"LIVE" | b"NONE"]:
+            return None
+    raise ValueError(reply)
 
 
 def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
@@ -60,8 +151,9 @@ def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
             return ContextLengthExceeded(f"the session may hold {limit} tokens and has {int(rest[0])}", "prompt")
         case b"EXPIRED":
             return expired()
-        case _:
+        case b"DENIED":
             return not_found()
+    raise ValueError(word)
 
 
 def diverged(word: bytes, base: int, n: int) -> SessionDiverged:
@@ -83,9 +175,14 @@ def fenced(epoch: int) -> Fenced:
     return Fenced(f"epoch {epoch} is over: the session has a newer owner, or is gone")
 
 
-def missing(word: bytes) -> SpecdecError:
-    """The error for the reply EXPIRED, and for NONE and NOSESSION."""
-    return expired() if word == b"EXPIRED" else not_found()
+def missing(reply: Reply) -> SpecdecError:
+    """The error for a reply that says that something is not there; raises ValueError for any other."""
+    match reply:
+        case [b"EXPIRED"]:
+            return expired()
+        case [b"NONE" | b"NOSESSION" | b"DENIED"]:
+            return not_found()
+    raise ValueError(reply)
 
 
 def not_found() -> SessionNotFound:
@@ -99,4 +196,11 @@ def expired() -> SessionExpired:
 
 
 def _round(fields: dict[bytes, bytes]) -> StoredRound:
-    return StoredRound(tuple(tokens_from_bytes(fields[b"t"])), fields[b"f"].decode(), fields[b"r"])
+    return StoredRound(_tokens(fields[b"t"]), fields[b"f"].decode(), fields[b"r"])
+
+
+def _tokens(data: bytes) -> tuple[int, ...]:
+    try:
+        return tuple(tokens_from_bytes(data))
+    except FieldInvalid as error:  # which is a mistake of a caller elsewhere
+        raise ValueError(error.message) from error

@@ -11,12 +11,13 @@ from redis.asyncio import Redis
 from gateway.store import lua, lua_sessions, lua_turns, redis_replies
 from gateway.store.redis_client import connect
 from gateway.store.redis_memory import MemoryGuard
+from gateway.store.redis_replies import understood
 from gateway.store.redis_scripts import Scripts, guarded
 from gateway.store.redis_streams import BLOCK, StreamWaiter
 from gateway.store.retry import retry
 from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
-from specdec.errors import FieldRequired, SessionHeld, TurnOver
-from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
+from specdec.errors import FieldRequired
+from specdec.wire.tokens import tokens_to_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,6 @@ class RedisSessionStore:
         self._lease_ms = round(self._policy.lease * 1000)
         self._writes: set[asyncio.Task[bool]] = set()
         self._scripts = Scripts(client, self._policy.replicas)
-        self._lapsed = client.register_script(lua_sessions.LAPSED)
         self._memory = MemoryGuard(client)
         self._streams = StreamWaiter(reader)
 
@@ -63,9 +63,7 @@ class RedisSessionStore:
         await self._memory.check()
         seconds = self._policy.ttl if ttl is None else ttl
         arguments = (tenant, model_fingerprint, round(seconds * 1000))
-        word, *_ = await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments)
-        if word != b"OK":
-            raise redis_replies.missing(word)
+        understood(redis_replies.done, await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments))
         key = lua.tenant_key(tenant)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {session_id: time.time()}, nx=True)
@@ -74,10 +72,9 @@ class RedisSessionStore:
 
     async def delete(self, session_id: str, tenant: str) -> None:
         """Delete the session's keys and its entry in the tenant's list."""
-        word, *_ = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
+        reply = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
         await guarded(self._client.zrem(lua.tenant_key(tenant), session_id))
-        if word != b"OK":
-            raise redis_replies.missing(word)
+        understood(redis_replies.done, reply)
 
     async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
         """Read the tenant's list, in which there may be sessions that have expired since."""
@@ -86,24 +83,20 @@ class RedisSessionStore:
             rank: Any = await guarded(self._client.zrevrank(key, after))
             if rank is None:
                 return []
-            start = rank + 1
+            start = understood(lambda reply: int(reply[0]), [rank]) + 1
         names: Any = await guarded(self._client.zrevrange(key, start, start + limit - 1))
-        return [name.decode() for name in names]
+        return understood(_names, names)
 
     async def get(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
         """Read the session's hash."""
-        word, *rest = await self._scripts.run(lua_sessions.GET, session_id, tenant, request_id)
-        if word != b"OK":
-            raise redis_replies.missing(word)
-        return redis_replies.session_view(rest)
+        reply = await self._scripts.run(lua_sessions.GET, session_id, tenant, request_id)
+        return understood(redis_replies.session_view, reply)
 
     async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
         """Read the turn's part of the output stream, and its prompt from the log."""
         position = "" if after is None else 2 * after
-        word, *rest = await self._scripts.run(lua_turns.READ, session_id, tenant, turn, position)
-        if word != b"OK":
-            raise redis_replies.missing(word)
-        return redis_replies.turn_view(rest)
+        reply = await self._scripts.run(lua_turns.READ, session_id, tenant, turn, position)
+        return understood(redis_replies.turn_view, reply)
 
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
         """Wait for an entry of the output stream."""
@@ -128,26 +121,16 @@ class RedisSessionStore:
         expected = "" if expect_turn is None else expect_turn
         limits = (round(self._policy.ttl * 1000), self._policy.max_tokens * 4)
         what = (request_id, expected, tokens_to_bytes(tokens), params_blob, model_fingerprint, tenant)
-        word, *rest = await self._scripts.run_durably(
+        reply = await self._scripts.run_durably(
             lua_turns.OPEN, session_id, *what, *limits, digest, int(create), self._lease_ms
         )
-        if word not in {b"OK", b"DUP"}:
-            raise redis_replies.open_refusal(word, rest, self._policy.max_tokens)
-        return Opened(int(rest[0]), repeated=word == b"DUP")
+        return understood(lambda found: redis_replies.opened(found, self._policy.max_tokens), reply)
 
     async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
         """Write owner, epoch and lease into the session's hash."""
         which = "" if turn is None else turn
-        word, *rest = await self._scripts.run(lua_turns.ACQUIRE, session_id, owner, self._lease_ms, which)
-        match word:
-            case b"OK":
-                return Lease(epoch=int(rest[0]), n=int(rest[1]))
-            case b"OVER":
-                raise TurnOver(f"turn {int(rest[0])} is the last, and done or not the one asked for")
-            case b"HELD":
-                left = int(rest[0]) / 1000
-                raise SessionHeld(f"another gateway has the session for {left:.1f} s more", left)
-        raise redis_replies.missing(word)
+        reply = await self._scripts.run(lua_turns.ACQUIRE, session_id, owner, self._lease_ms, which)
+        return understood(redis_replies.lease, reply)
 
     async def commit(self, commit: RoundCommit) -> bool:
         """Append the round to log and output stream, retried while the server does not answer."""
@@ -158,22 +141,18 @@ class RedisSessionStore:
 
     async def renew(self, session_id: str, epoch: int) -> bool:
         """Move the end of the lease in the session's hash."""
-        word, *rest = await self._scripts.run(lua_turns.RENEW, session_id, epoch, self._lease_ms)
-        if word != b"OK":
-            raise redis_replies.fenced(epoch)
-        return bool(rest[0] == b"1")
+        reply = await self._scripts.run(lua_turns.RENEW, session_id, epoch, self._lease_ms)
+        return understood(lambda found: redis_replies.is_cancelled(found, epoch), reply)
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
         """Set the flag in the session's hash and add an entry to the stream of cancellations."""
-        word, *_ = await self._scripts.run_durably(lua_turns.CANCEL, session_id, tenant, turn)
-        if word == b"DENIED":
-            raise redis_replies.not_found()
-        return bool(word == b"OK")
+        reply = await self._scripts.run_durably(lua_turns.CANCEL, session_id, tenant, turn)
+        return understood(lambda found: redis_replies.was_done(found, b"NOOP"), reply)
 
     async def release(self, session_id: str, epoch: int) -> bool:
         """Take owner and lease out of the session's hash."""
-        word, *_ = await self._scripts.run(lua_turns.RELEASE, session_id, epoch)
-        return bool(word == b"OK")
+        reply = await self._scripts.run(lua_turns.RELEASE, session_id, epoch)
+        return understood(lambda found: redis_replies.was_done(found, b"FENCED"), reply)
 
     async def wait_cancelled(self, session_id: str, turn: int) -> None:
         """Wait for an entry in the stream of cancellations."""
@@ -181,16 +160,13 @@ class RedisSessionStore:
 
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
         """Take the oldest ended leases from the common index, and look each up in its session."""
-        ended: Any = await guarded(self._lapsed(keys=[lua.LEASES], args=[limit, self._lease_ms]))
-        found = [await self._lapsed_turn(name.decode()) for name in ended]
+        _, *ended = await self._scripts.run_on(lua_sessions.LAPSED, (lua.LEASES,), limit, self._lease_ms)
+        found = [await self._lapsed_turn(name) for name in understood(_names, ended)]
         return [turn for turn in found if turn is not None]
 
     async def tokens(self, session_id: str) -> list[int]:
         """Read the whole log."""
-        log: Any = await guarded(self._client.get(lua.keys(session_id)[1]))
-        if log is None:
-            raise redis_replies.not_found()
-        return tokens_from_bytes(log)
+        return understood(redis_replies.log, await self._scripts.run(lua_sessions.LOG, session_id))
 
     async def ping(self) -> None:
         """Send PING."""
@@ -203,19 +179,14 @@ class RedisSessionStore:
         await self._client.aclose()
 
     async def _lapsed_turn(self, session_id: str) -> LapsedTurn | None:
-        word, *rest = await self._scripts.run(lua_sessions.LAPSED_TURN, session_id)
-        if word == b"OK":
-            return LapsedTurn(session_id, rest[0].decode(), int(rest[1]), int(rest[2]) / 1000)
-        return None
+        reply = await self._scripts.run(lua_sessions.LAPSED_TURN, session_id)
+        return understood(lambda found: redis_replies.lapsed_turn(found, session_id), reply)
 
     async def _commit(self, commit: RoundCommit) -> bool:
         what = (commit.epoch, commit.base, tokens_to_bytes(commit.tokens), commit.finish, self._lease_ms, commit.note)
-        word, *rest = await self._scripts.run_durably(lua_turns.COMMIT, commit.session_id, *what)
-        match word:
-            case b"OK" | b"DUP":
-                return bool(rest[0] == b"1")
-            case b"FENCED":
-                raise redis_replies.fenced(commit.epoch)
-            case b"NOSESSION":
-                raise redis_replies.not_found()
-        raise redis_replies.diverged(word, commit.base, int(rest[0]))
+        reply = await self._scripts.run_durably(lua_turns.COMMIT, commit.session_id, *what)
+        return understood(lambda found: redis_replies.is_cancelled(found, commit.epoch, commit.base), reply)
+
+
+def _names(found: list[bytes]) -> list[str]:
+    return [name.decode() for name in found]

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from gateway.tasks import cancel_and_wait
 
@@ -50,13 +49,15 @@ class StreamWaiter:
         while self._waiting:
             oldest: Any = {key: min(afters.values(), key=_order) for key, afters in self._waiting.items()}
             try:
-                found: Any = await self._client.xread(oldest, count=1, block=round(BLOCK * 1000))
-            except (RedisError, OSError):
+                self._take(await self._client.xread(oldest, count=1, block=round(BLOCK * 1000)))
+            except Exception:  # noqa: BLE001 - the server is away, or its answer cannot be read
                 await asyncio.sleep(_PAUSE)
-                continue
-            for key, entries in found.items() if isinstance(found, dict) else found or ():
-                first = entries[0][0]  # RESP 3 puts the list of entries into another list
-                self._wake(key.decode(), (first if isinstance(first, bytes) else first[0]).decode())
+
+    def _take(self, found: Any) -> None:
+        """Wake those who wait for what was found."""
+        for key, entries in found.items() if isinstance(found, dict) else found or ():
+            first = entries[0][0]  # RESP 3 puts the list of entries into another list
+            self._wake(key.decode(), (first if isinstance(first, bytes) else first[0]).decode())
 
     def _wake(self, key: str, entry: str) -> None:
         for future, after in self._waiting.get(key, {}).items():

@@ -43,7 +43,7 @@ class Adopter:
                 continue
             try:
                 outcome = await self._adopt(turn, orphan)
-            except (SpecdecError, ValueError) as error:  # another gateway has it, it has ended, or it is unreadable
+            except SpecdecError as error:  # another gateway has it, it has ended, or it is unreadable
                 _log.info("turn_not_adopted", generation=turn.name, why=str(error))
                 continue
             self._services.metrics.orphans.labels(outcome).inc()

@@ -60,11 +60,19 @@ class Broadcast:
             raise self._error
 
     def expect_reader(self, seconds: float) -> None:
-        """Stop the generation unless it has a reader within `seconds`."""
+        """Stop the generation unless it has a reader within `seconds`, counted from now."""
+        if self._abandon_timer is not None:
+            self._abandon_timer.cancel()
         self._abandon_timer = asyncio.get_running_loop().call_later(seconds, self._abandon)
 
+    def extend_grace(self) -> None:
+        """Begin the grace anew where it runs, because a reader is on its way."""
+        if self._abandon_timer is not None:
+            self.expect_reader(self._grace)
+
     async def stop(self) -> None:
-        """Stop the generation here; what is committed stays, and any gateway can resume it."""
+        """Stop the generation here; what is committed stays, and any gateway can resume it, also this one at once."""
+        self._on_end()
         await cancel_and_wait(self._task)
 
     def _add_reader(self) -> None:
@@ -84,6 +92,7 @@ class Broadcast:
             await self.stop()
 
     def _abandon(self) -> None:
+        self._on_end()  # now: a reader that comes while this one is stopped begins the generation anew
         self._stopping = asyncio.create_task(self.stop())
 
     async def _produce(self) -> None:
@@ -123,9 +132,16 @@ class Broadcasts:
         """The generation of that name; None when it does not run here."""
         return self._running.get(name)
 
+    def join(self, name: str) -> Broadcast | None:
+        """As `get`, for a reader that is about to come: the generation is not stopped for want of readers meanwhile."""
+        broadcast = self.get(name)
+        if broadcast is not None:
+            broadcast.extend_grace()
+        return broadcast
+
     def start(self, name: str, events: AsyncGenerator[Event], grace: float) -> Broadcast:
         """Run a generation that does not run here yet; without readers it goes on for `grace` seconds."""
-        broadcast = Broadcast(events, grace, lambda: self._forget(name))
+        broadcast = Broadcast(events, grace, lambda: self._forget(name, broadcast))
         self._running[name] = broadcast
         return broadcast
 
@@ -137,5 +153,7 @@ class Broadcasts:
         """Stop all generations."""
         await asyncio.gather(*(each.stop() for each in list(self._running.values())))
 
-    def _forget(self, name: str) -> None:
-        self._running.pop(name, None)
+    def _forget(self, name: str, broadcast: Broadcast) -> None:
+        """Forget a generation that ends, unless another has begun in its place."""
+        if self._running.get(name) is broadcast:
+            del self._running[name]

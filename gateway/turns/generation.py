@@ -21,11 +21,19 @@ from gateway.turns.turn import (
     choice_session_id,
     header_from_bytes,
     header_to_bytes,
+    log_of,
     new_session_id,
     session_id_for,
 )
 from gateway.turns.turn_stream import TurnStream
-from specdec.errors import CursorAhead, FieldInvalid, GenerationNotFound, SessionExpired, SessionNotFound
+from specdec.errors import (
+    CursorAhead,
+    FieldInvalid,
+    GenerationNotFound,
+    SessionDiverged,
+    SessionExpired,
+    SessionNotFound,
+)
 
 _log = structlog.get_logger()
 
@@ -117,7 +125,7 @@ class Generator:
         turn = Turn.named(name, tenant_of(user))
         try:
             turns, _ = await self._choices(turn)
-        except SessionExpired:
+        except (SessionExpired, SessionDiverged):
             turns = [turn]
         sessions = self._services.sessions
         with _session_is_generation():
@@ -181,13 +189,13 @@ class Generator:
         sessions = self._services.sessions
         view = await sessions.get(check_session_id(request.session), request.tenant, request.idempotency_key)
         unopened = view.n > 0 and view.request_turn is None
-        history = tuple(await sessions.tokens(request.session)) if unopened else ()
+        history = log_of(await sessions.read(request.session, request.tenant, view.turn)) if unopened else ()
         return history, view.model_fingerprint, view.turn if request.expect_turn is None else request.expect_turn
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
         """The broadcast of a turn, started unless it runs here already; `header` is that of a turn just opened."""
         services = self._services
-        broadcast = services.broadcasts.get(turn.name)
+        broadcast = services.broadcasts.join(turn.name)
         if broadcast is not None:
             return broadcast
         stream = TurnStream(services, turn, deadline, header)

@@ -8,15 +8,18 @@ import hashlib
 import json
 import re
 import secrets
+import zlib
 from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
 from gateway.priority import PriorityClass
-from gateway.store.values import StoredRound
+from gateway.store.values import StoredRound, TurnView
+from gateway.turns.entries import checked_entry, entry_content, readable_entry
 from specdec.errors import GenerationNotFound, SessionNotFound
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round
+from specdec.wire.tokens import tokens_to_bytes
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"([0-9a-f]{32})-([1-9][0-9]{0,8})")
@@ -108,29 +111,66 @@ def choice_session_id(first: str, index: int) -> str:
 
 
 def header_to_bytes(header: Header) -> bytes:
-    """The header as JSON, without the prompt, which the session's token log has."""
+    """The header as JSON, without the prompt, which the session's token log has; with a checksum of both."""
     sampling = header.call.sampling
     writable = replace(sampling, logit_bias=dict(sampling.logit_bias))  # pydantic cannot write a read-only mapping
     call = replace(header.call, sampling=writable)
-    return _HEADER.dump_json(replace(header, call=call), exclude={"call": {"tokens"}})
+    content = _HEADER.dump_json(replace(header, call=call), exclude={"call": {"tokens"}})
+    return checked_entry(content, _header_crc(header.prompt))
 
 
 def header_from_bytes(blob: bytes, prompt: tuple[int, ...]) -> Header:
-    """The header of that JSON and that prompt; raises ValueError when it is not a header."""
-    values = _HEADER_JSON.validate_json(blob)
-    values["call"]["tokens"] = ()
-    header = _HEADER.validate_python(values)
+    """The header of that JSON and that prompt; raises SessionDiverged when they are not what was written."""
+    with readable_entry():
+        values = _HEADER_JSON.validate_json(entry_content(blob, _header_crc(prompt)))
+        values["call"]["tokens"] = ()
+        header = _HEADER.validate_python(values)
     return replace(header, call=replace(header.call, tokens=prompt))
 
 
 def note_of(committed: Round) -> bytes:
-    """What the session store keeps of a round beside its tokens: their origins, the draft, the log probabilities."""
+    """What the session store keeps of a round beside its tokens: their origins, the draft, the log probabilities.
+
+    It begins with a checksum of all that is kept of the round.
+    """
     note = _ROUND.dump_python(committed, exclude=_NOT_IN_NOTE, exclude_defaults=True)
-    return json.dumps(note, separators=(",", ":")).encode()  # strict JSON has no infinite log probabilities
+    content = json.dumps(note, separators=(",", ":")).encode()  # strict JSON has no infinite log probabilities
+    finish = committed.finish.value if committed.finish else ""
+    return checked_entry(content, _round_crc(committed.base_len, committed.tokens, finish))
 
 
 def round_from(stored: StoredRound, base_len: int) -> Round:
-    """A round as it was committed behind `base_len` tokens; its timing is not kept."""
-    note = json.loads(stored.note or b"{}")
-    committed = _ROUND.validate_python({"base_len": base_len, "tokens": stored.tokens} | note)
-    return replace(committed, finish=FinishReason(stored.finish) if stored.finish else None)
+    """A round as it was committed behind `base_len` tokens; its timing is not kept.
+
+    Raises:
+        SessionDiverged: it is not what was committed.
+    """
+    with readable_entry():
+        note = json.loads(_note_content(stored, base_len))
+        committed = _ROUND.validate_python({"base_len": base_len, "tokens": stored.tokens} | note)
+        finish = FinishReason(stored.finish) if stored.finish else None
+        if len(committed.origins) != len(committed.tokens):
+            raise ValueError(f"{len(committed.tokens)} tokens with {len(committed.origins)} origins")
+    return replace(committed, finish=finish)
+
+
+def log_of(last: TurnView) -> tuple[int, ...]:
+    """All tokens of a session, whose last turn was read as a whole; raises SessionDiverged where one was changed."""
+    tokens = list(header_from_bytes(last.params, last.prompt).prompt)
+    for stored in last.rounds:
+        tokens += round_from(stored, len(tokens)).tokens
+    return tuple(tokens)
+
+
+def _note_content(stored: StoredRound, base_len: int) -> bytes:
+    if not stored.note and not stored.tokens:  # a turn without an owner was ended in the store
+        return b"{}"
+    return entry_content(stored.note, _round_crc(base_len, stored.tokens, stored.finish))
+
+
+def _header_crc(prompt: tuple[int, ...]) -> int:
+    return zlib.crc32(tokens_to_bytes(prompt))
+
+
+def _round_crc(base_len: int, tokens: tuple[int, ...], finish: str) -> int:
+    return zlib.crc32(tokens_to_bytes(tokens), zlib.crc32(f"{base_len} {finish}".encode()))

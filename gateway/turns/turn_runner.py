@@ -53,10 +53,10 @@ class TurnRunner:
         async with self._session.kept():
             # The turn is acquired before a verifier is chosen: a gateway that must wait for another owner needs none.
             self._unused_epoch = await self._acquire()
-            first, _ = await services.pool.wait_for_verifier(
+            first, info = await services.pool.wait_for_verifier(
                 self._session_id, header.system_fingerprint, services.settings.failover.arrival
             )
-            rounds = failover.rounds(first, header.system_fingerprint, self._next_call, self._deadline)
+            rounds = failover.rounds(first, info, self._next_call, self._deadline)
             async with aclosing(rounds), aclosing(until_set(rounds, self._session.cancelled)) as until_cancelled:
                 async for verified in until_cancelled:
                     for shown in await self._commit(verified):

@@ -11,10 +11,23 @@ from gateway.store.retry import retry
 from gateway.store.values import TurnView
 from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
+from gateway.turns.setbacks import Setbacks
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Header, Turn, header_from_bytes, round_from
 from gateway.turns.turn_runner import TurnRunner
-from specdec.errors import CursorAhead, DeadlineExceeded, Fenced, InternalError, SessionHeld, SpecdecError, TurnOver
+from specdec.errors import (
+    CursorAhead,
+    DeadlineExceeded,
+    Fenced,
+    InternalError,
+    SessionDiverged,
+    SessionHeld,
+    SpecdecError,
+    TurnOver,
+)
+
+_PAUSE = 0.05
+"""Seconds between two looks at a turn of another owner in which nothing is new, and between two tries to own it."""
 
 _log = structlog.get_logger()
 
@@ -75,6 +88,7 @@ class TurnStream:
 
     async def _rounds(self) -> AsyncGenerator[OutputRound]:
         """Generate as the owner where the turn is free, and follow its owner where it is not."""
+        setbacks = Setbacks()
         while self._transcript.finish is None:
             try:
                 runner = TurnRunner(self._services, self._transcript, self._deadline)
@@ -83,13 +97,15 @@ class TurnStream:
                         self._sent += 1
                         yield shown
             except SessionHeld as held:
-                async with aclosing(self._follow(held.seconds)) as rounds:
+                async with aclosing(self._follow(max(held.seconds, _PAUSE))) as rounds:
                     async for shown in rounds:
                         yield shown
             except (Fenced, TurnOver) as lost:
                 _log.info("turn_lost", generation=self._turn.name, why=lost.message)
                 for shown in await self._reload():
                     yield shown
+                if self._transcript.finish is None:
+                    await setbacks.wait(len(self._transcript.tokens), lost.message)
 
     async def _follow(self, lease_left: float) -> AsyncGenerator[OutputRound]:
         """The rounds that another owner commits, until its lease, of `lease_left` seconds at first, is over."""
@@ -104,6 +120,8 @@ class TurnStream:
             view = await self._read(length)
             for shown in self._take(view):
                 yield shown
+            if not view.rounds:  # a store that wakes its waiters for nothing is not asked without a pause
+                await asyncio.sleep(_PAUSE)
             lease_left = view.lease_left
 
     async def _reload(self) -> list[OutputRound]:
@@ -125,9 +143,15 @@ class TurnStream:
         )
 
     def _take(self, view: TurnView) -> list[OutputRound]:
-        """Add the rounds of a view to the transcript."""
+        """Add the rounds of a view to the transcript.
+
+        Raises:
+            SessionDiverged: the store has not what was written.
+        """
         rounds = []
         for stored in view.rounds:
+            if self._transcript.finish is not None:
+                raise SessionDiverged("the session store has rounds behind the end of the turn")
             _, shown = self._transcript.take(round_from(stored, len(self._transcript.tokens)))
             rounds.append(shown)
         self._sent += len(rounds)

@@ -7,8 +7,9 @@ import grpc.aio
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.errors import DeadlineExceeded, Draining, MessageCorrupted, NoVerifier, SpecdecError
 from specdec.serving.channel import open_channel
+from specdec.serving.checksum import received
 from specdec.serving.status import from_rpc_error
 from specdec.serving.tls import Certificates
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo, call_to_pb, info_from_pb, round_from_pb
@@ -22,8 +23,8 @@ _KV_TIMEOUT = 30.0
 class VerifierClient:
     """One verifier replica, over one gRPC channel.
 
-    Every method but `info` and `close` raises NoVerifier when the connection is lost, DeadlineExceeded when the time is
-    over, and the error that the verifier refused with.
+    Every method but `info` and `close` raises NoVerifier when the connection is lost or an answer cannot be read,
+    DeadlineExceeded when the time is over, and the error that the verifier refused with.
     """
 
     def __init__(self, address: str, certificates: Certificates | None = None) -> None:
@@ -49,16 +50,18 @@ class VerifierClient:
         Raises:
             Draining: it is shutting down.
             DeadlineExceeded: it does not answer within `timeout` seconds.
-            NoVerifier: it cannot be reached.
+            NoVerifier: it cannot be reached, or its answer cannot be read.
         """
         try:
-            answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
-        except grpc.RpcError as error:
-            failure = self._info_failure(error)
-            if isinstance(failure, NoVerifier):
-                await self._redial_with_new_certificates()
-            raise failure from error
-        return info_from_pb(answer)
+            with self._errors():
+                return info_from_pb(
+                    received(await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout))
+                )
+        except (Draining, DeadlineExceeded):
+            raise
+        except SpecdecError as error:
+            await self._redial_with_new_certificates()
+            raise NoVerifier(f"verifier {self.address} does not answer: {error.message}") from error
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
@@ -66,7 +69,7 @@ class VerifierClient:
         try:
             with self._errors():
                 async for message in rpc:
-                    yield round_from_pb(message)
+                    yield round_from_pb(received(message))
         finally:
             rpc.cancel()
 
@@ -74,13 +77,14 @@ class VerifierClient:
         """How many of `tokens`, from the first on, the verifier has in its prefix cache."""
         request = pb.FindKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt)
         with self._errors():
-            return int((await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
+            return int(received(await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
 
     async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
         """The value of the block of `tokens[start:]`; empty when the verifier does not have it."""
         request = pb.ExportKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt, start=start)
         with self._errors():
-            return b"".join([message.data async for message in self._stub.ExportKv(request, timeout=_KV_TIMEOUT)])
+            pieces = self._stub.ExportKv(request, timeout=_KV_TIMEOUT)
+            return b"".join([received(message).data async for message in pieces])
 
     async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
         """Give the verifier the values of a span, one for each block.
@@ -89,39 +93,28 @@ class VerifierClient:
             How many tokens it has then, and why it took no more; the reason is empty when it took all.
         """
         with self._errors():
-            answer = await self._stub.RestoreKv(restore_to_pb(span, values), timeout=_KV_TIMEOUT)
-        return answer.held, answer.miss
+            answer = received(await self._stub.RestoreKv(restore_to_pb(span, values), timeout=_KV_TIMEOUT))
+            return answer.held, answer.miss
 
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
 
-    def _info_failure(self, error: grpc.RpcError) -> SpecdecError:
-        known = from_rpc_error(error)
-        if isinstance(known, Draining):
-            return known
-        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceeded(f"verifier {self.address} does not answer in time")
-        return NoVerifier(f"verifier {self.address} does not answer")
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise gRPC's errors as the product's own."""
+        """Raise what a call fails with as the product's own errors; whoever sends what cannot be read is lost."""
         try:
             yield
         except grpc.RpcError as error:
             raise self._failure(error) from error
+        except Exception as error:  # reading what a broken peer sends may fail in any way
+            raise NoVerifier(f"verifier {self.address} was lost: its answer cannot be read ({error})") from error
 
     def _failure(self, error: grpc.RpcError) -> SpecdecError:
         known = from_rpc_error(error)
-        if known is not None:
+        if known is not None and not isinstance(known, MessageCorrupted):
             return known
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
-        match code:
-            case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-                return NoVerifier(f"verifier {self.address} was lost")
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return DeadlineExceeded("the deadline passed")
-            case grpc.StatusCode.RESOURCE_EXHAUSTED:
-                return QueueFull(f"verifier {self.address} takes no more work")
-        return InternalError(f"verifier {self.address} failed with {code.name}")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded(f"verifier {self.address} did not answer before the deadline")
+        return NoVerifier(f"verifier {self.address} was lost: {code.name}")

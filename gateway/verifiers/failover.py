@@ -10,8 +10,12 @@ from gateway.config import FailoverSettings
 from gateway.metrics import GatewayMetrics
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
+from gateway.verifiers.rounds import RoundCheck
 from specdec.errors import DeadlineExceeded, Draining, NoVerifier, QueueFull, SpecdecError
-from specdec.wire.generation import GenerationCall, Round
+from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+
+_CLOSE = 1.0
+"""Seconds before the deadline from which on a verifier may find it passed; one that finds it earlier is lost."""
 
 _log = structlog.get_logger()
 
@@ -27,14 +31,14 @@ class Failover:
     async def rounds(
         self,
         verifier: VerifierClient,
-        system_fingerprint: str,
+        info: VerifierInfo,
         next_call: Callable[[], Awaitable[GenerationCall]],
         deadline: float,
     ) -> AsyncGenerator[Round]:
         """The rounds up to one that has a finish; a round is committed by the time the next one is asked for.
 
         Args:
-            system_fingerprint: what every later verifier must have.
+            info: of its model, which every later verifier must have.
             next_call: makes the call for the rest of the generation, under a new epoch.
             deadline: the `time.monotonic()` at which the caller stops waiting.
 
@@ -43,6 +47,7 @@ class Failover:
             NoVerifier: no other verifier was ready in time.
             DeadlineExceeded: the deadline passed.
         """
+        system_fingerprint = info.system_fingerprint
         failed: list[str] = []  # addresses of the verifiers lost since the last committed round
         while True:
             call = await next_call()
@@ -51,15 +56,19 @@ class Failover:
             )
             lost: SpecdecError = NoVerifier(f"verifier {verifier.address} ended without finishing")
             try:
+                check = RoundCheck(call, info.vocab_size)
                 rounds = verifier.generate(call, _remaining(deadline))
                 with self._pool.serving(verifier):
                     async with aclosing(rounds):
                         async for verified in rounds:
+                            check.take(verified)
                             yield verified
                             if verified.finish is not None:
                                 return
                             failed = []
-            except (NoVerifier, Draining, QueueFull) as error:
+            except (NoVerifier, Draining, QueueFull, DeadlineExceeded) as error:
+                if isinstance(error, DeadlineExceeded) and deadline - time.monotonic() < _CLOSE:
+                    raise
                 lost = error
             failed.append(verifier.address)
             self._count_loss(verifier, lost, failed)

@@ -1,7 +1,10 @@
 """gRPC channels from one service to another."""
 
+from typing import cast
+
 import grpc.aio
 
+from specdec.serving.checksum import CheckedChannel
 from specdec.serving.tls import Certificates
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -24,7 +27,15 @@ _OPTIONS = (
 
 
 def open_channel(address: str, certificates: Certificates | None = None) -> grpc.aio.Channel:
-    """A channel to `host:port`, in plaintext without certificates; it connects on first use."""
+    """A channel to `host:port`, in plaintext without certificates; it connects on first use.
+
+    Its messages have checksums: an answer that came with other bytes than were sent, or without a checksum, is a
+    MessageCorrupted in place of a message, which `specdec.serving.checksum.received` raises.
+    """
+    return cast("grpc.aio.Channel", CheckedChannel(_open(address, certificates)))
+
+
+def _open(address: str, certificates: Certificates | None) -> grpc.aio.Channel:
     if certificates is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     # The address of a peer is the one of its pod, which no certificate contains.

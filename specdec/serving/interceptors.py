@@ -39,9 +39,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith("/specdec."):  # health and reflection handle their own errors
             return handler
-        if handler.response_streaming:
-            return rebuilt(handler, _guard_stream(method, handler), handler.request_deserializer)
-        return rebuilt(handler, _guard_unary(method, handler), handler.request_deserializer)
+        guard = _guard_stream if handler.response_streaming else _guard_unary
+        return rebuilt(handler, guard(method, handler), handler.request_deserializer, handler.response_serializer)
 
 
 def _guard_unary(method: str, handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -55,6 +56,7 @@ _TABLE: dict[type[SpecdecError], ErrorStatus] = {
     errors.Fenced: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 409, "conflict_error", "fenced"),
     errors.SessionDiverged: ErrorStatus(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_diverged"),
     errors.CursorAhead: ErrorStatus(grpc.StatusCode.ABORTED, 409, "conflict_error", "log_rolled_back"),
+    errors.MessageCorrupted: ErrorStatus(grpc.StatusCode.DATA_LOSS, 503, "server_error", "message_corrupted", 1.0),
     errors.DrafterMismatch: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "drafter_mismatch"),
     errors.ProtocolMismatch: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "protocol_mismatch"),
     errors.TokenizerMismatch: ErrorStatus(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, "tokenizer_mismatch"),
@@ -98,17 +100,25 @@ def _details(error: SpecdecError, shown: ErrorStatus, request_id: str) -> "Itera
 
 
 def from_rpc_error(error: grpc.RpcError) -> SpecdecError | None:
-    """The error that another service raised, by its ErrorInfo; None when the status comes from elsewhere."""
-    status = rpc_status.from_call(error)
-    for packed in status.details if status else ():
-        info = error_details_pb2.ErrorInfo()
-        if packed.Unpack(info) and info.domain == DOMAIN:
-            return _revive(info, status.message)
+    """The error that another service raised, by its ErrorInfo; None when the status comes from elsewhere.
+
+    None also for a reason that is not known here, and for details that cannot be read.
+    """
+    try:
+        status = rpc_status.from_call(error)
+        for packed in status.details if status else ():
+            info = error_details_pb2.ErrorInfo()
+            if packed.Unpack(info) and info.domain == DOMAIN:
+                return _revive(info, status.message)
+    except (DecodeError, UnicodeDecodeError, ValueError):  # ValueError: they contradict the status
+        return None
     return None
 
 
-def _revive(info: error_details_pb2.ErrorInfo, message: str) -> SpecdecError:
-    kind = next((kind for kind in _TABLE if kind.reason == info.reason), errors.InternalError)
+def _revive(info: error_details_pb2.ErrorInfo, message: str) -> SpecdecError | None:
+    kind = next((kind for kind in _TABLE if kind.reason == info.reason), None)
+    if kind is None:
+        return None
     if issubclass(kind, RequestError):
         return kind(message, info.metadata.get("param", ""))
     return kind(message)

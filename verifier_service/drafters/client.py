@@ -12,8 +12,9 @@ import grpc.aio
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
-from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
+from specdec.errors import DrafterMismatch, MessageCorrupted, SpecdecError, TokenizerMismatch
 from specdec.serving.channel import open_channel
+from specdec.serving.checksum import received
 from specdec.serving.tls import Certificates
 from specdec.wire.draft import PROTOCOL, draft_from_pb
 from specdec.wire.session import close_to_pb, commit_to_pb, end_from_pb, load_from_pb, nack_from_pb, open_to_pb
@@ -98,7 +99,7 @@ class DrafterClient:
                 async with asyncio.timeout(self._times.hello):
                     await self._greet(stream)
                 yield stream
-            except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
+            except (grpc.aio.AioRpcError, MessageCorrupted, TimeoutError, asyncio.InvalidStateError) as error:
                 raise LinkBroken(_explain(error)) from error
             finally:
                 stream.cancel()
@@ -175,7 +176,7 @@ class DrafterClient:
 
 
 async def _read(stream: DraftStream) -> pb.DraftResponse:
-    response = await stream.read()
+    response = received(await stream.read())
     if not isinstance(response, pb.DraftResponse):
         raise LinkBroken("the drafter ended the stream")
     return response

@@ -31,6 +31,9 @@ class DraftRequest(_message.Message):
     COMMITS_FIELD_NUMBER: _builtins.int
     CLOSES_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First frame only."""
@@ -59,10 +62,11 @@ class DraftRequest(_message.Message):
         commits: _abc.Iterable[Global___Commit] | None = ...,
         closes: _abc.Iterable[Global___Close] | None = ...,
         ping: Global___Ping | None = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "ping", b"ping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closes", b"closes", "commits", b"commits", "hello", b"hello", "opens", b"opens", "ping", b"ping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "closes", b"closes", "commits", b"commits", "hello", b"hello", "opens", b"opens", "ping", b"ping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -80,6 +84,9 @@ class DraftResponse(_message.Message):
     NACKS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def hello_ack(self) -> Global___HelloAck:
         """First frame only."""
@@ -113,10 +120,11 @@ class DraftResponse(_message.Message):
         nacks: _abc.Iterable[Global___Nack] | None = ...,
         load: Global___Load | None = ...,
         pong: Global___Pong | None = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello_ack", b"hello_ack", "load", b"load", "pong", b"pong"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drafts", b"drafts", "ends", b"ends", "hello_ack", b"hello_ack", "load", b"load", "nacks", b"nacks", "pong", b"pong"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "drafts", b"drafts", "ends", b"ends", "hello_ack", b"hello_ack", "load", b"load", "nacks", b"nacks", "pong", b"pong"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -36,6 +36,7 @@ class GenerateRequest(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -52,6 +53,8 @@ class GenerateRequest(_message.Message):
     """Place in the queue: 0 is usual, less goes first, more goes last; it counts as time waited, so nobody starves."""
     cache_salt: _builtins.str
     """Only generations of one salt share what has been computed of a common prefix."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
         """Sampling."""
@@ -78,10 +81,11 @@ class GenerateRequest(_message.Message):
         logprobs: _builtins.int | None = ...,
         priority: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "logprobs", b"logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "cache_salt", b"cache_salt", "epoch", b"epoch", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -141,6 +145,7 @@ class GenerateResponse(_message.Message):
     FALLBACK_REASON_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
     """Committed length before this round."""
     tokens: _builtins.bytes
@@ -153,6 +158,8 @@ class GenerateResponse(_message.Message):
     """Set on the last round."""
     fallback_reason: _builtins.str
     """Why a round that may speculate had no draft; empty otherwise."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def origins(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.TokenOrigin.ValueType]:
         """Where each came from."""
@@ -177,10 +184,11 @@ class GenerateResponse(_message.Message):
         fallback_reason: _builtins.str = ...,
         timing: Global___RoundTiming | None = ...,
         logprobs: Global___Logprobs | None = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "draft_tokens", b"draft_tokens", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -248,16 +256,21 @@ Global___RoundTiming: _TypeAlias = RoundTiming  # noqa: Y015
 
 @_typing.final
 class GetVerifierInfoRequest(_message.Message):
-    """Empty."""
+    """No parameters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
         self,
+        *,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -278,6 +291,7 @@ class GetVerifierInfoResponse(_message.Message):
     DRAFTERS_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     PREFILL_RATE_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
     tokenizer_hash: _builtins.str
@@ -292,6 +306,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Fingerprint of weights, dtype and code: outputs of one seed agree under one value."""
     prefill_rate: _builtins.float
     """Prompt tokens computed in a second, as measured; 0 until there was a prompt."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The model's own end ids."""
@@ -312,10 +328,11 @@ class GetVerifierInfoResponse(_message.Message):
         drafters: _abc.Iterable[Global___DrafterState] | None = ...,
         system_fingerprint: _builtins.str = ...,
         prefill_rate: _builtins.float = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -359,19 +376,23 @@ class FindKvRequest(_message.Message):
 
     TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
     """Token ids, int32 little-endian."""
     cache_salt: _builtins.str
     """As in GenerateRequest."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
         self,
         *,
         tokens: _builtins.bytes = ...,
         cache_salt: _builtins.str = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "checksum", b"checksum", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,16 +405,20 @@ class FindKvResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HELD_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     held: _builtins.int
     """Tokens of its beginning that have keys and values here."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
         self,
         *,
         held: _builtins.int = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "held", b"held"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -408,22 +433,26 @@ class ExportKvRequest(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
     """The sequence up to the end of the block, int32 little-endian."""
     cache_salt: _builtins.str
     """As in GenerateRequest."""
     start: _builtins.int
     """Where the block begins in it."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
         self,
         *,
         tokens: _builtins.bytes = ...,
         cache_salt: _builtins.str = ...,
         start: _builtins.int = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "start", b"start", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "checksum", b"checksum", "start", b"start", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -436,16 +465,20 @@ class ExportKvResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """Follows the piece before it."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
         self,
         *,
         data: _builtins.bytes = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "data", b"data"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -460,10 +493,13 @@ class RestoreKvRequest(_message.Message):
     SPAN_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     ENDS_BLOCK_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """Follows the piece before it."""
     ends_block: _builtins.bool
     """Whether it is the last piece of its value."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def span(self) -> Global___KvSpan:
         """On the first message: whose keys and values they are."""
@@ -474,10 +510,11 @@ class RestoreKvRequest(_message.Message):
         span: Global___KvSpan | None = ...,
         data: _builtins.bytes = ...,
         ends_block: _builtins.bool = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "ends_block", b"ends_block", "span", b"span"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "data", b"data", "ends_block", b"ends_block", "span", b"span"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -525,19 +562,23 @@ class RestoreKvResponse(_message.Message):
 
     HELD_FIELD_NUMBER: _builtins.int
     MISS_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     held: _builtins.int
     """Tokens of the sequence's beginning that have keys and values here now."""
     miss: _builtins.str
     """Why no more: "short", "corrupt", "foreign" or "no_room"; empty when every value was taken."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
         self,
         *,
         held: _builtins.int = ...,
         miss: _builtins.str = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "miss", b"miss"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "held", b"held", "miss", b"miss"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,8 @@ import grpc.aio
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.rules.prefix import PrefixHash
+from specdec.serving.channel import MAX_MESSAGE_BYTES
+from specdec.serving.decoding import DecodeInterceptor
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 
@@ -112,7 +114,8 @@ class RunningDrafter:
     @classmethod
     async def start(cls, servicer: ScriptedDrafter, address: str = "127.0.0.1:0") -> "RunningDrafter":
         """Listen."""
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        checked = [DecodeInterceptor(MAX_MESSAGE_BYTES)]
+        server = grpc.aio.server(interceptors=checked, options=[("grpc.so_reuseport", 0)])
         drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server)
         port = server.add_insecure_port(address)
         await server.start()

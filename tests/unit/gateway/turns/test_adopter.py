@@ -45,8 +45,8 @@ async def test_it_is_paused_where_it_stands_when_nobody_comes_within_what_is_lef
     await stage.orphan(silent=0.95)
     await stage.adopt_orphans()
     await until(lambda: stage.services.broadcasts.get(TURN.name) is None)
+    await until(lambda: stage.store.journal[-1] == "release")
     assert (stage.store.only.finish, stage.store.only.owner) == ("", "")
-    assert stage.store.journal[-1] == "release"
 
 
 @pytest.mark.parametrize(("silent", "resumable"), [(61.0, True), (1.0, False)])

@@ -85,6 +85,46 @@ async def test_a_reader_that_comes_back_in_time_keeps_it_alive() -> None:
     assert source.closed
 
 
+async def test_a_reader_that_comes_while_it_is_being_stopped_begins_it_anew() -> None:
+    old, new, turns, stopping = Source(), Source(), Broadcasts(), asyncio.Event()
+
+    async def slow_to_stop() -> AsyncGenerator[Event]:
+        try:
+            async for event in old.events():
+                yield event
+        finally:
+            stopping.set()
+            await asyncio.sleep(0.05)
+
+    await numbers(turns.start("g", slow_to_stop(), 0.02).read(), 1)
+    await stopping.wait()
+    assert turns.join("g") is None
+    second = turns.start("g", new.events(), 60)
+    reader = second.read()
+    await anext(reader)
+    await asyncio.sleep(0.1)
+    assert turns.join("g") is second
+    assert await numbers(reader, 2) == [2, 3]
+    await turns.close()
+
+
+async def test_whoever_joins_it_begins_its_grace_anew() -> None:
+    waiting, turns = asyncio.Event(), Broadcasts()
+
+    async def slow() -> AsyncGenerator[Event]:
+        for number in (1, 2):
+            yield OutputRound("", (), (), 0, 0, number)
+            await waiting.wait()
+
+    live = turns.start("g", slow(), 1.0)
+    await numbers(live.read(), 1)
+    await asyncio.sleep(0.6)
+    assert turns.join("g") is live
+    await asyncio.sleep(0.6)
+    waiting.set()
+    assert await numbers(live.read()) == [1, 2]
+
+
 async def test_without_a_grace_it_has_ended_when_its_last_reader_is_gone() -> None:
     source, turns = Source(), Broadcasts()
     live = turns.start("g", source.events(), 0)

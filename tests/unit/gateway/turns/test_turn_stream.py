@@ -31,7 +31,8 @@ def stream(made: Services, head: Header | None = None, seconds: float = 60.0) ->
 
 async def commit(store: MemorySessionStore, epoch: int, base: int, text: bytes, finish: str = "") -> None:
     """Commit as another owner does."""
-    written = Round(base_len=base, tokens=tuple(text), origins=(Origin.PLAIN,) * len(text))
+    ended = FinishReason(finish) if finish else None
+    written = Round(base_len=base, tokens=tuple(text), origins=(Origin.PLAIN,) * len(text), finish=ended)
     await store.commit(RoundCommit(TURN.session_id, epoch, base, written.tokens, finish=finish, note=note_of(written)))
 
 

@@ -44,8 +44,8 @@ class Generation:
 
     async def run(self, seconds: float = 60.0) -> list[int]:
         await self.pool.probe()
-        verifier, _ = self.pool.verifier_for("s")
-        async for verified in self._failover.rounds(verifier, "fp_test", self.next_call, time.monotonic() + seconds):
+        verifier, info = self.pool.verifier_for("s")
+        async for verified in self._failover.rounds(verifier, info, self.next_call, time.monotonic() + seconds):
             self.tokens += verified.tokens
         return self.tokens[len(PROMPT) :]
 

@@ -129,3 +129,23 @@ async def test_what_does_not_end_in_time_is_ended_after_the_rounds_there_are() -
 
 async def test_nothing_to_drain_is_no_wait() -> None:
     assert await Runs().drain(3600) == 0
+
+
+async def test_an_epoch_far_in_the_future_soon_keeps_nobody_out() -> None:
+    now = 1_800_000_000.0
+    runs = Runs(clock=lambda: now)
+    assert await lengths(runs.start("s", 2**63, Source(1).run())) == [0]
+    later = round((now + 61) * 1e6)
+    assert await lengths(runs.start("s", later, Source(1).run())) == [0]
+    with pytest.raises(Fenced):
+        runs.start("s", round(now * 1e6), Source(1).run())
+
+
+async def test_epochs_of_a_store_whose_clock_is_ahead_are_served_and_the_latest_caller_wins() -> None:
+    runs = Runs(clock=lambda: 1_800_000_000.0)
+    ahead = round((1_800_000_000.0 + 3600) * 1e6)
+    older, newer = Source(9, hangs=True), Source(1)
+    first = runs.start("s", ahead, older.run())
+    assert await lengths(runs.start("s", ahead + 1, newer.run())) == [0]
+    with pytest.raises(Fenced):
+        await lengths(first)

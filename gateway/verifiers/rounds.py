@@ -1,0 +1,46 @@
+"""Checks what a verifier sends before anything is made of it: a round continues the call, and says only what can be."""
+
+import math
+
+from specdec.errors import NoVerifier
+from specdec.wire.generation import GenerationCall, Round
+
+
+class RoundCheck:
+    """Checks the rounds of one call in their order."""
+
+    def __init__(self, call: GenerationCall, vocab_size: int) -> None:
+        self._length = len(call.tokens)
+        self._limit = call.prompt_len + call.max_tokens
+        self._vocab_size = vocab_size
+
+    def take(self, verified: Round) -> None:
+        """Check the next round.
+
+        Raises:
+            NoVerifier: no sound verifier sends this, so it is as good as lost.
+        """
+        count = len(verified.tokens)
+        sound = (
+            verified.base_len == self._length
+            and self._length + count <= self._limit
+            and (count > 0 or verified.finish is not None)
+            and len(verified.origins) == count
+            and len(verified.logprobs) in (0, count)
+            and verified.accepted <= min(count, len(verified.draft))
+            and self._has_only_ids(verified)
+            and not _has_nan(verified)
+        )
+        if not sound:
+            raise NoVerifier(f"the verifier was lost: its round behind {self._length} tokens makes no sense")
+        self._length += count
+
+    def _has_only_ids(self, verified: Round) -> bool:
+        named = (token for scores in verified.logprobs for token, _ in scores.top)
+        return all(0 <= token < self._vocab_size for ids in (verified.tokens, verified.draft, named) for token in ids)
+
+
+def _has_nan(verified: Round) -> bool:
+    """Whether a log probability is not a number; one of a masked id is minus infinity."""
+    values = (value for own in verified.logprobs for value in (own.logprob, *(score for _, score in own.top)))
+    return any(map(math.isnan, values))

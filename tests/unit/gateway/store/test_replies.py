@@ -1,0 +1,158 @@
+"""Whatever a store replies, every operation ends with a value or with an error of ours.
+
+The replies of COMMIT and READ are tried with every word, and with other fields than scripts give; bytes that no script
+replied are no reply at all.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.store.checked_scripts import arguments_of, digest_of, reply_of
+from gateway.store.redis_replies import (
+    is_cancelled,
+    lapsed_turn,
+    lease,
+    log,
+    opened,
+    session_view,
+    turn_view,
+    understood,
+)
+from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
+from gateway.store.values import RoundCommit, TurnView
+from specdec.errors import Fenced, SessionDiverged, SessionExpired, SessionNotFound, SessionStoreDown, SpecdecError
+
+WORDS = [
+    *(b"OK", b"DUP", b"FENCED", b"GAP", b"MISMATCH", b"CORRUPT", b"NOSESSION", b"EXPIRED", b"NONE"),
+    *(b"OVER", b"HELD", b"BUSY", b"CONFLICT", b"REUSED", b"MODEL", b"TOOLONG", b"DENIED", b"NOOP", b"LIVE", b"GARBLED"),
+]
+ATOMS = st.none() | st.integers() | st.binary(max_size=9) | st.sampled_from([b"", b"1", b"7", b"GEN", b"DONE", b"\xff"])
+FIELDS = st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
+REPLIES = st.builds(lambda word, rest: [word, *rest], st.sampled_from(WORDS), st.lists(FIELDS, max_size=6))
+ENTRIES = st.lists(
+    st.tuples(
+        st.just(b"1-2"),
+        st.lists(
+            st.sampled_from([b"t", b"f", b"r", b"p", b"\1\0\0\0", b"\1\0\0", b"\xff\xff\xff\xff", b"stop"]), max_size=8
+        ),
+    ).map(list),
+    max_size=3,
+)
+READS = st.builds(
+    lambda state, left, prompt, entries: [b"OK", state, left, prompt, entries],
+    *(st.sampled_from([b"GEN", b"DONE", b"\xff"]), ATOMS, ATOMS, ENTRIES),
+)
+COMMIT = RoundCommit("0" * 32, epoch=5, base=3, tokens=[1, 2])
+
+PARSERS: list[Callable[[Any], object]] = [
+    session_view,
+    turn_view,
+    lease,
+    log,
+    lambda reply: opened(reply, 9),
+    lambda reply: is_cancelled(reply, 5, 3),
+    lambda reply: lapsed_turn(reply, "s"),
+]
+
+
+class Answering:
+    """A Redis client that gives one answer to every script, with the checksum of that call unless it is `bare`."""
+
+    def __init__(self, reply: Any, bare: bool = False) -> None:
+        self.reply = reply
+        self.bare = bare
+        self.calls = 0
+        self.dropped = 0
+        self.connection_pool = self
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
+        self.calls += 1
+        sent = keys_and_args[numkeys:]
+        return self.reply if self.bare else [digest_of(sent[-1], self.reply), self.reply]
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        self.dropped += 1
+
+
+def store(answers: Answering) -> RedisSessionStore:
+    client: Any = answers
+    return RedisSessionStore(client, client, StorePolicy(patience=0.0))
+
+
+async def ended(operation: Awaitable[object]) -> object:
+    """The value or the error; anything but an error of ours fails the test."""
+    try:
+        return await operation
+    except SpecdecError as error:
+        return error
+
+
+@given(REPLIES | READS)
+def test_every_reply_means_something_or_the_store_is_down(reply: list[Any]) -> None:
+    for parser in PARSERS:
+        with suppress(SpecdecError):
+            understood(parser, reply)
+
+
+@given(REPLIES)
+async def test_a_commit_ends_whatever_the_reply_is(reply: list[Any]) -> None:
+    answers = Answering(reply)
+    found = await ended(store(answers).commit(COMMIT))
+    assert isinstance(found, bool | SpecdecError)
+    assert answers.calls == 1
+
+
+@given(REPLIES | READS)
+async def test_a_read_ends_whatever_the_reply_is(reply: list[Any]) -> None:
+    found = await ended(store(Answering(reply)).read("0" * 32, "t", 1))
+    assert isinstance(found, TurnView | SessionNotFound | SessionExpired | SessionStoreDown)
+
+
+@pytest.mark.parametrize(
+    ("reply", "means"),
+    [
+        ([b"FENCED"], Fenced),
+        ([b"NOSESSION"], SessionNotFound),
+        ([b"GAP", b"2"], SessionDiverged),
+        ([b"MISMATCH", b"9"], SessionDiverged),
+        ([b"CORRUPT", b"9"], SessionDiverged),
+        ([b"GARBLED"], SessionStoreDown),
+        ([b"OK"], SessionStoreDown),
+        ([b"OK", b"\xff"], SessionStoreDown),
+        ([b"GAP", b"x"], SessionStoreDown),
+        ([b"???"], SessionStoreDown),
+    ],
+)
+async def test_every_reply_of_commit_has_its_error(reply: list[Any], means: type[SpecdecError]) -> None:
+    assert type(await ended(store(Answering(reply)).commit(COMMIT))) is means
+
+
+@given(FIELDS)
+async def test_an_answer_without_the_checksum_of_its_call_is_none_and_no_idle_connection_is_kept(answer: Any) -> None:
+    answers = Answering(answer, bare=True)
+    assert isinstance(await ended(store(answers).commit(COMMIT)), SessionStoreDown)
+    assert answers.dropped == 1
+
+
+def test_the_reply_to_another_call_is_not_taken_even_when_both_sent_the_same() -> None:
+    first, second = (arguments_of(["k"], ["a", 1]) for _ in range(2))
+    reply = [b"OK", b"1"]
+    answer = [digest_of(first[-1], reply), reply]
+    assert reply_of(answer, first) == reply
+    with pytest.raises(SessionStoreDown):
+        reply_of(answer, second)
+
+
+@given(st.data())
+def test_a_changed_byte_of_a_reply_is_found(data: st.DataObject) -> None:
+    sent = arguments_of(["k"], ["a"])
+    reply = [b"OK", b"GEN", b"250", b"\1\0\0\0", [[b"1-2", [b"p", b"{}"]]]]
+    spoiled = bytearray(reply[3])
+    spoiled[data.draw(st.integers(0, 3))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(SessionStoreDown):
+        reply_of([digest_of(sent[-1], reply), [*reply[:3], bytes(spoiled), reply[4]]], sent)

@@ -1,0 +1,128 @@
+"""A store that contradicts itself ends a generation with an error of ours, after a bounded number of tries."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.store.values import Lease, RoundCommit, TurnView
+from gateway.turns import setbacks, turn_stream
+from gateway.turns.events import Finished
+from gateway.turns.setbacks import MOST, Setbacks
+from gateway.turns.turn_stream import TurnStream
+from specdec.errors import (
+    Fenced,
+    SessionDiverged,
+    SessionHeld,
+    SessionNotFound,
+    SessionStoreDown,
+    SpecdecError,
+    TurnOver,
+)
+from tests.gateway_fakes import MemorySessionStore
+from tests.unit.gateway.turns.in_memory import TURN, header, open_turn, services
+
+CALLS = 60
+"""More calls of the store than any generation of a few rounds may make."""
+LIES: dict[str, Callable[[], SpecdecError] | None] = {
+    "as it is": None,
+    "fenced": lambda: Fenced("epoch 1 is over"),
+    "over": lambda: TurnOver("turn 1 is the last, and done"),
+    "held": lambda: SessionHeld("another gateway has the session", 0.0),
+    "diverged": lambda: SessionDiverged("the round differs"),
+    "gone": lambda: SessionNotFound("no such session", "session"),
+    "down": lambda: SessionStoreDown("bytes were changed"),
+}
+
+
+class LyingStore(MemorySessionStore):
+    """Answers each operation as the script says, and the last answer for ever."""
+
+    def __init__(self, **answers: list[str]) -> None:
+        super().__init__()
+        self.answers = answers
+        self.calls = 0
+
+    async def _lie(self, operation: str, truth: Awaitable[Any]) -> Any:
+        self.calls += 1
+        answers = self.answers[operation]
+        lie = LIES[answers.pop(0) if len(answers) > 1 else answers[0]]
+        if lie is None:
+            return await truth
+        asyncio.ensure_future(truth).cancel()
+        raise lie()
+
+    async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
+        found: Lease = await self._lie("acquire", super().acquire(session_id, owner, turn))
+        return found
+
+    async def commit(self, commit: RoundCommit) -> bool:
+        return bool(await self._lie("commit", super().commit(commit)))
+
+    async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
+        found: TurnView = await self._lie("read", super().read(session_id, tenant, turn, after))
+        return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_pauses() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setbacks, "_LONGEST", 0.002)
+        patch.setattr(turn_stream, "_PAUSE", 0.01)
+        yield
+
+
+async def generated(store: LyingStore) -> object:
+    """The last event, or the error, of a generation over that store."""
+    made = services()
+    object.__setattr__(made, "sessions", store)
+    await open_turn(store, header())
+    await made.pool.probe()
+    try:
+        async for event in TurnStream(made, TURN, time.monotonic() + 0.3, header()).events():
+            last = event
+    except SpecdecError as error:
+        return error
+    return last
+
+
+@pytest.mark.parametrize("lie", ["fenced", "over"])
+async def test_a_turn_that_is_lost_without_end_is_given_up(lie: str) -> None:
+    store = LyingStore(acquire=[lie], commit=["as it is"], read=["as it is"])
+    assert isinstance(await generated(store), SessionDiverged)
+    assert store.calls == 2 * (MOST + 2)
+
+
+async def test_a_turn_whose_rounds_and_length_never_agree_is_given_up() -> None:
+    store = LyingStore(acquire=["as it is"], commit=["fenced"], read=["as it is"])
+    assert isinstance(await generated(store), SessionDiverged)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    acquire=st.lists(st.sampled_from(list(LIES)), min_size=1, max_size=6),
+    commit=st.lists(st.sampled_from(list(LIES)), min_size=1, max_size=6),
+    read=st.lists(st.sampled_from(list(LIES)), min_size=1, max_size=6),
+)
+async def test_whatever_the_store_says_a_generation_ends_and_never_as_internal(
+    acquire: list[str], commit: list[str], read: list[str]
+) -> None:
+    store = LyingStore(acquire=acquire, commit=commit, read=read)
+    end = await generated(store)
+    assert isinstance(end, Finished | SpecdecError)
+    assert getattr(end, "reason", "") != "INTERNAL"
+    assert store.calls <= CALLS
+
+
+async def test_progress_starts_the_count_again() -> None:
+    counted = Setbacks()
+    for length in range(3 * MOST):
+        await counted.wait(length, "fenced")
+    for _ in range(MOST):
+        await counted.wait(3 * MOST - 1, "fenced")
+    with pytest.raises(SessionDiverged, match="fenced"):
+        await counted.wait(3 * MOST - 1, "fenced")
