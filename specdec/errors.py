@@ -7,7 +7,7 @@ SpecdecError
 │   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
 │   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
 │   ├── RouteNotFound      ├── SessionNotFound   ├── SessionExpired    ├── GenerationNotFound
-│   └── IdempotencyKeyReused
+│   ├── IdempotencyKeyReused   └── UserRequired
 └── ServiceError           not a mistake of the caller
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
     │                                                                   └── SessionStoreFull
@@ -134,6 +134,15 @@ class SessionExpired(RequestError):
     """The session exists, but the requested part of it is not stored any more."""
 
     reason = "EVENTS_EXPIRED"
+
+
+class UserRequired(RequestError):
+    """What was asked for exists only for a caller that names a user."""
+
+    reason = "USER_REQUIRED"
+
+    def __init__(self, message: str, param: str = "user") -> None:
+        super().__init__(message, param)
 
 
 class IdempotencyKeyReused(RequestError):

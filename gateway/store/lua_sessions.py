@@ -42,6 +42,14 @@ local left = redis.call('PTTL', m[4] == '0' and KEYS[1] or KEYS[2])
 return {'OK', m[2], m[3], m[4], m[5], tostring(left), seen:match('%d+') or ''}
 """
 
+SECRET = r"""
+-- KEYS: 1 the secret. ARGV: what it is to be where there is none, ms that it is kept at least
+local known = redis.call('GET', KEYS[1])
+if known and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then return known end
+redis.call('SET', KEYS[1], known or ARGV[1], 'PX', 2 * tonumber(ARGV[2]))
+return known or ARGV[1]
+"""
+
 LAPSED = (
     NOW
     + r"""

@@ -4,14 +4,16 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from gateway.store import lua
-from specdec.errors import SessionStoreDown
+from specdec.errors import SessionStoreDown, SessionStoreFull
 
 Reply = list[Any]
 ACK_TIMEOUT = 0.5
 """Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
+_NO_MEMORY = "command not allowed when used memory >"
+"""What the server says of a write over its memory limit, also of one in a script."""
 
 _Answer = TypeVar("_Answer")
 
@@ -61,8 +63,12 @@ def _keys(session_id: str) -> tuple[str, ...]:
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:
-    """The server's answer; raises SessionStoreDown when there is none."""
+    """The server's answer; raises SessionStoreFull when it has no memory, SessionStoreDown when there is no answer."""
     try:
         return await answer
+    except ResponseError as error:
+        if _NO_MEMORY in str(error):
+            raise SessionStoreFull("the session store is full: it refuses to write") from error
+        raise SessionStoreDown(f"the session store cannot be used: {error}") from error
     except (RedisError, OSError) as error:
         raise SessionStoreDown(f"the session store cannot be used: {error}") from error
