@@ -16,7 +16,7 @@ from specdec.errors import ConfigError, SessionStoreDown
 SOCKET_TIMEOUT = 1.0
 """Seconds for connecting and for each reply; every operation is one script of microseconds."""
 MAX_CONNECTIONS = 64
-POOL_TIMEOUT = 5.0
+POOL_TIMEOUT = 10.0
 """Seconds to wait for a free connection; so long none becomes free only of a server that does not answer."""
 HEALTH_CHECK_INTERVAL = 15.0
 """Seconds after which an idle connection is pinged before it is used again."""

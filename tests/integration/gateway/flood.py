@@ -3,13 +3,13 @@
 import asyncio
 import json
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 """Seconds in which every request must have an answer."""
 
 
@@ -34,9 +34,9 @@ class Attacker:
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
 
-    async def flood(self, address: str, count: int, body: dict[str, Any]) -> list[Answer]:
-        """The answers to a completion that is asked for `count` times at once."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _flood, address, count, body)
+    async def flood(self, address: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
+        """The answers to completions that are all asked for at once."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _flood, address, bodies)
 
 
 @contextmanager
@@ -45,13 +45,13 @@ def attacker() -> Iterator[Attacker]:
         yield Attacker(executor)
 
 
-def _flood(address: str, count: int, body: dict[str, Any]) -> list[Answer]:
-    return asyncio.run(_all(address, count, json.dumps(body).encode()))
+def _flood(address: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
+    return asyncio.run(_all(address, [json.dumps(body).encode() for body in bodies]))
 
 
-async def _all(address: str, count: int, raw: bytes) -> list[Answer]:
+async def _all(address: str, raw: Sequence[bytes]) -> list[Answer]:
     async with asyncio.timeout(TIMEOUT):
-        return await asyncio.gather(*(_post(address, raw) for _ in range(count)))
+        return await asyncio.gather(*(_post(address, body) for body in raw))
 
 
 async def _post(address: str, raw: bytes) -> Answer:

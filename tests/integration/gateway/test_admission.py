@@ -27,7 +27,7 @@ async def test_four_hundred_requests_at_once_are_all_answered(server: Server) ->
         replica,
     ):
         with attacker() as sender:
-            answers = await sender.flood(replica.gateway.http, 400, {"prompt": "Say it", "max_tokens": 4})
+            answers = await sender.flood(replica.gateway.http, [{"prompt": "Say it", "max_tokens": 4}] * 400)
         assert [(answer.status, answer.code) for answer in answers] == [(200, "")] * 400
         assert {json.loads(answer.text)["choices"][0]["text"] for answer in answers} == {"ok"}
         for kind in ("generations", "calls"):
@@ -39,7 +39,7 @@ async def test_what_is_over_the_queue_gets_429_and_another_user_is_served(server
     few = AdmissionSettings(running=16, waiting=20, seconds=30)
     async with replicas(server.url, slow, 1, admission=few) as (replica,):
         with attacker() as sender:
-            flood = asyncio.create_task(sender.flood(replica.gateway.http, 100, {"prompt": "x", "user": "loud"}))
+            flood = asyncio.create_task(sender.flood(replica.gateway.http, [{"prompt": "x", "user": "loud"}] * 100))
             await until(lambda: len(slow.calls) >= 10)
             assert [(await replica.post(user="quiet")).status_code for _ in range(3)] == [200, 200, 200]
             answers = await flood
