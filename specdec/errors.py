@@ -1,21 +1,17 @@
 """Every error that is raised on purpose. HTTP and gRPC translate an error by its `reason` and by nothing else.
 
 SpecdecError
-├── ConfigError            a setting is wrong, so the process does not start
-│   └── ModelRefused       the model folder cannot be served
+├── ConfigError            a setting is wrong, so the process does not start; ModelRefused: the model folder is
 ├── RequestError           a mistake of the caller, with the name of the field
-│   ├── FieldRequired      ├── FieldInvalid       ├── TokenOutOfRange   ├── GammaTooLarge
-│   ├── UnsupportedParameter   ├── ContextLengthExceeded   ├── ModelNotFound   ├── MessageTooLarge
-│   ├── RouteNotFound      ├── SessionNotFound   ├── SessionExpired    ├── GenerationNotFound
-│   ├── IdempotencyKeyReused   └── UserRequired
+│   ├── FieldRequired, FieldInvalid, TokenOutOfRange, GammaTooLarge, UnsupportedParameter, ContextLengthExceeded
+│   ├── ModelNotFound, MessageTooLarge, RouteNotFound, SessionNotFound, SessionExpired, GenerationNotFound
+│   └── IdempotencyKeyReused, UserRequired
 └── ServiceError           not a mistake of the caller
-    ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
-    │                                                                   └── SessionStoreFull
-    ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── DrafterMismatch
-    │   ├── SessionHeld    ├── DeadlineExceeded   ├── CursorAhead       │   ├── TokenizerMismatch
-    │   └── TurnOver                                                    │   └── ProtocolMismatch
-    └── InternalError
-        └── NoDistribution
+    ├── NoVerifier         ├── Draining           ├── QueueFull            ├── SessionStoreDown
+    ├── Fenced             ├── DeadlineExceeded   ├── CursorAhead          │   └── SessionStoreFull
+    ├── SessionBusy        ├── SessionDiverged    ├── InternalError        └── DrafterMismatch
+    │   ├── SessionHeld                           │   └── NoDistribution       ├── TokenizerMismatch
+    │   └── TurnOver                                                           └── ProtocolMismatch
 """
 
 from typing import ClassVar
@@ -29,9 +25,7 @@ PARAM_BYTES = 256
 def shortened(text: str, limit: int) -> str:
     """The text, cut to at most `limit` bytes of UTF-8."""
     start = text[: limit + 1].encode(errors="replace")
-    if len(start) <= limit and len(text) <= limit:
-        return text
-    return start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
+    return text if len(start) <= limit else start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
 
 
 class SpecdecError(Exception):
@@ -140,9 +134,6 @@ class UserRequired(RequestError):
     """What was asked for exists only for a caller that names a user."""
 
     reason = "USER_REQUIRED"
-
-    def __init__(self, message: str, param: str = "user") -> None:
-        super().__init__(message, param)
 
 
 class IdempotencyKeyReused(RequestError):

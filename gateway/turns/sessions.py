@@ -55,7 +55,7 @@ class UserSessions:
         services, tenant = self._services, tenant_of(user)
         check_model(model, services.settings.model.served_name)
         if key and not user:
-            raise UserRequired("an idempotency key for a session needs a user: whoever guesses it gets the session")
+            raise UserRequired("a key for a session needs a user: whoever guesses the key gets the session", "user")
         if ttl is not None and not 1 <= ttl <= services.settings.session_ttl:
             raise FieldInvalid(f"ttl must be between 1 and {services.settings.session_ttl:g} seconds", "ttl")
         fingerprint, sessions = services.pool.info.system_fingerprint, services.sessions
@@ -79,7 +79,7 @@ class UserSessions:
             UserRequired: there is no user, so that the sessions are those of callers who do not know each other.
         """
         if not user:
-            raise UserRequired("sessions are listed for a user only: one of a caller without is known by its id alone")
+            raise UserRequired("sessions are listed for a user; those of callers without have only ids", "user")
         if not 1 <= limit <= MAX_PAGE:
             raise FieldInvalid(f"limit must be between 1 and {MAX_PAGE}", "limit")
         tenant = tenant_of(user)
