@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from gateway import health
+from gateway.admission import Admission
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
@@ -145,6 +146,8 @@ async def running(
         pool=pool,
         sessions=sessions,
         drain=Drain(metrics),
+        generations=Admission("generations", settings.admission.running, settings.admission, metrics),
+        calls=Admission("calls", settings.admission.calls, settings.admission, metrics),
         metrics=metrics,
         settings=settings,
         owner=new_id(),

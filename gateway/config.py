@@ -34,6 +34,19 @@ class DrainSettings(Section):
     """Seconds that running generations are given to finish."""
 
 
+class AdmissionSettings(Section):
+    """How much work a gateway takes at once; what is over it gets 429 with `Retry-After`, or RESOURCE_EXHAUSTED."""
+
+    running: int = Field(default=256, ge=16)
+    """Generations that run at once; a single user gets 7 in 8 of them. One request may have 16."""
+    calls: int = Field(default=64, ge=1)
+    """Other calls on sessions and generations that use the session store at once."""
+    waiting: int = Field(default=1024, ge=1)
+    """Requests of each of the two kinds that may wait, each 16 KiB of a prompt as one; a user has half of the room."""
+    seconds: float = Field(default=10.0, gt=0)
+    """Longest wait of a request, in seconds."""
+
+
 def _check_key(key: SecretStr) -> SecretStr:
     """The key, if it is 64 hexadecimal digits; raises ValueError, which does not repeat it, if not."""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", key.get_secret_value()):
@@ -97,6 +110,7 @@ class GatewaySettings(Settings):
     """Seconds between two probes of each verifier."""
     ping: float = Field(default=15.0, gt=0)
     """Seconds of silence on an event stream after which a comment is sent."""
+    admission: AdmissionSettings = AdmissionSettings()
     failover: FailoverSettings = FailoverSettings()
     drain: DrainSettings = DrainSettings()
     kv: KvSettings = KvSettings()

@@ -32,8 +32,7 @@ class Drain:
     @contextmanager
     def generation(self) -> Iterator[None]:
         """Count one generation inside the context; raises Draining when no new generation is taken."""
-        if self._closed:
-            raise Draining("the gateway is shutting down")
+        self.check_open()
         self._running += 1
         self._idle.clear()
         try:
@@ -43,6 +42,11 @@ class Drain:
             self._running -= 1
             if not self._running:
                 self._idle.set()
+
+    def check_open(self) -> None:
+        """Raise Draining when no new generation is taken."""
+        if self._closed:
+            raise Draining("the gateway is shutting down")
 
     def check(self) -> None:
         """Raise Draining when the time for generations to finish is over."""

@@ -4,7 +4,7 @@ import asyncio
 
 from gateway.store.sessions import SessionStore
 from gateway.turns.services import Services
-from specdec.errors import SpecdecError
+from specdec.errors import SessionStoreFull, SpecdecError
 
 STORE_TIMEOUT = 0.5
 """Seconds that the session store has to answer."""
@@ -18,15 +18,15 @@ async def missing(services: Services) -> list[str]:
     if not services.pool.ready_addresses:
         states = [f"verifier {address} is {state}" for address, state in services.pool.states.items()]
         found += states or ["no verifier is known"]
-    if not await _answers(services.sessions):
-        found.append("the session store does not answer")
-    return found
+    return [*found, *await _missing_in_store(services.sessions)]
 
 
-async def _answers(sessions: SessionStore) -> bool:
+async def _missing_in_store(sessions: SessionStore) -> list[str]:
     try:
         async with asyncio.timeout(STORE_TIMEOUT):
-            await sessions.ping()
+            await sessions.check()
+    except SessionStoreFull as error:
+        return [error.message]
     except (SpecdecError, TimeoutError):
-        return False
-    return True
+        return ["the session store does not answer"]
+    return []

@@ -29,6 +29,10 @@ class GatewayMetrics:
             "specdec_round_interval_seconds", "Between two committed rounds of a generation."
         )
         self.running = gauge("specdec_gateway_requests_running", "Generations running.")
+        self.waiting = gauge("specdec_gateway_requests_waiting", "Requests that wait to be let in.", ("kind",))
+        self.refused = counter(
+            "specdec_gateway_requests_refused", "Requests refused because too much ran and waited.", ("kind",)
+        )
         self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
         self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier",))
         self.failovers = counter("specdec_failovers", "Verifiers lost by a running generation.")

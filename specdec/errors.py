@@ -95,6 +95,10 @@ class SessionExpired(RequestError, reason="EVENTS_EXPIRED"):
     """The session exists, but the requested part of it is not stored any more."""
 
 
+class UserRequired(RequestError, reason="USER_REQUIRED"):
+    """What was asked for exists only for a caller that names a user."""
+
+
 class IdempotencyKeyReused(RequestError, reason="IDEMPOTENCY_KEY_REUSED"):
     """The idempotency key was used before with a different request."""
 

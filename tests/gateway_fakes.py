@@ -183,12 +183,18 @@ class MemorySessionStore:
         self._renew(session)
         return Opened(session.turn)
 
-    async def create(self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None) -> None:
+    async def secret(self) -> bytes:
+        self._up("secret")
+        return b"a secret of tests"
+
+    async def create(
+        self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None, listed: bool = True
+    ) -> None:
         self._up("create")
         session = self.sessions.setdefault(session_id, MemorySession(tenant, model_fingerprint))
         if session.tenant != tenant:
             raise not_found()
-        session.listed = True
+        session.listed = listed
 
     async def delete(self, session_id: str, tenant: str) -> None:
         self._of(session_id, tenant)
@@ -291,14 +297,14 @@ class MemorySessionStore:
         return True
 
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
-        await self.ping()
+        await self.check()
         lapsed, self.lapsed = self.lapsed[:limit], self.lapsed[limit:]
         return lapsed
 
     async def tokens(self, session_id: str) -> list[int]:
         return list(self._named(session_id).tokens)
 
-    async def ping(self) -> None:
+    async def check(self) -> None:
         if self.down:
             raise SessionStoreDown("the session store does not answer")
 

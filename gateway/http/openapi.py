@@ -19,6 +19,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
     for status, text in {
         400: "Bad request",
+        403: "A user must be named",
         404: "Unknown model, session or generation",
         409: "Conflict",
         410: "Not kept any more",

@@ -24,6 +24,8 @@ import hashlib
 
 LEASES = "sd:1:lease"
 """The key of the leases of all sessions."""
+SECRET = "sd:1:secret"
+"""The key of the secret of all gateways."""
 
 
 def keys(session_id: str) -> tuple[str, str, str, str, str]:

@@ -16,8 +16,8 @@ from specdec.errors import ConfigError, SessionStoreDown
 SOCKET_TIMEOUT = 1.0
 """Seconds for connecting and for each reply; every operation is one script of microseconds."""
 MAX_CONNECTIONS = 64
-POOL_TIMEOUT = 1.0
-"""Seconds to wait for a free connection."""
+POOL_TIMEOUT = 10.0
+"""Seconds to wait for a free connection; so long none becomes free only of a server that does not answer."""
 HEALTH_CHECK_INTERVAL = 15.0
 """Seconds after which an idle connection is pinged before it is used again."""
 RETRIES = 5
@@ -26,8 +26,6 @@ FACTS_TIMEOUT = 5.0
 _SENTINEL_SCHEMES = {"redis+sentinel": False, "rediss+sentinel": True}
 """The schemes of URLs that name Sentinels, and whether each stands for TLS."""
 _SENTINEL_PORT = 26379
-_SENTINEL_MAX_CONNECTIONS = 1024
-"""The pool of a master refuses a connection over its limit instead of waiting for one, so its limit is higher."""
 SCHEMES = "redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
 
 
@@ -86,19 +84,18 @@ def connect(url: str, blocking: float = 0.0) -> Redis:
 
 
 def _pool(url: str, options: dict[str, Any]) -> Any:
-    pool: Any = BlockingConnectionPool.from_url(
-        url, max_connections=MAX_CONNECTIONS, timeout=POOL_TIMEOUT, retry=_retry(), **options
-    )
+    pool: Any = BlockingConnectionPool.from_url(url, **_limits(), **options)
     pool.make_connection()  # does not connect yet, and refuses options that this kind of connection does not have
     return pool
 
 
-def _retry() -> Retry:
-    return Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.02), RETRIES)
+def _limits() -> dict[str, Any]:
+    retry = Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.02), RETRIES)
+    return {"max_connections": MAX_CONNECTIONS, "timeout": POOL_TIMEOUT, "retry": retry}
 
 
-class _SentinelPool(SentinelConnectionPool):
-    """A pool that closes the connections to its Sentinels, too."""
+class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
+    """A pool of connections to a master, which waits for a free one, and closes those to its Sentinels, too."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -129,8 +126,7 @@ def _master(url: str, options: dict[str, Any]) -> Redis:
     user, _, password = credentials.partition(":")
     login = {"username": unquote(user) or None, "password": unquote(password) or None}
     pool: Any = _SentinelPool
-    place = {"max_connections": _SENTINEL_MAX_CONNECTIONS, "db": int(db or 0), "retry": _retry()}
-    return Redis.from_pool(pool(service, sentinel, **place, **login, **options))
+    return Redis.from_pool(pool(service, sentinel, db=int(db or 0), **_limits(), **login, **options))
 
 
 def _tls(scheme: str, query: dict[str, str]) -> dict[str, Any]:

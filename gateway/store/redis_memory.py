@@ -1,5 +1,6 @@
 """Refuses new turns before the server's memory is full, so that those that run can go on."""
 
+import math
 import time
 
 from redis.asyncio import Redis
@@ -9,8 +10,6 @@ from specdec.errors import SessionStoreFull
 
 FULL = 0.85
 """Share of the server's memory limit from which on no new turn is accepted."""
-_REFRESH = 1.0
-"""Seconds for which the memory use that was read last is taken as current."""
 
 
 class MemoryGuard:
@@ -18,14 +17,18 @@ class MemoryGuard:
 
     def __init__(self, client: Redis) -> None:
         self._client = client
-        self._read_at = -_REFRESH
+        self._read_at = -math.inf
         self._share = 0.0
 
-    async def check(self) -> None:
-        """Raise SessionStoreFull when the server has no memory for a new turn."""
-        if time.monotonic() - self._read_at >= _REFRESH:
+    async def check(self, max_age: float = 1.0) -> None:
+        """Raise SessionStoreFull when the server has no memory for a new turn.
+
+        Args:
+            max_age: seconds for which the memory use that was read last is taken as current.
+        """
+        if time.monotonic() - self._read_at >= max_age:
+            self._read_at = time.monotonic()  # of many callers, one asks the server
             self._share = await guarded(self._used_share())
-            self._read_at = time.monotonic()
         if self._share >= FULL:
             raise SessionStoreFull(f"the session store is {self._share:.0%} full and takes no new work")
 

@@ -42,6 +42,14 @@ def done(reply: Reply) -> None:
     raise missing(reply)
 
 
+def secret(reply: Reply) -> bytes:
+    """SECRET: the secret of the installation."""
+    match reply:
+        case [b"OK", bytes() as known]:
+            return known
+    raise ValueError(reply)
+
+
 def session_view(reply: Reply) -> SessionView:
     """GET: the session."""
     match reply:

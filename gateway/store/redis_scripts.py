@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from gateway.store import lua
 from gateway.store.checked_scripts import Reply, arguments_of, checked, reply_of
-from specdec.errors import SessionStoreDown
+from specdec.errors import SessionStoreDown, SessionStoreFull
 
 ACK_TIMEOUT = 0.5
 """Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
+_NO_MEMORY = "command not allowed when used memory >"
+"""What the server says of a write over its memory limit, also of one in a script."""
 
 _Answer = TypeVar("_Answer")
 
@@ -99,9 +101,18 @@ def _keys(session_id: str) -> tuple[str, ...]:
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:
-    """The server's answer; raises SessionStoreDown when there is none that can be read."""
+    """The server's answer.
+
+    Raises:
+        SessionStoreFull: it has no memory to write.
+        SessionStoreDown: there is no answer that can be read.
+    """
     try:
         return await answer
+    except ResponseError as error:
+        if _NO_MEMORY in str(error):
+            raise SessionStoreFull("the session store is full: it refuses to write") from error
+        raise SessionStoreDown(f"the session store cannot be used: {error}") from error
     except (RedisError, OSError) as error:
         raise SessionStoreDown(f"the session store cannot be used: {error}") from error
     except Exception as error:

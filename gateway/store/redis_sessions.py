@@ -1,6 +1,7 @@
 """The session store on Redis or Valkey: runs the Lua scripts and turns their replies into values or errors."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from gateway.store.retry import retry
 from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
 from specdec.errors import FieldRequired
 from specdec.wire.tokens import tokens_to_bytes
+
+SECRET_BYTES = 32
+"""Length of the secret with which ids are derived from idempotency keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,15 @@ class RedisSessionStore:
     """A SessionStore on one Redis or Valkey server of version 6.2 or newer."""
 
     def __init__(self, client: Redis, reader: Redis, policy: StorePolicy | None = None) -> None:
-        """Args: reader: a client of its own for blocking reads."""
+        """Args: reader: a client of its own for blocking reads and for the question whether the server answers."""
         self._client = client
         self._policy = policy or StorePolicy()
         self._lease_ms = round(self._policy.lease * 1000)
         self._writes: set[asyncio.Task[bool]] = set()
         self._scripts = Scripts(client, self._policy.replicas)
+        self._secret_known: bytes = secrets.token_bytes(SECRET_BYTES)
         self._memory = MemoryGuard(client)
+        self._memory_check = MemoryGuard(reader)
         self._streams = StreamWaiter(reader)
 
     @classmethod
@@ -58,12 +64,26 @@ class RedisSessionStore:
         """
         return cls(connect(url), connect(url, blocking=BLOCK), policy)
 
-    async def create(self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None) -> None:
+    async def secret(self) -> bytes:
+        """Read the key of the secret; where there is none, write the one that this gateway made or read before.
+
+        It is kept longer than anything that was named with it just now.
+        """
+        arguments = (self._secret_known, round(3000 * self._policy.ttl))
+        reply = await self._scripts.run_on(lua_sessions.SECRET, [lua.SECRET], *arguments)
+        self._secret_known = understood(redis_replies.secret, reply)
+        return self._secret_known
+
+    async def create(
+        self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None, listed: bool = True
+    ) -> None:
         """Make the session's hash and put the session into the tenant's list."""
         await self._memory.check()
         seconds = self._policy.ttl if ttl is None else ttl
         arguments = (tenant, model_fingerprint, round(seconds * 1000))
         understood(redis_replies.done, await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments))
+        if not listed:
+            return
         key = lua.tenant_key(tenant)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {session_id: time.time()}, nx=True)
@@ -168,9 +188,9 @@ class RedisSessionStore:
         """Read the whole log."""
         return understood(redis_replies.log, await self._scripts.run(lua_sessions.LOG, session_id))
 
-    async def ping(self) -> None:
-        """Send PING."""
-        await guarded(self._client.ping())
+    async def check(self) -> None:
+        """Read the memory use, on the connections of the reader, for which no command of a turn waits."""
+        await self._memory_check.check(max_age=0.0)
 
     async def close(self) -> None:
         """Wait for the commits that have begun, then close both clients."""

@@ -13,11 +13,17 @@ class SessionStore(Protocol):
     operation on a session whose tokens are not kept any more raises SessionExpired.
     """
 
-    async def create(self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None) -> None:
+    async def secret(self) -> bytes:
+        """The secret of all gateways of this store, made by the first that asks; it outlives what it names."""
+
+    async def create(
+        self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None, listed: bool = True
+    ) -> None:
         """Make a session without turns; one that exists stays as it is.
 
         Args:
             ttl: seconds for which the session is kept after its last use; None takes the store's default.
+            listed: whether the session is in the list of its tenant.
 
         Raises:
             SessionStoreFull: the store has no memory for new sessions.
@@ -130,8 +136,12 @@ class SessionStore(Protocol):
             SessionNotFound: there is no such session.
         """
 
-    async def ping(self) -> None:
-        """Return when the store answers."""
+    async def check(self) -> None:
+        """Return when the store takes new turns, however many commands wait for it.
+
+        Raises:
+            SessionStoreFull: it has no memory for them.
+        """
 
     async def close(self) -> None:
         """Finish the writes that have begun, then close the connections."""

@@ -5,6 +5,9 @@ import sys
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import ContextLengthExceeded
 
+_ID_MEMORY = 36
+"""What a token id holds, in bytes: an integer, and its place in a tuple."""
+
 
 def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
     """Refuse a prompt that has more than `room` tokens, however it is tokenized.
@@ -30,9 +33,11 @@ def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
             _check_bytes(size, room, longest_token, "messages")
 
 
-def memory_of(prompt: TextPrompt | ChatPrompt) -> int:
-    """The memory that the texts of a prompt hold, in bytes."""
+def memory_of(prompt: Prompt) -> int:
+    """The memory that the texts or token ids of a prompt hold, in bytes."""
     match prompt:
+        case TokenPrompt(tokens):
+            return len(tokens) * _ID_MEMORY
         case TextPrompt(text):
             return sys.getsizeof(text)
         case ChatPrompt(messages):

@@ -27,6 +27,10 @@ class PromptEncoder:
         self._short = TokenizingLane("short prompts", _SHORT_CAPACITY)
         self._long = TokenizingLane("long prompts", _LONG_CAPACITY)
 
+    def check(self, prompt: Prompt, context_length: int) -> None:
+        """Raise ContextLengthExceeded when the prompt cannot fit the context, whatever it continues."""
+        check_fits(prompt, context_length, self._tokenizer.longest_token)
+
     async def encode(
         self, prompt: Prompt, tenant: str, context_length: int, history: Sequence[int] = ()
     ) -> tuple[int, ...]:

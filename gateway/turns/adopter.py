@@ -60,8 +60,9 @@ class Adopter:
         if grace_left <= 0:
             await release(services.sessions, turn.session_id, lease.epoch)
             return "paused"
-        stream = TurnStream(services, turn, time.monotonic() + services.settings.request_timeout)
-        services.broadcasts.start(turn.name, stream.events(), services.settings.grace).expect_reader(grace_left)
+        deadline = time.monotonic() + services.settings.request_timeout
+        events = TurnStream(services, turn, deadline).events()
+        services.broadcasts.start(turn.name, events, services.settings.grace, deadline).expect_reader(grace_left)
         return "continued"
 
     def _grace_left(self, header: Header, orphan: LapsedTurn) -> float:

@@ -1,8 +1,10 @@
 """A generation that runs in this process, apart from its readers: they come, leave and come back while it goes on."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import structlog
 
@@ -16,13 +18,17 @@ _log = structlog.get_logger()
 class Broadcast:
     """One generation: its events so far, and how many readers it has.
 
-    It stays at most one event ahead of its fastest reader, so that a slow client slows its verifier down. Without any
-    reader it goes on for `grace` seconds; then it is stopped, and the session store keeps what it committed.
+    It stays at most one event ahead of its fastest reader, so that a slow client slows its verifier down; from its
+    deadline, a `time.monotonic()`, on it waits for nobody, so that no client keeps it from ending. Without any reader
+    it goes on for `grace` seconds; then it is stopped, and the session store keeps what it committed.
     """
 
-    def __init__(self, events: AsyncGenerator[Event], grace: float, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, events: AsyncGenerator[Event], grace: float, deadline: float, on_end: Callable[[], None]
+    ) -> None:
         self._source = events
         self._grace = grace
+        self._deadline = deadline
         self._on_end = on_end
         self._events: list[Event] = []
         self._error: Exception | None = None
@@ -103,7 +109,7 @@ class Broadcast:
                     self._events.append(event)
                     self._wake_readers()
                     if self._readers:
-                        await self._wanted.wait()
+                        await self._until_wanted()
         except asyncio.CancelledError:
             self._error = Draining("the generation was stopped here: it can be resumed")
         except Exception as error:  # noqa: BLE001 - every reader gets it
@@ -116,6 +122,11 @@ class Broadcast:
                 self._abandon_timer.cancel()
             self._on_end()
             self._wake_readers()
+
+    async def _until_wanted(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                await self._wanted.wait()
 
     def _wake_readers(self) -> None:
         self._changed.set()
@@ -139,9 +150,9 @@ class Broadcasts:
             broadcast.extend_grace()
         return broadcast
 
-    def start(self, name: str, events: AsyncGenerator[Event], grace: float) -> Broadcast:
+    def start(self, name: str, events: AsyncGenerator[Event], grace: float, deadline: float = math.inf) -> Broadcast:
         """Run a generation that does not run here yet; without readers it goes on for `grace` seconds."""
-        broadcast = Broadcast(events, grace, lambda: self._forget(name, broadcast))
+        broadcast = Broadcast(events, grace, deadline, lambda: self._forget(name, broadcast))
         self._running[name] = broadcast
         return broadcast
 

@@ -2,9 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
+from gateway.admission import Places
 from gateway.turns.events import Event, Started
+
+
+async def joined(generations: Sequence[AsyncGenerator[Event]], entrance: Places) -> AsyncGenerator[Event]:
+    """The events of a request's generations; once all have begun, each has a place of its own: the entrance is left."""
+    async with aclosing(merged(generations) if len(generations) > 1 else generations[0]) as events:
+        async for event in events:
+            entrance.leave()
+            yield event
 
 
 async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator[Event]:

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 
 import structlog
 
 from gateway.request import GenerationRequest, check_model, new_id, tenant_of
 from gateway.store.values import Opened, TurnView
+from gateway.text.fit import memory_of
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
-from gateway.turns.choices import merged
+from gateway.turns.choices import joined
 from gateway.turns.events import Event, OutputRound
 from gateway.turns.services import Services
 from gateway.turns.turn import (
@@ -30,6 +31,7 @@ from specdec.errors import (
     CursorAhead,
     FieldInvalid,
     GenerationNotFound,
+    NoVerifier,
     SessionDiverged,
     SessionExpired,
     SessionNotFound,
@@ -57,23 +59,33 @@ class Generator:
             RequestError: the model cannot do what is asked; raised before Started.
             ServiceError: something failed that could not be made good; raised at any time.
         """
-        key = request.idempotency_key
-        first = request.session or (session_id_for(request.tenant, key) if key else new_session_id())
+        services, deadline = self._services, self._deadline(timeout)
+        check_model(request.model, services.settings.model.served_name)
         skips = _skips(after, request.n)
-        generations = [
-            self._generation(choice, choice_session_id(first, index), timeout, skips[index])
-            for index, choice in enumerate(request.choices())
-        ]
-        async with aclosing(merged(generations) if request.n > 1 else generations[0]) as events:
-            async for event in events:
-                yield event
+        services.drain.check_open()
+        with suppress(NoVerifier):  # one may become ready meanwhile
+            services.prompts.check(request.prompt, services.pool.info.context_length)
+        with await services.generations.enter(request.tenant, request.n, memory_of(request.prompt)) as entrance:
+            first = await self._session_id(request)
+            generations = [
+                self._generation(choice, choice_session_id(first, index), deadline, skips[index])
+                for index, choice in enumerate(request.choices())
+            ]
+            async with aclosing(joined(generations, entrance)) as events:
+                async for event in events:
+                    yield event
+
+    async def _session_id(self, request: GenerationRequest) -> str:
+        """The id of the session in which the request, or the first of its choices, is generated."""
+        if request.session or not request.idempotency_key:
+            return request.session or new_session_id()
+        return session_id_for(await self._services.sessions.secret(), request.tenant, request.idempotency_key)
 
     async def _generation(
-        self, request: GenerationRequest, session_id: str, timeout: float | None, after: int
+        self, request: GenerationRequest, session_id: str, deadline: float, after: int
     ) -> AsyncGenerator[Event]:
-        services, deadline = self._services, self._deadline(timeout)
+        services = self._services
         with services.drain.generation():
-            check_model(request.model, services.settings.model.served_name)
             opened, header = await self._open(request, session_id)
             turn = Turn(session_id, request.tenant, opened.turn)
             log = _log.bind(generation=turn.name, request=request.request_id)
@@ -99,20 +111,30 @@ class Generator:
             CursorAhead: it has fewer tokens than the caller says to have.
             FieldInvalid: it has another number of choices.
         """
-        turns, view = await self._choices(Turn.named(name, tenant_of(user)))
-        skips = _skips(after, len(turns))
-        for turn, skip in zip(turns, skips, strict=True):
-            stored = view if turn is turns[0] else await self._read(turn)
+        services, first, deadline = self._services, Turn.named(name, tenant_of(user)), self._deadline(timeout)
+        with await services.calls.enter(first.tenant):
+            positions = await self._positions(first, after)
+        services.metrics.resumes.inc()
+        elsewhere = sum(services.broadcasts.get(turn.name) is None for turn in positions)
+        with await services.generations.enter(first.tenant, elsewhere) as entrance:
+            generations = [self._resumed(turn, deadline, skip) for turn, skip in positions.items()]
+            async with aclosing(joined(generations, entrance)) as events:
+                async for event in events:
+                    yield event
+
+    async def _positions(self, first: Turn, after: Sequence[int]) -> dict[Turn, int]:
+        """The turns of all choices of a request, and how many tokens of each the caller has."""
+        turns, view = await self._choices(first)
+        positions = dict(zip(turns, _skips(after, len(turns)), strict=True))
+        for turn, skip in positions.items():
+            stored = view if turn is first else await self._read(turn)
             committed = sum(len(each.tokens) for each in stored.rounds)
             if skip > committed:
                 raise CursorAhead(f"the generation has {committed} tokens, not the {skip} that were received")
-        self._services.metrics.resumes.inc()
-        deadline = self._deadline(timeout)
-        generations = [
-            _without_first(self._broadcast(turn, deadline, None, True), skip)
-            for turn, skip in zip(turns, skips, strict=True)
-        ]
-        async with aclosing(merged(generations) if len(turns) > 1 else generations[0]) as events:
+        return positions
+
+    async def _resumed(self, turn: Turn, deadline: float, after: int) -> AsyncGenerator[Event]:
+        async with aclosing(_without_first(self._broadcast(turn, deadline, None, True), after)) as events:
             async for event in events:
                 yield event
 
@@ -122,13 +144,12 @@ class Generator:
         Raises:
             GenerationNotFound: the user has no generation of that name.
         """
-        turn = Turn.named(name, tenant_of(user))
-        try:
-            turns, _ = await self._choices(turn)
-        except (SessionExpired, SessionDiverged):
-            turns = [turn]
-        sessions = self._services.sessions
-        with _session_is_generation():
+        turn, sessions = Turn.named(name, tenant_of(user)), self._services.sessions
+        with await self._services.calls.enter(turn.tenant), _session_is_generation():
+            try:
+                turns, _ = await self._choices(turn)
+            except (SessionExpired, SessionDiverged):
+                turns = [turn]
             running = [await sessions.cancel(each.session_id, each.tenant, each.number) for each in turns]
         if any(running):
             self._services.metrics.cancellations.labels("request").inc()
@@ -199,7 +220,8 @@ class Generator:
         if broadcast is not None:
             return broadcast
         stream = TurnStream(services, turn, deadline, header)
-        return services.broadcasts.start(turn.name, stream.events(), services.settings.grace if resumable else 0.0)
+        grace = services.settings.grace if resumable else 0.0
+        return services.broadcasts.start(turn.name, stream.events(), grace, deadline)
 
     def _deadline(self, timeout: float | None) -> float:
         limit = self._services.settings.request_timeout

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from gateway.admission import Admission
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
@@ -21,6 +22,10 @@ class Services:
     pool: VerifierPool
     sessions: SessionStore
     drain: Drain
+    generations: Admission
+    """Lets generations in."""
+    calls: Admission
+    """Lets in the other calls that use the session store."""
     metrics: GatewayMetrics
     settings: GatewaySettings
     owner: str

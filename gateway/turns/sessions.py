@@ -1,6 +1,5 @@
 """Sessions from the caller's side: created, described, listed and deleted, each visible to its own user only."""
 
-import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ from gateway.request import check_model, tenant_of
 from gateway.store.values import SessionState
 from gateway.turns.services import Services
 from gateway.turns.turn import check_session_id, new_session_id, session_id_for
-from specdec.errors import FieldInvalid, SessionExpired, SessionNotFound
+from specdec.errors import FieldInvalid, SessionExpired, SessionNotFound, UserRequired
 
 MAX_PAGE = 100
 """Most sessions on one page."""
@@ -51,36 +50,49 @@ class UserSessions:
             ModelNotFound: the model is not served.
             NoVerifier: no verifier is ready, whose fingerprint the session could have.
             FieldInvalid: `ttl` is out of range.
+            UserRequired: there is a key, and no user.
         """
         services, tenant = self._services, tenant_of(user)
         check_model(model, services.settings.model.served_name)
+        if key and not user:
+            raise UserRequired("a key for a session needs a user: whoever guesses the key gets the session", "user")
         if ttl is not None and not 1 <= ttl <= services.settings.session_ttl:
             raise FieldInvalid(f"ttl must be between 1 and {services.settings.session_ttl:g} seconds", "ttl")
-        session_id = session_id_for(tenant, f"session {key}") if key else new_session_id()
-        fingerprint = services.pool.info.system_fingerprint
-        await services.sessions.create(session_id, tenant, fingerprint, ttl)
-        return await self._read(session_id, tenant)
+        fingerprint, sessions = services.pool.info.system_fingerprint, services.sessions
+        with await services.calls.enter(tenant):
+            secret = await sessions.secret() if key else b""
+            session_id = session_id_for(secret, tenant, f"session {key}") if key else new_session_id()
+            await sessions.create(session_id, tenant, fingerprint, ttl, listed=bool(user))
+            return await self._read(session_id, tenant)
 
     async def get(self, session_id: str, user: str) -> SessionInfo:
         """One session; raises SessionNotFound or SessionExpired."""
-        return await self._read(check_session_id(session_id), tenant_of(user))
+        tenant = tenant_of(user)
+        with await self._services.calls.enter(tenant):
+            return await self._read(check_session_id(session_id), tenant)
 
     async def page(self, user: str, limit: int, after: str = "") -> list[SessionInfo]:
         """At most `limit` sessions made with `create`, newest first, from the one behind the id `after` on.
 
         Raises:
             FieldInvalid: `limit` is out of range.
+            UserRequired: there is no user, so that the sessions are those of callers who do not know each other.
         """
+        if not user:
+            raise UserRequired("sessions are listed for a user; those of callers without have only ids", "user")
         if not 1 <= limit <= MAX_PAGE:
             raise FieldInvalid(f"limit must be between 1 and {MAX_PAGE}", "limit")
         tenant = tenant_of(user)
-        names = await self._services.sessions.list_ids(tenant, limit, after)
-        found = await asyncio.gather(*(self._read_or_delete(name, tenant) for name in names))
+        with await self._services.calls.enter(tenant):
+            names = await self._services.sessions.list_ids(tenant, limit, after)
+            found = [await self._read_or_delete(name, tenant) for name in names]
         return [session for session in found if session is not None]
 
     async def delete(self, session_id: str, user: str) -> None:
         """Delete a session; raises SessionNotFound."""
-        await self._services.sessions.delete(check_session_id(session_id), tenant_of(user))
+        tenant = tenant_of(user)
+        with await self._services.calls.enter(tenant):
+            await self._services.sessions.delete(check_session_id(session_id), tenant)
 
     async def _read_or_delete(self, session_id: str, tenant: str) -> SessionInfo | None:
         """A session of the user's list; one that has expired is taken off the list."""

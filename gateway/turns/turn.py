@@ -5,6 +5,7 @@ again from any position.
 """
 
 import hashlib
+import hmac
 import json
 import re
 import secrets
@@ -100,9 +101,9 @@ def new_session_id() -> str:
     return secrets.token_hex(16)
 
 
-def session_id_for(tenant: str, key: str) -> str:
-    """The session id of an idempotency key: the same for the same tenant and key."""
-    return hashlib.sha256(f"{len(tenant)}:{tenant}:{key}".encode()).hexdigest()[:32]
+def session_id_for(secret: bytes, tenant: str, key: str) -> str:
+    """The session id of an idempotency key: the same for the same tenant and key, and a secret of those who know it."""
+    return hmac.digest(secret, f"{len(tenant)}:{tenant}:{key}".encode(), "sha256").hex()[:32]
 
 
 def choice_session_id(first: str, index: int) -> str:

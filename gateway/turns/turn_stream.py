@@ -61,7 +61,7 @@ class TurnStream:
         """
         outcome = "error"
         try:
-            with self._services.drain.generation():
+            with self._services.drain.generation(), self._services.generations.take(self._turn.tenant):
                 missed = [] if self._transcript_or_none else await self._reload()
                 yield Started(self._turn, self._transcript.header)
                 for shown in missed:

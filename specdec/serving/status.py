@@ -46,6 +46,7 @@ _TABLE: dict[type[SpecdecError], ErrorStatus] = {
     errors.GenerationNotFound: ErrorStatus(grpc.StatusCode.NOT_FOUND, 404, _INVALID, "generation_not_found"),
     errors.SessionExpired: ErrorStatus(grpc.StatusCode.OUT_OF_RANGE, 410, _INVALID, "events_expired"),
     errors.IdempotencyKeyReused: ErrorStatus(grpc.StatusCode.ALREADY_EXISTS, 422, _INVALID, "idempotency_key_reused"),
+    errors.UserRequired: ErrorStatus(grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", "user_required"),
     errors.MessageTooLarge: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, _INVALID, "message_too_large"),
     errors.NoVerifier: ErrorStatus(_UNAVAILABLE, 503, "server_error", "no_verifier", 1.0),
     errors.Draining: ErrorStatus(_UNAVAILABLE, 503, "server_error", "draining", 1.0),

@@ -106,6 +106,14 @@ class SessionStoreContract:
         assert await store.list_ids(sid, 2, after=names[1]) == [names[0]]
         assert await store.list_ids(sid, 2, after="unknown") == []
 
+    async def test_a_session_that_is_not_listed_is_there_all_the_same(self, store: SessionStore, sid: str) -> None:
+        await store.create(sid, sid, "fp", listed=False)
+        assert await store.list_ids(sid, 10) == []
+        assert (await store.get(sid, sid)).turn == 0
+
+    async def test_the_secret_stays_the_same(self, store: SessionStore) -> None:
+        assert await store.secret() == await store.secret() != b""
+
     async def test_a_deleted_session_is_gone_and_its_owner_can_write_no_more(
         self, store: SessionStore, sid: str
     ) -> None:

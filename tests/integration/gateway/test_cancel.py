@@ -29,7 +29,7 @@ async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the
     async with replicas(server.url, silent, lease=3600.0) as pair:
         asking = asyncio.create_task(pair[0].post(headers={"idempotency-key": "prompt"}))
         await until(lambda: silent.calls)
-        name = f"{session_id_for(tenant_of(''), 'prompt')}-1"
+        name = f"{session_id_for(await pair[0].store.secret(), tenant_of(''), 'prompt')}-1"
         assert (await pair[1].client.delete(f"/v1/generations/{name}")).json()["cancelled"]
         (choice,) = (await asking).json()["choices"]
         assert (choice["text"], choice["finish_reason"]) == ("", "stop")

@@ -5,6 +5,10 @@ import asyncio
 import grpc
 import pytest
 
+from gateway.request import tenant_of
+from gateway.store import lua
+from gateway.store.redis_client import connect
+from gateway.turns.turn import session_id_for
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import EOS, Script, ScriptedVerifier
@@ -12,6 +16,7 @@ from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
 
 ANSWER = [*b"ok", EOS]
+GUESSES = (("GET", "/events"), ("DELETE", ""))
 
 
 @pytest.fixture
@@ -120,8 +125,41 @@ async def test_a_session_lives_as_long_as_it_was_asked_to(pair: list[Replica]) -
 
 async def test_the_same_key_makes_the_same_session(pair: list[Replica]) -> None:
     key = {"idempotency-key": "make"}
-    answers = [await replica.client.post("/v1/sessions", json={}, headers=key) for replica in pair]
+    answers = [await replica.client.post("/v1/sessions", json={"user": "ann"}, headers=key) for replica in pair]
     assert answers[0].json()["id"] == answers[1].json()["id"]
+    other = await pair[0].client.post("/v1/sessions", json={"user": "bob"}, headers=key)
+    assert other.json()["id"] != answers[0].json()["id"]
+
+
+async def test_callers_without_a_user_list_no_sessions_and_share_no_keys(pair: list[Replica]) -> None:
+    session = await made(pair[0])
+    refusals = [
+        await pair[0].client.get("/v1/sessions"),
+        await pair[1].client.get("/v1/sessions?user="),
+        await pair[1].client.post("/v1/sessions", json={}, headers={"idempotency-key": "make"}),
+    ]
+    assert {(answer.status_code, answer.json()["error"]["code"]) for answer in refusals} == {(403, "user_required")}
+    assert {answer.json()["error"]["param"] for answer in refusals} == {"user"}
+    assert (await pair[1].client.get(f"/v1/sessions/{session}")).json()["id"] == session
+    async with grpc.aio.insecure_channel(pair[0].gateway.grpc) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await pb_grpc.SessionServiceStub(channel).ListSessions(pb.ListSessionsRequest())
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_the_name_of_a_keyed_generation_cannot_be_computed_without_the_stores_secret(
+    server: Server, pair: list[Replica]
+) -> None:
+    key = {"idempotency-key": "guessable"}
+    names = {(await replica.post(headers=key)).json()["id"].removeprefix("cmpl-") for replica in pair}
+    async with connect(server.url) as client:
+        secret = await client.get(lua.SECRET)
+    assert secret is not None
+    assert names == {f"{session_id_for(secret, tenant_of(''), 'guessable')}-1"}
+    for guess in (b"", b"guess", secret[1:]):
+        name = f"{session_id_for(guess, tenant_of(''), 'guessable')}-1"
+        answers = [await pair[0].client.request(method, f"/v1/generations/{name}{path}") for method, path in GUESSES]
+        assert {answer.status_code for answer in answers} == {404}
 
 
 async def test_grpc_keeps_sessions_and_resumes_generations_too(pair: list[Replica]) -> None:

@@ -122,7 +122,7 @@ async def test_a_killed_server_comes_back_with_every_committed_token(
     server.kill()
     try:
         with pytest.raises(SessionStoreDown):
-            await store.ping()
+            await store.check()
         with pytest.raises(SessionStoreDown):
             await store.commit(RoundCommit(sid, lease.epoch, 53, [99]))
     finally:
@@ -148,5 +148,5 @@ async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: st
 async def test_a_store_that_never_was_is_down() -> None:
     nowhere = RedisSessionStore.at("unix:///nowhere/valkey.sock", StorePolicy(patience=0.1))
     with pytest.raises(SessionStoreDown):
-        await nowhere.ping()
+        await nowhere.check()
     await nowhere.close()

@@ -1,5 +1,6 @@
 """The session store on a real server: the contract of every store, and what only Redis has."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -9,7 +10,7 @@ from gateway.store import lua
 from gateway.store.redis_client import connect, server_facts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
-from specdec.errors import SessionDiverged, SessionNotFound, SessionStoreDown, SessionStoreFull
+from specdec.errors import SessionDiverged, SessionNotFound, SessionStoreFull
 from tests.contracts.session_store import MAX_TOKENS, Backend, SessionStoreContract, begin, finish_turn, open_turn
 from tests.integration.sessions.server import Server
 
@@ -93,10 +94,26 @@ async def test_scripts_come_back_after_the_server_forgot_them(
 
 
 async def test_the_server_never_evicts_and_keeps_a_log(store: RedisSessionStore, server: Server) -> None:
-    await store.ping()
+    await store.check()
     facts = await server_facts(server.url)
     assert (facts.maxmemory_policy, facts.append_only) == ("noeviction", True)
     assert facts.version
+
+
+async def test_all_gateways_of_a_store_have_one_secret_which_one_restores_after_a_loss(server: Server) -> None:
+    *stores, late = [RedisSessionStore.at(server.url) for _ in range(4)]
+    secret, *others = await asyncio.gather(*(store.secret() for store in stores))
+    assert others == [secret, secret]
+    assert len(secret) == 32
+    async with connect(server.url) as client:
+        assert await client.ttl(lua.SECRET) > 3 * StorePolicy().ttl
+        await client.expire(lua.SECRET, 60)
+        assert await stores[0].secret() == secret
+        assert await client.ttl(lua.SECRET) > 3 * StorePolicy().ttl
+        await client.delete(lua.SECRET)
+    assert [await store.secret() for store in (*stores, late)] == [secret] * 4
+    for store in (*stores, late):
+        await store.close()
 
 
 async def test_a_full_server_refuses_a_commit_and_tears_nothing(
@@ -106,8 +123,10 @@ async def test_a_full_server_refuses_a_commit_and_tears_nothing(
     async with connect(server.url) as client:
         await client.config_set("maxmemory", "1")
         try:
-            with pytest.raises(SessionStoreDown):
+            with pytest.raises(SessionStoreFull):
                 await store.commit(RoundCommit(sid, epoch, 3, [10]))
+            with pytest.raises(SessionStoreFull):
+                await store.check()
         finally:
             await client.config_set("maxmemory", "0")
     await store.commit(RoundCommit(sid, epoch, 3, [10]))

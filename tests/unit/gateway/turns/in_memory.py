@@ -6,6 +6,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from gateway.admission import Admission
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
@@ -25,14 +26,17 @@ def services(*verifiers: ScriptedVerifier, owner: str = "me", **settings: Any) -
     """The parts of a gateway over those verifiers, or over one; every gateway has a store of its own at first."""
     metrics = GatewayMetrics(CollectorRegistry())
     values = {"grace": 0.0, "store_patience": 0.0} | settings
+    chosen = GatewaySettings(model=TokenizerSettings(path=Path("models/bytes")), **values)
     return Services(
         tokenizer=ByteTokenizer(),
         prompts=PromptEncoder(ByteTokenizer()),
         pool=knowing(VerifierPool(ByteTokenizer.fingerprint, metrics), *(verifiers or (ScriptedVerifier(),))),
         sessions=MemorySessionStore(),
         drain=Drain(metrics),
+        generations=Admission("generations", chosen.admission.running, chosen.admission, metrics),
+        calls=Admission("calls", chosen.admission.calls, chosen.admission, metrics),
         metrics=metrics,
-        settings=GatewaySettings(model=TokenizerSettings(path=Path("models/bytes")), **values),
+        settings=chosen,
         owner=owner,
     )
 

@@ -1,6 +1,7 @@
 """A generation and its readers: they share it, wait for it, leave it, and come back."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -60,6 +61,15 @@ async def test_it_waits_for_its_fastest_reader() -> None:
         await asyncio.sleep(0)
     assert source.made <= 2
     await reader.aclose()
+
+
+async def test_from_its_deadline_on_it_waits_for_no_reader() -> None:
+    source = Source(end=5)
+    live = Broadcasts().start("g", source.events(), 60, time.monotonic() + 0.05)
+    reader = live.read()
+    await anext(reader)
+    await until(lambda: source.closed)
+    assert [event async for event in reader][-1].committed == 5  # type: ignore[union-attr]
 
 
 async def test_without_readers_it_goes_on_until_the_grace_is_over() -> None:

@@ -100,12 +100,13 @@ def test_a_turn_is_found_by_its_name_and_nothing_else() -> None:
             Turn.named(wrong, "t")
 
 
-def test_names_are_random_or_a_function_of_tenant_and_key() -> None:
+def test_names_are_random_or_a_function_of_secret_tenant_and_key() -> None:
     assert new_session_id() != new_session_id()
     assert re.fullmatch("[0-9a-f]{32}", new_session_id())
-    assert session_id_for("a", "k") == session_id_for("a", "k")
-    assert len({session_id_for("a", "k"), session_id_for("b", "k"), session_id_for("a", "l")}) == 3
-    assert session_id_for("a", "1:bk") != session_id_for("a:1", "bk")
+    assert session_id_for(b"s", "a", "k") == session_id_for(b"s", "a", "k")
+    asked = [(b"s", "a", "k"), (b"t", "a", "k"), (b"s", "b", "k"), (b"s", "a", "l")]
+    assert len({session_id_for(*each) for each in asked}) == 4
+    assert session_id_for(b"s", "a", "1:bk") != session_id_for(b"s", "a:1", "bk")
 
 
 def test_a_user_called_like_the_tenant_of_all_others_is_still_alone() -> None:
