@@ -33,11 +33,13 @@ class DrafterSettings(Settings):
     next round can use, which is one more than the length of the draft."""
     lookup_tokens: int = Field(default=3, ge=1)
     """Most last tokens of a sequence that `prompt_lookup` searches for earlier in it."""
-    max_sessions: int = Field(default=256, ge=1)
+    max_sessions: int = Field(default=512, ge=1)
     """Most open sessions, of all verifiers together."""
     chunk_tokens: int = Field(default=512, ge=1)
     """Most prompt tokens computed in one step beside the sessions that draft."""
     kv_bytes: int = Field(default=2**29, ge=1)
     """Budget of all keys and values in bytes, those kept for later sessions included."""
+    max_sessions_per_verifier: int = Field(default=256, ge=1)
+    """Most open sessions of one verifier, on all its streams together, so that no verifier takes the others' room."""
     threads: int = Field(default=1, ge=1)
     """Threads that PyTorch uses."""

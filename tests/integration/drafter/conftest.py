@@ -57,8 +57,10 @@ class Verifier:
         self.frames: list[pb.DraftResponse] = []
         self._hash = tokenizer_hash
 
-    async def hello(self, tokenizer_hash: str | None = None, protocol: int = PROTOCOL) -> pb.HelloAck:
-        hello = pb.Hello(protocol=protocol, verifier_id="by hand", tokenizer_hash=tokenizer_hash or self._hash)
+    async def hello(
+        self, tokenizer_hash: str | None = None, protocol: int = PROTOCOL, verifier_id: str = "by hand"
+    ) -> pb.HelloAck:
+        hello = pb.Hello(protocol=protocol, verifier_id=verifier_id, tokenizer_hash=tokenizer_hash or self._hash)
         await self.send(pb.DraftRequest(hello=hello))
         return (await self.read()).hello_ack
 
@@ -118,10 +120,10 @@ class Service:
                 call.cancel()
 
     @asynccontextmanager
-    async def verifier(self) -> AsyncIterator[Verifier]:
+    async def verifier(self, verifier_id: str = "by hand") -> AsyncIterator[Verifier]:
         """A stream after its handshake."""
         async with self.stream() as verifier:
-            await verifier.hello()
+            await verifier.hello(verifier_id=verifier_id)
             yield verifier
 
     async def healthy(self) -> bool:
