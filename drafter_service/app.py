@@ -107,6 +107,7 @@ def _load_engine(settings: DrafterSettings) -> NativeEngine:
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
         compiled=settings.model.compile,
+        allow_pickle=settings.model.allow_pickle,
     )
 
 

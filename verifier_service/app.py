@@ -140,4 +140,5 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
         compiled=settings.model.compile,
+        allow_pickle=settings.model.allow_pickle,
     )

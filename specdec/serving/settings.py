@@ -70,6 +70,8 @@ class ModelSettings(TokenizerSettings):
     """float32 gives exact token identity with plain decoding."""
     device: str = "auto"
     """`auto` takes cuda where there is a GPU, else cpu."""
+    allow_pickle: bool = False
+    """Load weights of a format that can run code of whoever made them, where a folder has no safetensors."""
     compile: bool = False
     """Compile the model while it is loaded: faster passes for a longer start. A CPU needs a C++ compiler for it."""
 
