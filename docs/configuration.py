@@ -59,7 +59,7 @@ def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
         return "*required*"
     value = field.default
-    if value is None or value in ("", ()):
+    if value is None or value == () or not str(value):
         return ""
     return f"`{', '.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
 

@@ -37,11 +37,11 @@ from gateway.turns.services import Services
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
+from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
-from specdec.serving.tls import Certificates
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
@@ -132,11 +132,11 @@ async def running(
     """
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
-    certificates = Certificates.of(settings.tls)
-    dial: Callable[[str], VerifierClient] = partial(VerifierClient, certificates=certificates)
+    access = Access.of(settings.tls, settings.token)
+    dial: Callable[[str], VerifierClient] = partial(VerifierClient, access=access)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     if kv_tier:
-        dial = partial(KvVerifierClient, certificates=certificates, tier=kv_tier)
+        dial = partial(KvVerifierClient, access=access, tier=kv_tier)
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
     services = Services(

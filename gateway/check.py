@@ -10,10 +10,10 @@ from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient
-from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
+from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown, TokenRefused
+from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
-from specdec.serving.tls import Certificates
 
 VERIFIER_TIMEOUT = 3.0
 DISCOVERY_TIMEOUT = 5.0
@@ -57,10 +57,10 @@ async def _discovered(settings: GatewaySettings) -> tuple[list[Check], list[str]
 
 async def _verifiers(settings: GatewaySettings, addresses: Iterable[str], fingerprint: str) -> list[Check]:
     try:
-        certificates = Certificates.of(settings.tls)
+        access = Access.of(settings.tls, settings.token)
     except ConfigError as error:
         return [Check.fail("tls", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
-    clients = [VerifierClient(address, certificates) for address in addresses]
+    clients = [VerifierClient(address, access) for address in addresses]
     return await asyncio.gather(*(_verifier(client, fingerprint) for client in clients))
 
 
@@ -69,6 +69,8 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
     try:
         info = await client.info(VERIFIER_TIMEOUT)
     except (NoVerifier, Draining, DeadlineExceeded) as error:
+    except TokenRefused as error:
+        return Check.fail(name, error.message, "give gateway and verifier the same token")
         return Check.warn(name, error.message, "start it, or set verifiers to where it listens")
     finally:
         await client.close()

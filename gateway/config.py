@@ -10,6 +10,7 @@ from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.params import Mode
+from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.settings import Address, Section, Settings, TokenizerSettings
 from specdec.serving.tls import DialTlsSettings
 
@@ -79,6 +80,8 @@ class GatewaySettings(Settings):
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     mode: Mode = Mode.REJECTION
     """Verification mode of a request that names none."""
+    token: Token = NO_TOKEN
+    """Token that verifiers are sent; callers of this gateway need none."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
     """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)

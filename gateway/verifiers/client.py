@@ -2,15 +2,16 @@
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import grpc.aio
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError, TokenRefused
+from specdec.serving.access import OPEN, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.status import from_rpc_error
-from specdec.serving.tls import Certificates
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo, call_to_pb, info_from_pb, round_from_pb
 from specdec.wire.kv import KvSpan, restore_to_pb
 from specdec.wire.tokens import tokens_to_bytes
@@ -26,19 +27,21 @@ class VerifierClient:
     over, and the error that the verifier refused with.
     """
 
-    def __init__(self, address: str, certificates: Certificates | None = None) -> None:
+    def __init__(self, address: str, access: Access = OPEN) -> None:
         self.address = address
-        self._certificates = certificates
+        self._access = access
         self._dial()
 
     def _dial(self) -> None:
-        self._pems = self._certificates and self._certificates.pems
-        self._channel = open_channel(self.address, self._certificates)
+        certificates = self._access.certificates
+        self._pems = certificates and certificates.pems
+        self._channel = open_channel(self.address, self._access)
         self._stub = VerifierServiceStub(self._channel)
 
     async def _redial_with_new_certificates(self) -> None:
         """Replace a broken channel whose certificates are out of date: a channel keeps those it was opened with."""
-        if self._certificates and self._certificates.pems != self._pems:
+        certificates = self._access.certificates
+        if certificates and certificates.pems != self._pems:
             broken = self._channel
             self._dial()
             await broken.close()
@@ -49,10 +52,11 @@ class VerifierClient:
         Raises:
             Draining: it is shutting down.
             DeadlineExceeded: it does not answer within `timeout` seconds.
+            TokenRefused: it asks for another token.
             NoVerifier: it cannot be reached.
         """
         try:
-            answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
+            answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), **self._sent(timeout))
         except grpc.RpcError as error:
             failure = self._info_failure(error)
             if isinstance(failure, NoVerifier):
@@ -62,7 +66,7 @@ class VerifierClient:
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
-        rpc = self._stub.Generate(call_to_pb(call), timeout=timeout)
+        rpc = self._stub.Generate(call_to_pb(call), **self._sent(timeout))
         try:
             with self._errors():
                 async for message in rpc:
@@ -74,13 +78,13 @@ class VerifierClient:
         """How many of `tokens`, from the first on, the verifier has in its prefix cache."""
         request = pb.FindKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt)
         with self._errors():
-            return int((await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
+            return int((await self._stub.FindKv(request, **self._sent(_KV_TIMEOUT))).held)
 
     async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
         """The value of the block of `tokens[start:]`; empty when the verifier does not have it."""
         request = pb.ExportKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt, start=start)
         with self._errors():
-            return b"".join([message.data async for message in self._stub.ExportKv(request, timeout=_KV_TIMEOUT)])
+            return b"".join([message.data async for message in self._stub.ExportKv(request, **self._sent(_KV_TIMEOUT))])
 
     async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
         """Give the verifier the values of a span, one for each block.
@@ -89,20 +93,30 @@ class VerifierClient:
             How many tokens it has then, and why it took no more; the reason is empty when it took all.
         """
         with self._errors():
-            answer = await self._stub.RestoreKv(restore_to_pb(span, values), timeout=_KV_TIMEOUT)
+            answer = await self._stub.RestoreKv(restore_to_pb(span, values), **self._sent(_KV_TIMEOUT))
         return answer.held, answer.miss
 
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
 
+    def _sent(self, timeout: float) -> dict[str, Any]:
+        """What is sent with every call."""
+        return {"timeout": timeout, "metadata": self._access.metadata}
+
     def _info_failure(self, error: grpc.RpcError) -> SpecdecError:
         known = from_rpc_error(error)
         if isinstance(known, Draining):
             return known
-        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceeded(f"verifier {self.address} does not answer in time")
+        match _code(error):
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return DeadlineExceeded(f"verifier {self.address} does not answer in time")
+            case grpc.StatusCode.UNAUTHENTICATED:
+                return self._token_refused()
         return NoVerifier(f"verifier {self.address} does not answer")
+
+    def _token_refused(self) -> TokenRefused:
+        return TokenRefused(f"verifier {self.address} asks for another token than this gateway's")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -116,8 +130,10 @@ class VerifierClient:
         known = from_rpc_error(error)
         if known is not None:
             return known
-        code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
+        code = _code(error)
         match code:
+            case grpc.StatusCode.UNAUTHENTICATED:
+                return self._token_refused()
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
                 return NoVerifier(f"verifier {self.address} was lost")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -125,3 +141,7 @@ class VerifierClient:
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return QueueFull(f"verifier {self.address} takes no more work")
         return InternalError(f"verifier {self.address} failed with {code.name}")
+
+
+def _code(error: grpc.RpcError) -> grpc.StatusCode:
+    return error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN

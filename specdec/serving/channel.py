@@ -2,7 +2,7 @@
 
 import grpc.aio
 
-from specdec.serving.tls import Certificates
+from specdec.serving.access import OPEN, Access
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 
@@ -23,8 +23,12 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: str, certificates: Certificates | None = None) -> grpc.aio.Channel:
-    """A channel to `host:port`, in plaintext without certificates; it connects on first use."""
+def open_channel(address: str, access: Access = OPEN) -> grpc.aio.Channel:
+    """A channel to `host:port`, in plaintext without certificates; it connects on first use.
+
+    Calls carry the token only where they are made with `access.metadata`.
+    """
+    certificates = access.certificates
     if certificates is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     # The address of a peer is the one of its pod, which no certificate contains.
