@@ -16,7 +16,7 @@ from gateway import health
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
-from gateway.http import routes
+from gateway.http import probes, routes
 from gateway.http.connection import BoundedConnection
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier, KvVerifierClient
@@ -165,10 +165,13 @@ async def running(
             settings.address,
             lambda server: service.register(server, services),
             service.SERVICES,
+            health_address=settings.health,
             max_message_bytes=settings.max_body_bytes,
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))
+        if settings.admin:
+            await stack.enter_async_context(_http_server(probes.admin(services), settings.admin))
         address = await stack.enter_async_context(_http_server(routes.build(services), settings.http))
         yield Gateway(address, grpc_server, services)
 

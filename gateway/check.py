@@ -27,7 +27,8 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     checks += found
     checks += await _verifiers(settings, addresses, fingerprint)
     checks += await _stores(settings)
-    checks += [port_check("http", settings.http), port_check("address", settings.address)]
+    own = {"http": settings.http, "address": settings.address, "admin": settings.admin, "health": settings.health}
+    checks += [port_check(name, address) for name, address in own.items() if address]
     return write_checks(checks, write)
 
 
@@ -68,9 +69,9 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
     name = f"verifier {client.address}"
     try:
         info = await client.info(VERIFIER_TIMEOUT)
-    except (NoVerifier, Draining, DeadlineExceeded) as error:
     except TokenRefused as error:
         return Check.fail(name, error.message, "give gateway and verifier the same token")
+    except (NoVerifier, Draining, DeadlineExceeded) as error:
         return Check.warn(name, error.message, "start it, or set verifiers to where it listens")
     finally:
         await client.close()

@@ -71,17 +71,21 @@ class GatewaySettings(Settings):
     """The OpenAI-compatible API."""
     address: Address = "127.0.0.1:50051"
     """The gRPC API."""
+    admin: Address | None = None
+    """Where /metrics and the details of /readyz are, which then leave `http`; there when None."""
+    health: Address | None = None
+    """A second address for grpc.health.v1 and reflection, which then leaves the first; none when None."""
     verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
     """Verifiers to dial, where they are a static list."""
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
     cluster: ClusterSettings = ClusterSettings()
     tls: DialTlsSettings = DialTlsSettings()
+    token: Token = NO_TOKEN
+    """Token that verifiers are sent; callers of this gateway need none."""
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     mode: Mode = Mode.REJECTION
     """Verification mode of a request that names none."""
-    token: Token = NO_TOKEN
-    """Token that verifiers are sent; callers of this gateway need none."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
     """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)
