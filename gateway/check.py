@@ -9,8 +9,8 @@ from gateway.kv.check import check_block_store
 from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.verifiers.client import VerifierClient
-from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown, TokenRefused
+from gateway.verifiers.client import TokenRefused, VerifierClient
+from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot

@@ -10,7 +10,7 @@ SpecdecError
 │   └── IdempotencyKeyReused
 └── ServiceError           not a mistake of the caller
     ├── NoVerifier         ├── Draining           ├── QueueFull         ├── SessionStoreDown
-    │   └── TokenRefused                                                └── SessionStoreFull
+    │                                                                   └── SessionStoreFull
     ├── SessionBusy        ├── Fenced             ├── SessionDiverged   ├── DrafterMismatch
     │   ├── SessionHeld    ├── DeadlineExceeded   ├── CursorAhead       │   ├── TokenizerMismatch
     │   └── TurnOver                                                    │   └── ProtocolMismatch
@@ -150,12 +150,6 @@ class NoVerifier(ServiceError):
     """No verifier is ready."""
 
     reason = "NO_VERIFIER"
-
-
-class TokenRefused(NoVerifier):
-    """A verifier asks for another token than this process has."""
-
-    reason = "TOKEN_REFUSED"
 
 
 class Draining(ServiceError):

@@ -8,7 +8,7 @@ import grpc.aio
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError, TokenRefused
+from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.serving.access import OPEN, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.status import from_rpc_error
@@ -18,6 +18,10 @@ from specdec.wire.tokens import tokens_to_bytes
 
 _KV_TIMEOUT = 30.0
 """Seconds after which a block transfer is given up; generations stop waiting for one much earlier."""
+
+
+class TokenRefused(NoVerifier):
+    """The verifier asks for another token than this gateway has."""
 
 
 class VerifierClient:

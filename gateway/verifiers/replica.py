@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from gateway.verifiers.client import VerifierClient
-from specdec.errors import DeadlineExceeded, Draining, SpecdecError, TokenRefused
+from gateway.verifiers.client import TokenRefused, VerifierClient
+from specdec.errors import DeadlineExceeded, Draining, SpecdecError
 from specdec.serving.discovery import Endpoint
 from specdec.wire.generation import VerifierInfo
 

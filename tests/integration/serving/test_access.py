@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from drafter_service.config import DrafterSettings
-from gateway.verifiers.client import VerifierClient
+from gateway.verifiers.client import TokenRefused, VerifierClient
 from gateway.verifiers.replica import Replica
 from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
-from specdec.errors import ConfigError, DrafterMismatch, NoVerifier, TokenRefused
+from specdec.errors import ConfigError, DrafterMismatch, NoVerifier
 from specdec.rules.params import Mode, SamplingParams
 from specdec.serving.access import OPEN, Access, Metadata
 from specdec.serving.channel import open_channel
