@@ -1,6 +1,10 @@
 """Certificates that an installation makes itself: kept as long as they are sound, and good for mutual TLS."""
 
 import base64
+import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -138,6 +142,29 @@ async def test_an_old_authority_takes_all_its_certificates_with_it(
     made = _versions(api)
     await make_certificates(settings)
     assert _versions(api) == made
+
+
+def _run(api: FakeKubernetes, folder: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """The Job's command, with these settings in its environment."""
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(api.kubeconfig()))
+    given = {"CLUSTER__KUBECONFIG": str(kubeconfig), "CLUSTER__NAMESPACE": "ns", **settings}
+    environment = os.environ | {f"SPECDEC_CERTIFICATES_{name}": value for name, value in given.items()}
+    command = [sys.executable, "-m", "gateway.certificates"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_makes_them_and_ends(api: FakeKubernetes, tmp_path: Path) -> None:
+    done = _run(api, tmp_path, AUTHORITY="ca", NAMES=json.dumps(NAMES), DAYS="30", LABELS='{"app": "a"}')
+    assert done.returncode == 0, done.stderr
+    assert len(set(_versions(api).values())) == 3
+    assert [json.loads(line)["secret"] for line in done.stderr.splitlines()] == ["ca", *NAMES]
+    assert "PRIVATE KEY" not in done.stderr
+
+
+def test_the_command_names_a_wrong_setting(api: FakeKubernetes, tmp_path: Path) -> None:
+    done = _run(api, tmp_path, AUTHORITY="ca", NAMES='{"gateway-tls": []}')
+    assert (done.returncode, "names.gateway-tls" in done.stderr) == (2, True), done.stderr
 
 
 async def test_a_secret_of_somebody_else_is_not_taken_for_an_authority(
