@@ -27,8 +27,8 @@ SERVICES: dict[str, type[Settings]] = {
     "ratioController": RatioSettings,
 }
 WRITTEN_BY_THE_CHART = {
-    *("address", "http", "health", "discovery", "cluster", "tls", "drafters", "verifiers", "redis_url"),
-    *("mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics", "interval"),
+    *("address", "http", "health", "admin", "discovery", "cluster", "tls", "token", "drafters", "verifiers"),
+    *("redis_url", "mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics", "interval"),
     "ratioController.lease",
 }
 """Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""
@@ -72,14 +72,14 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.drain\.preStop", {"enum": ["sleep", "exec"]}),
     (r".*\.keda\.(threshold|kvUsage)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}),
     (r".*\.gpu\.resourceName", {"type": "string", "pattern": r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$"}),
-    (r".*(gpu\.count|maxReplicas|startupSeconds|pollingInterval|maxTokens)", AT_LEAST_ONE),
+    (r".*(gpu\.count|maxReplicas|startupSeconds|pollingInterval|maxTokens|selfSigned\.days)", AT_LEAST_ONE),
     (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
     (r".*\.(size|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
     (r"redis\.(kv\.)?external\.addresses", ADDRESSES),
     (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
-    (r"tls\.mode", {"enum": ["certManager", "existingSecrets"]}),
+    (r"tls\.mode", {"enum": ["auto", "certManager", "existingSecrets", "selfSigned"]}),
     (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),
     (r"networkPolicy\..*Ports", PORTS),
     (r".*prometheusAddress", {"type": "string", "pattern": r"^(https?://.+)?$"}),

@@ -22,8 +22,9 @@ INTRODUCTION = """\
 Made by `make docs` from the settings themselves.
 
 Every process takes flags or a `--config FILE` (YAML), and reads its environment. Flags win over the environment, the
-environment over the file, the file over the defaults. A nested setting is `section: {name: value}` in a file and
-`PREFIX_SECTION__NAME` in the environment. An unknown or wrong setting stops the process with one line that names it.
+environment over the file, the file over secrets of the container, those over the defaults. A nested setting is
+`section: {name: value}` in a file and `PREFIX_SECTION__NAME` in the environment; a secret is a file
+`/run/secrets/PREFIX_NAME`. An unknown or wrong setting stops the process with one line that names it.
 """
 
 SERVICES: tuple[tuple[str, type[Settings]], ...] = (
@@ -58,7 +59,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "*required*"
     value = field.default
-    if field.default_factory or value is None or value in ("", ()):
+    if field.default_factory or value is None or value == () or not str(value):
         return ""
     return f"`{', '.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
 

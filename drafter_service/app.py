@@ -18,9 +18,9 @@ from drafter_service.service import SERVICE, DrafterService
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
 from specdec.engine import Engine, NativeEngine, load_vocabulary
+from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
-from specdec.serving.tls import Certificates
 
 _GRACE_SECONDS = 2.0
 """How long the server waits for its streams, which have been ended before it stops."""
@@ -74,7 +74,7 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
             settings.address,
             service.register,
             [SERVICE],
-            certificates=Certificates.of(settings.tls),
+            access=Access.of(settings.tls, settings.token),
             health_address=settings.health,
         )
         _log.info("drafter_listening", address=server.address, http=http.address)
@@ -107,6 +107,7 @@ def _load_engine(settings: DrafterSettings) -> NativeEngine:
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
         compiled=settings.model.compile,
+        allow_pickle=settings.model.allow_pickle,
     )
 
 

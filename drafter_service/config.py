@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.settings import Address, ModelSettings, Settings
 from specdec.serving.tls import TlsSettings
 
@@ -24,8 +25,11 @@ class DrafterSettings(Settings):
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
     health: Address | None = None
-    """A second address for grpc.health.v1, always in plaintext, for probes; none when None."""
+    """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves
+    the first; none when None."""
     tls: TlsSettings = TlsSettings()
+    token: Token = NO_TOKEN
+    """Token that verifiers must send; everybody may call when empty."""
     support: int = Field(default=64, ge=1, le=65535)
     """Most ids that a draft's distribution holds, which is sent with every token."""
     ahead: int = Field(default=16, ge=0, le=64)
@@ -33,8 +37,10 @@ class DrafterSettings(Settings):
     next round can use, which is one more than the length of the draft."""
     lookup_tokens: int = Field(default=3, ge=1)
     """Most last tokens of a sequence that `prompt_lookup` searches for earlier in it."""
-    max_sessions: int = Field(default=256, ge=1)
+    max_sessions: int = Field(default=512, ge=1)
     """Most open sessions, of all verifiers together."""
+    max_sessions_per_verifier: int = Field(default=256, ge=1)
+    """Most open sessions of one verifier, on all its streams together, so that no verifier takes the others' room."""
     chunk_tokens: int = Field(default=512, ge=1)
     """Most prompt tokens computed in one step beside the sessions that draft."""
     kv_bytes: int = Field(default=2**29, ge=1)

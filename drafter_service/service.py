@@ -46,7 +46,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         if first is None:
             return
         self._greet(first, info)
-        connection = Connection(next(self._numbers), self._worker, self._metrics)
+        connection = Connection(next(self._numbers), first.hello.verifier_id, self._worker, self._metrics)
         # The verifier may go while a frame is being written, when nothing here is running.
         context.add_done_callback(cast("Any", lambda _: connection.end()))
         self._connections.add(connection)

@@ -17,7 +17,7 @@ from gateway.admission import Admission
 from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
-from gateway.http import routes
+from gateway.http import probes, routes
 from gateway.http.connection import BoundedConnection
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier, KvVerifierClient
@@ -38,11 +38,11 @@ from gateway.turns.services import Services
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
+from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
-from specdec.serving.tls import Certificates
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
@@ -133,11 +133,11 @@ async def running(
     """
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool(tokenizer.fingerprint, metrics, pins)
-    certificates = Certificates.of(settings.tls)
-    dial: Callable[[str], VerifierClient] = partial(VerifierClient, certificates=certificates)
+    access = Access.of(settings.tls, settings.token)
+    dial: Callable[[str], VerifierClient] = partial(VerifierClient, access=access)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     if kv_tier:
-        dial = partial(KvVerifierClient, certificates=certificates, tier=kv_tier)
+        dial = partial(KvVerifierClient, access=access, tier=kv_tier)
     source = source_of(settings.discovery, settings.verifiers, settings.cluster)
     watch_age(source, metrics.registry)
     services = Services(
@@ -168,10 +168,13 @@ async def running(
             settings.address,
             lambda server: service.register(server, services),
             service.SERVICES,
+            health_address=settings.health,
             max_message_bytes=settings.max_body_bytes,
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))
+        if settings.admin:
+            await stack.enter_async_context(_http_server(probes.admin(services), settings.admin))
         address = await stack.enter_async_context(_http_server(routes.build(services), settings.http))
         yield Gateway(address, grpc_server, services)
 

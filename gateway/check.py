@@ -9,11 +9,11 @@ from gateway.kv.check import check_block_store
 from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.verifiers.client import VerifierClient
+from gateway.verifiers.client import TokenRefused, VerifierClient
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
+from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
-from specdec.serving.tls import Certificates
 
 VERIFIER_TIMEOUT = 3.0
 DISCOVERY_TIMEOUT = 5.0
@@ -27,7 +27,8 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     checks += found
     checks += await _verifiers(settings, addresses, fingerprint)
     checks += await _stores(settings)
-    checks += [port_check("http", settings.http), port_check("address", settings.address)]
+    own = {"http": settings.http, "address": settings.address, "admin": settings.admin, "health": settings.health}
+    checks += [port_check(name, address) for name, address in own.items() if address]
     return write_checks(checks, write)
 
 
@@ -57,10 +58,10 @@ async def _discovered(settings: GatewaySettings) -> tuple[list[Check], list[str]
 
 async def _verifiers(settings: GatewaySettings, addresses: Iterable[str], fingerprint: str) -> list[Check]:
     try:
-        certificates = Certificates.of(settings.tls)
+        access = Access.of(settings.tls, settings.token)
     except ConfigError as error:
         return [Check.fail("tls", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
-    clients = [VerifierClient(address, certificates) for address in addresses]
+    clients = [VerifierClient(address, access) for address in addresses]
     return await asyncio.gather(*(_verifier(client, fingerprint) for client in clients))
 
 
@@ -68,6 +69,8 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
     name = f"verifier {client.address}"
     try:
         info = await client.info(VERIFIER_TIMEOUT)
+    except TokenRefused as error:
+        return Check.fail(name, error.message, "give gateway and verifier the same token")
     except (NoVerifier, Draining, DeadlineExceeded) as error:
         return Check.warn(name, error.message, "start it, or set verifiers to where it listens")
     finally:

@@ -10,6 +10,7 @@ from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.params import Mode
+from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.settings import Address, Section, Settings, TokenizerSettings
 from specdec.serving.tls import DialTlsSettings
 
@@ -83,11 +84,17 @@ class GatewaySettings(Settings):
     """The OpenAI-compatible API."""
     address: Address = "127.0.0.1:50051"
     """The gRPC API."""
+    admin: Address | None = None
+    """Where /metrics and the details of /readyz are, which then leave `http`; there when None."""
+    health: Address | None = None
+    """A second address for grpc.health.v1 and reflection, which then leaves the first; none when None."""
     verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
     """Verifiers to dial, where they are a static list."""
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
     cluster: ClusterSettings = ClusterSettings()
     tls: DialTlsSettings = DialTlsSettings()
+    token: Token = NO_TOKEN
+    """Token that verifiers are sent; callers of this gateway need none."""
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     mode: Mode = Mode.REJECTION

@@ -103,8 +103,9 @@ class PrefixModel:
 class ListStream:
     """A Stream that records the frames it is given."""
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, verifier_id: str = "") -> None:
         self.number = number
+        self.verifier_id = verifier_id or f"verifier {number}"
         self.full = False
         self.frames: list[Sequence[Reply]] = []
         """The replies of each frame."""

@@ -11,10 +11,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from specdec.engine import NativeEngine
+from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
-from specdec.serving.tls import Certificates
 from specdec.wire.generation import VerifierInfo
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
@@ -67,19 +67,19 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
     registry = CollectorRegistry()
     metrics = VerifierMetrics(registry)
     servicer = VerifierServicer()
-    certificates = Certificates.of(settings.tls)
+    access = Access.of(settings.tls, settings.token)
     with closing(serve_metrics(settings.http, registry, lambda: servicer.is_ready)) as http:
         server = await start_grpc(
             settings.address,
             servicer.register,
             [SERVICE],
-            certificates=certificates,
+            access=access,
             health_address=settings.health,
         )
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="model") as thread:
                 engine = await asyncio.get_running_loop().run_in_executor(thread, load_engine, settings)
-                async with _running(settings, engine, thread, metrics, certificates) as ready:
+                async with _running(settings, engine, thread, metrics, access) as ready:
                     servicer.become_ready(ready)
                     await server.set_serving(True)
                     _log.info("serving", address=server.address, http=http.address, model=ready.info.model)
@@ -94,7 +94,7 @@ async def _running(
     engine: NativeEngine,
     thread: Executor,
     metrics: VerifierMetrics,
-    certificates: Certificates | None,
+    access: Access,
 ) -> AsyncIterator[Ready]:
     """The parts behind the servicer; if one of their tasks dies, so does the process."""
     pool = DrafterPool()
@@ -102,7 +102,7 @@ async def _running(
     watch_age(source, metrics.registry)
     costs = MeasuredCosts(settings.gamma_max, pool.step_seconds)
     scheduler = Scheduler(engine, thread, settings, costs.passes, metrics)
-    identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, certificates)
+    identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, access)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     info = _info(settings, engine)
     generations = Generations(settings, info, scheduler, pool, costs, metrics)
@@ -141,4 +141,5 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
         compiled=settings.model.compile,
+        allow_pickle=settings.model.allow_pickle,
     )

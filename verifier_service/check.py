@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from specdec.engine import NativeEngine
 from specdec.errors import ConfigError, DrafterMismatch
+from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot, source_of
-from specdec.serving.tls import Certificates
 from verifier_service.app import load_engine
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import DrafterClient, Identity, LinkBroken, LinkTimes
@@ -54,7 +54,7 @@ async def _discovered(settings: VerifierSettings) -> list[str]:
 
 async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: Iterable[str]) -> list[Check]:
     try:
-        identity = Identity("check", tokenizer_hash, Certificates.of(settings.tls))
+        identity = Identity("check", tokenizer_hash, Access.of(settings.tls, settings.token))
     except ConfigError as error:
         return [Check.fail("tls", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
     return await asyncio.gather(*(_drafter(address, identity) for address in addresses))
@@ -70,6 +70,6 @@ async def _drafter(address: str, identity: Identity) -> Check:
             model = link.drafter_state.model
             return Check.ok(name, f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step")
     except DrafterMismatch as error:
-        return Check.fail(name, error.message, "give it the target's tokenizer and this version of the software")
+        return Check.fail(name, error.message, "give it the target's tokenizer, this version and the same token")
     except LinkBroken as error:
         return Check.warn(name, str(error), "start it, or set drafters to where it listens")

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.settings import Address, ModelSettings, Section, Settings
 from specdec.serving.tls import DialTlsSettings
@@ -33,8 +34,11 @@ class VerifierSettings(Settings):
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
     health: Address | None = None
-    """A second address of grpc.health.v1, always in plaintext, for probes; none when None."""
+    """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves
+    the first; none when None."""
     tls: DialTlsSettings = DialTlsSettings()
+    token: Token = NO_TOKEN
+    """Token that gateways must send, and that drafters are sent; everybody may call when empty."""
     drafters: tuple[Address, ...] = ()
     """A static list of drafters to connect to; with no drafter every token is plain."""
     discovery: DiscoverySettings = DiscoverySettings()

@@ -34,9 +34,11 @@ Requests = AsyncIterator[pb.DraftRequest]
 class Connection:
     """Hands the verifier's messages to the worker, and the worker's replies to gRPC."""
 
-    def __init__(self, number: int, worker: Worker, metrics: DrafterMetrics) -> None:
+    def __init__(self, number: int, verifier_id: str, worker: Worker, metrics: DrafterMetrics) -> None:
         """Belong to the running event loop; `number` is different for every connection of this process."""
         self.number = number
+        self.verifier_id = verifier_id
+        """The name that the verifier gave itself."""
         self.responses: SendQueue[pb.DraftResponse] = SendQueue(_FULL_BYTES, worker.wake)
         """The frames to send, in order."""
         self._worker = worker

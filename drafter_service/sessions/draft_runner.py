@@ -10,7 +10,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import DraftedToken, Drafter, DraftFailure, ScheduledSession, StepResult
-from drafter_service.sessions.session_table import Message, Reply, SessionTable, Stream
+from drafter_service.sessions.session_table import Message, Reply, SessionLimits, SessionTable, Stream
 from drafter_service.sessions.step_plan import plan_step
 from specdec.errors import RequestError
 from specdec.wire.session import DraftEnd, Load, Nack, NackReason
@@ -28,7 +28,7 @@ class DraftRunner:
         self._drafter = drafter
         self._settings = settings
         self._metrics = metrics
-        self._table = SessionTable(drafter, settings.max_sessions)
+        self._table = SessionTable(drafter, SessionLimits(settings.max_sessions, settings.max_sessions_per_verifier))
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._step_seconds = drafter.info.step_seconds
 

@@ -1,7 +1,7 @@
 """The table of all open sessions: it does what the verifiers' messages say, and frees memory when it runs out."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,12 +27,26 @@ Message = Open | Commit | Close | MalformedMessage
 Reply = DraftTokens | DraftEnd | Nack
 
 
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """How many sessions may be open."""
+
+    total: int
+    """Of all verifiers together."""
+    per_verifier: int
+    """Of one verifier, on all its streams together."""
+
+
 class Stream(Protocol):
     """One verifier's connection, as the worker's thread sees it."""
 
     @property
     def number(self) -> int:
         """Different for every stream of this process."""
+
+    @property
+    def verifier_id(self) -> str:
+        """The name that the verifier gave itself."""
 
     @property
     def full(self) -> bool:
@@ -45,10 +59,10 @@ class Stream(Protocol):
 class SessionTable:
     """All sessions by stream and name: two verifiers may use the same name for different sessions."""
 
-    def __init__(self, drafter: Drafter, max_sessions: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, drafter: Drafter, limits: SessionLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._info = drafter.info
         self._sequences = drafter.sequences
-        self._max_sessions = max_sessions
+        self._limits = limits
         self._clock = clock
         self._streams: dict[Stream, dict[str, DraftSession]] = {}
         self._evicted: list[tuple[Stream, DraftSession]] = []
@@ -93,7 +107,7 @@ class SessionTable:
             while session.admitted and not self._sequences.reserve(
                 session.key, self._sequences.length(session.key) + scheduled.count
             ):
-                self._evict(self._least_recent(sparing=session) or session)
+                self._evict(self._least_recent(each for _, each in self if each is not session) or session)
         return [scheduled for scheduled in batch if scheduled.session.admitted]
 
     def take_evicted(self) -> list[tuple[Stream, DraftSession]]:
@@ -134,6 +148,7 @@ class SessionTable:
         self._check_ids([token for ids in message.params.named_ids.values() for token in ids])
         session = DraftSession(f"{stream.number}/{message.session_id}", message, self._info.context_length)
         if earlier is None:
+            self._make_room(stream)
             self._admit(session)
         else:
             self._replace(stream, earlier, session)
@@ -149,31 +164,45 @@ class SessionTable:
         self.remove(stream, earlier)
         self._admit(session)
 
+    def _make_room(self, stream: Stream) -> None:
+        """Have room for one more session of a verifier, which loses an idle one when it has as many as it may.
+
+        Without that, the sessions of a stream that broke without a sign would count until its end is noticed.
+
+        Raises:
+            SessionRefused: there is no room.
+        """
+        if len(self) >= self._limits.total:
+            raise SessionRefused(NackReason.OVERLOADED, f"{self._limits.total} sessions are open")
+        own = [session for each, session in self if each.verifier_id == stream.verifier_id]
+        if len(own) < self._limits.per_verifier:
+            return
+        idle = self._least_recent(own, _IDLE_SECONDS)
+        if idle is None:
+            detail = f"the verifier has {self._limits.per_verifier} sessions open, as many as one may have"
+            raise SessionRefused(NackReason.OVERLOADED, detail)
+        self._evict(idle)
+
     def _admit(self, session: DraftSession) -> None:
         """Let a session in, unless it is already too long to be drafted for; idle sessions are evicted for it."""
-        if len(self) >= self._max_sessions:
-            raise SessionRefused(NackReason.OVERLOADED, f"{self._max_sessions} sessions are open")
         if len(session) >= session.limit:
             return
         tokens = session.tokens_from(0)
         fits = self._sequences.can_ever_admit(session.limit)
         while not (fits and self._sequences.admit(session.key, session.limit, tokens, session.domain)):
-            idle = self._least_recent(idle_seconds=_IDLE_SECONDS) if fits else None
+            idle = self._least_recent((each for _, each in self), _IDLE_SECONDS) if fits else None
             if idle is None:
                 raise SessionRefused(NackReason.OVERLOADED, f"no memory for a sequence of {session.limit} tokens")
             self._evict(idle)
         session.admitted = True
 
-    def _least_recent(self, *, idle_seconds: float = 0.0, sparing: DraftSession | None = None) -> DraftSession | None:
+    def _least_recent(self, sessions: Iterable[DraftSession], idle_seconds: float = 0.0) -> DraftSession | None:
         """The least recently used session that holds memory, that no verifier waits for, and that is idle so long."""
         before = self._clock() - idle_seconds
         candidates = [
             session
-            for _, session in self
-            if session.admitted
-            and session is not sparing
-            and not session.verifier_waits
-            and session.last_message <= before
+            for session in sessions
+            if session.admitted and not session.verifier_waits and session.last_message <= before
         ]
         return min(candidates, key=lambda session: session.last_message, default=None)
 

@@ -1,16 +1,14 @@
-"""The HTTP application: completions, tokens, models, probes and metrics."""
+"""The HTTP application: completions, tokens and models, with sessions and probes."""
 
 import time
 from dataclasses import replace
 from typing import TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from prometheus_client.exposition import choose_encoder
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from gateway import health
-from gateway.http import openapi, sessions
+from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
 from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -36,40 +34,8 @@ def build(services: Services) -> FastAPI:
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
-    _Probes(services).mount(app)
+    probes.mount(app, services, in_full=services.settings.admin is None)
     return app
-
-
-class _Probes:
-    """Liveness, readiness and metrics."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    def mount(self, app: FastAPI) -> None:
-        """Add the routes."""
-        app.add_api_route("/livez", self.livez, methods=["GET"])
-        app.add_api_route("/readyz", self.readyz, methods=["GET"])
-        app.add_api_route("/metrics", self.metrics, methods=["GET"])
-
-    async def livez(self) -> Response:
-        """Answers as long as the process runs."""
-        return JSONResponse({"status": "ok"})
-
-    async def readyz(self) -> Response:
-        """Whether a request would be served, and what is missing if not."""
-        missing = await health.missing(self._services)
-        body = {
-            "status": "not ready" if missing else "ready",
-            "missing": missing,
-            "verifiers": self._services.pool.states,
-        }
-        return JSONResponse(body, status_code=503 if missing else 200)
-
-    async def metrics(self, request: Request) -> Response:
-        """The metrics, as Prometheus reads them."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
 
 
 class _Api:

@@ -13,7 +13,7 @@ from gateway.kv.writer import KvWriter, Offer
 from gateway.metrics import KvMetrics
 from gateway.store.redis_client import connect
 from gateway.verifiers.client import VerifierClient
-from specdec.serving.tls import Certificates
+from specdec.serving.access import Access
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 
@@ -32,8 +32,8 @@ class KvTier:
 class KvVerifierClient(VerifierClient):
     """A verifier replica whose calls and rounds pass through the KV tier."""
 
-    def __init__(self, address: str, certificates: Certificates | None, tier: KvTier) -> None:
-        super().__init__(address, certificates)
+    def __init__(self, address: str, access: Access, tier: KvTier) -> None:
+        super().__init__(address, access)
         self._tier = tier
         self._info: VerifierInfo | None = None
 

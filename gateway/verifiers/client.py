@@ -2,22 +2,27 @@
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import grpc.aio
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, MessageCorrupted, NoVerifier, SpecdecError
+from specdec.serving.access import OPEN, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
 from specdec.serving.status import from_rpc_error
-from specdec.serving.tls import Certificates
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo, call_to_pb, info_from_pb, round_from_pb
 from specdec.wire.kv import KvSpan, restore_to_pb
 from specdec.wire.tokens import tokens_to_bytes
 
 _KV_TIMEOUT = 30.0
 """Seconds after which a block transfer is given up; generations stop waiting for one much earlier."""
+
+
+class TokenRefused(NoVerifier):
+    """The verifier asks for another token than this gateway has."""
 
 
 class VerifierClient:
@@ -27,19 +32,21 @@ class VerifierClient:
     DeadlineExceeded when the time is over, and the error that the verifier refused with.
     """
 
-    def __init__(self, address: str, certificates: Certificates | None = None) -> None:
+    def __init__(self, address: str, access: Access = OPEN) -> None:
         self.address = address
-        self._certificates = certificates
+        self._access = access
         self._dial()
 
     def _dial(self) -> None:
-        self._pems = self._certificates and self._certificates.pems
-        self._channel = open_channel(self.address, self._certificates)
+        certificates = self._access.certificates
+        self._pems = certificates and certificates.pems
+        self._channel = open_channel(self.address, self._access)
         self._stub = VerifierServiceStub(self._channel)
 
     async def _redial_with_new_certificates(self) -> None:
         """Replace a broken channel whose certificates are out of date: a channel keeps those it was opened with."""
-        if self._certificates and self._certificates.pems != self._pems:
+        certificates = self._access.certificates
+        if certificates and certificates.pems != self._pems:
             broken = self._channel
             self._dial()
             await broken.close()
@@ -50,14 +57,14 @@ class VerifierClient:
         Raises:
             Draining: it is shutting down.
             DeadlineExceeded: it does not answer within `timeout` seconds.
+            TokenRefused: it asks for another token.
             NoVerifier: it cannot be reached, or its answer cannot be read.
         """
         try:
             with self._errors():
-                return info_from_pb(
-                    received(await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout))
-                )
-        except (Draining, DeadlineExceeded):
+                answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), **self._sent(timeout))
+                return info_from_pb(received(answer))
+        except (Draining, DeadlineExceeded, TokenRefused):
             raise
         except SpecdecError as error:
             await self._redial_with_new_certificates()
@@ -65,7 +72,7 @@ class VerifierClient:
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
-        rpc = self._stub.Generate(call_to_pb(call), timeout=timeout)
+        rpc = self._stub.Generate(call_to_pb(call), **self._sent(timeout))
         try:
             with self._errors():
                 async for message in rpc:
@@ -77,13 +84,13 @@ class VerifierClient:
         """How many of `tokens`, from the first on, the verifier has in its prefix cache."""
         request = pb.FindKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt)
         with self._errors():
-            return int(received(await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
+            return int(received(await self._stub.FindKv(request, **self._sent(_KV_TIMEOUT))).held)
 
     async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
         """The value of the block of `tokens[start:]`; empty when the verifier does not have it."""
         request = pb.ExportKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt, start=start)
         with self._errors():
-            pieces = self._stub.ExportKv(request, timeout=_KV_TIMEOUT)
+            pieces = self._stub.ExportKv(request, **self._sent(_KV_TIMEOUT))
             return b"".join([received(message).data async for message in pieces])
 
     async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
@@ -93,12 +100,16 @@ class VerifierClient:
             How many tokens it has then, and why it took no more; the reason is empty when it took all.
         """
         with self._errors():
-            answer = received(await self._stub.RestoreKv(restore_to_pb(span, values), timeout=_KV_TIMEOUT))
+            answer = received(await self._stub.RestoreKv(restore_to_pb(span, values), **self._sent(_KV_TIMEOUT)))
             return answer.held, answer.miss
 
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
+
+    def _sent(self, timeout: float) -> dict[str, Any]:
+        """What is sent with every call."""
+        return {"timeout": timeout, "metadata": self._access.metadata}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -115,6 +126,9 @@ class VerifierClient:
         if known is not None and not isinstance(known, MessageCorrupted):
             return known
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceeded(f"verifier {self.address} did not answer before the deadline")
+        match code:
+            case grpc.StatusCode.UNAUTHENTICATED:
+                return TokenRefused(f"verifier {self.address} asks for another token than this gateway's")
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return DeadlineExceeded(f"verifier {self.address} did not answer before the deadline")
         return NoVerifier(f"verifier {self.address} was lost: {code.name}")

@@ -6,7 +6,8 @@
 {{- with $model.name }}{{ $_ := set $config.model "name" . }}{{ end -}}
 {{- $_ := set $config "address" (printf "0.0.0.0:%s" (include "specdec.grpcPort" .)) -}}
 {{- $_ := set $config "http" (printf "0.0.0.0:%s" (include "specdec.httpPort" .)) -}}
-{{- if ne .tier "gateway" }}{{ $_ := set $config "health" (printf "0.0.0.0:%s" (include "specdec.healthPort" .)) }}{{ end -}}
+{{- $_ := set $config "health" (printf "0.0.0.0:%s" (include "specdec.healthPort" .)) -}}
+{{- if eq .tier "gateway" }}{{ $_ := set $config "admin" (printf "0.0.0.0:%s" (include "specdec.adminPort" .)) }}{{ end -}}
 {{- $dials := get (dict "gateway" "verifier" "verifier" "drafter") .tier -}}
 {{- if .root.Values.tls.enabled }}{{ $_ := set $config "tls" (fromYaml (include "specdec.config.tls" (merge (dict "dials" $dials) .))) }}{{ end -}}
 {{ toYaml (mustMergeOverwrite (deepCopy (index .root.Values .tier).config) $config) }}

@@ -84,12 +84,17 @@ imagePullSecrets:
 {{ get (dict "gateway" "50051" "drafter" "50052" "verifier" "50053") .tier }}
 {{- end -}}
 
-{{/* Port of a tier's health in plaintext: the gateway's own gRPC API is plaintext. */}}
+{{/* Port of health and reflection, in plaintext; only the kubelet has a way to it. */}}
 {{- define "specdec.healthPort" -}}
-{{ get (dict "gateway" "50051" "drafter" "8081" "verifier" "8081") .tier }}
+8081
 {{- end -}}
 
-{{/* Port of /metrics: the gateway's is its HTTP API. */}}
+{{/* Port of /metrics and of the details of /readyz. */}}
+{{- define "specdec.adminPort" -}}
+9090
+{{- end -}}
+
+{{/* Port of a tier's HTTP: the gateway's is the OpenAI API, the others' has nothing but what is for the admin. */}}
 {{- define "specdec.httpPort" -}}
 {{ get (dict "gateway" "8000" "drafter" "9090" "verifier" "9090") .tier }}
 {{- end -}}
@@ -114,13 +119,37 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* Where certificates come from, by the values alone: what a cluster has would differ from `helm template` to `helm install`. */}}
+{{- define "specdec.tlsMode" -}}
+{{- with .Values.tls -}}
+{{- if ne .mode "auto" }}{{ .mode }}
+{{- else if .certManager.issuerRef.name }}certManager
+{{- else if or .existingSecrets.drafter .existingSecrets.verifier .existingSecrets.gateway }}existingSecrets
+{{- else }}selfSigned
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Secret with a tier's certificate. */}}
 {{- define "specdec.tlsSecret" -}}
-{{- if eq .root.Values.tls.mode "certManager" -}}
-{{ include "specdec.name" . }}-tls
-{{- else -}}
+{{- if eq (include "specdec.tlsMode" .root) "existingSecrets" -}}
 {{ index .root.Values.tls.existingSecrets .tier }}
+{{- else -}}
+{{ include "specdec.name" . }}-tls
 {{- end -}}
+{{- end -}}
+
+{{/* DNS names in a tier's certificate, as JSON. */}}
+{{- define "specdec.tlsNames" -}}
+{{- $headless := printf "%s-headless.%s.svc" (include "specdec.name" .) .root.Release.Namespace -}}
+{{ list (include "specdec.tlsName" .) $headless (printf "*.%s" $headless) | toJson }}
+{{- end -}}
+
+{{/* Annotations of what makes certificates before pods need them: the weight. */}}
+{{- define "specdec.certificateHook" -}}
+helm.sh/hook: pre-install,pre-upgrade
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
 {{/* DNS name in a tier's certificate, which those who dial it look for. */}}

@@ -72,6 +72,10 @@ securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.co
 args: {{- concat (list "--config" "/config/config.yaml") $values.extraArgs | toYaml | nindent 2 }}
 env:
   - {name: HOME, value: /tmp}
+  {{- with .root.Values.token.existingSecret }}
+  - name: SPECDEC_{{ upper $.tier }}_TOKEN
+    valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.root.Values.token.existingSecretKey }}}}
+  {{- end }}
   {{- if eq .tier "gateway" }}
   {{- include "specdec.redisEnv" .root | trim | nindent 2 }}
   {{- end }}
@@ -82,8 +86,9 @@ envFrom: {{- toYaml . | nindent 2 }}
 ports:
   - {name: grpc, containerPort: {{ include "specdec.grpcPort" . }}}
   - {name: http, containerPort: {{ include "specdec.httpPort" . }}}
-  {{- if ne .tier "gateway" }}
   - {name: health, containerPort: {{ include "specdec.healthPort" . }}}
+  {{- if eq .tier "gateway" }}
+  - {name: admin, containerPort: {{ include "specdec.adminPort" . }}}
   {{- end }}
 {{ include "specdec.probes" . }}
 lifecycle: {{- include "specdec.lifecycle" $values | nindent 2 }}

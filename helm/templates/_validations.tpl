@@ -21,7 +21,7 @@
 {{- if and (include "specdec.redisIsExternal" $sessions) (eq (include "specdec.redisServer" $sessions) (include "specdec.redisServer" $blocks)) -}}
 {{- $wrong = append $wrong "Blocks of keys and values may be evicted and sessions may not: give redis.kv.external another server than redis.external." -}}
 {{- end -}}
-{{- if and .Values.tls.enabled (eq .Values.tls.mode "certManager") (not .Values.tls.certManager.issuerRef.name) -}}
+{{- if and .Values.tls.enabled (eq (include "specdec.tlsMode" .) "certManager") (not .Values.tls.certManager.issuerRef.name) -}}
 {{- $wrong = append $wrong "Mutual TLS by cert-manager needs an issuer: set tls.certManager.issuerRef.name." -}}
 {{- end -}}
 {{- if eq .Values.drafter.autoscaling.kind "ratio" -}}
@@ -31,7 +31,7 @@
 {{- end -}}
 {{- range $tier := splitList " " (include "specdec.tiers" .) -}}
 {{- $values := index $.Values $tier -}}
-{{- if and $.Values.tls.enabled (eq $.Values.tls.mode "existingSecrets") (not (index $.Values.tls.existingSecrets $tier)) -}}
+{{- if and $.Values.tls.enabled (eq (include "specdec.tlsMode" $) "existingSecrets") (not (index $.Values.tls.existingSecrets $tier)) -}}
 {{- $wrong = append $wrong (printf "Mutual TLS needs a certificate for the %s: set tls.existingSecrets.%s." $tier $tier) -}}
 {{- end -}}
 {{- $ending := add $values.drain.preStopSeconds ($values.drain.seconds | default 2) -}}

@@ -9,6 +9,7 @@ from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.cli.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.cli.exit_codes import Unreachable
 from specdec.errors import DeadlineExceeded, InternalError, SpecdecError
+from specdec.serving.access import Access
 from specdec.serving.status import from_rpc_error
 from specdec.wire.generation import DrafterState, info_from_pb
 from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
@@ -43,8 +44,8 @@ class GatewayClient:
             raise _failure(error, self._address) from error
 
 
-def drafter_states(verifier: str, timeout: float = 2.0) -> tuple[DrafterState, ...]:
-    """The drafters of the verifier at `host:port`, as it sees them.
+def drafter_states(verifier: str, access: Access, timeout: float = 2.0) -> tuple[DrafterState, ...]:
+    """The drafters of the verifier at `host:port`, as it sees them; the token of `access` is sent, in plaintext.
 
     Raises:
         Unreachable: nothing answers at the address.
@@ -53,7 +54,8 @@ def drafter_states(verifier: str, timeout: float = 2.0) -> tuple[DrafterState, .
     with grpc.insecure_channel(verifier, options=_OPTIONS) as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         try:
-            info = stub.GetVerifierInfo(verifier_pb2.GetVerifierInfoRequest(), timeout=timeout)
+            request = verifier_pb2.GetVerifierInfoRequest()
+            info = stub.GetVerifierInfo(request, timeout=timeout, metadata=access.metadata)
         except grpc.RpcError as error:
             raise _failure(error, verifier) from error
     return info_from_pb(info).drafters

@@ -92,7 +92,9 @@ def allot(settings: UpSettings) -> Addresses:
     return Addresses(*ports.allot(wanted(settings)))
 
 
-def services(settings: UpSettings, addresses: Addresses, redis_url: str, kv_redis_url: str = "") -> list[Service]:
+def services(
+    settings: UpSettings, addresses: Addresses, redis_url: str, kv_redis_url: str = "", token: str = ""
+) -> list[Service]:
     """Every process in the order in which it is started: a process starts after those that it connects to.
 
     Args:
@@ -100,21 +102,23 @@ def services(settings: UpSettings, addresses: Addresses, redis_url: str, kv_redi
         addresses: where each process listens.
         redis_url: the session store.
         kv_redis_url: the store of keys and values; empty for none.
+        token: what the services show each other; empty for none.
     """
-    verifier = _verifier_config(settings, addresses.drafter)
-    gateway = _gateway_config(settings, addresses.verifier, redis_url, kv_redis_url)
+    shared = {"token": token}
+    drafter = _drafter_config(settings) | shared
+    verifier = _verifier_config(settings, addresses.drafter) | shared
+    gateway = _gateway_config(settings, addresses.verifier, redis_url, kv_redis_url) | shared
     return [
-        *_services(
-            "drafter", addresses.drafter, addresses.drafter_http[: settings.drafters], _drafter_config(settings)
-        ),
+        *_services("drafter", addresses.drafter, addresses.drafter_http[: settings.drafters], drafter),
         *_services("verifier", addresses.verifier, addresses.verifier_http, verifier),
         *_services("gateway", addresses.gateway, addresses.gateway_http, gateway),
     ]
 
 
-def later_drafter(settings: UpSettings, addresses: Addresses) -> Service:
+def later_drafter(settings: UpSettings, addresses: Addresses, token: str) -> Service:
     """The drafter that a system started without any would use, if a person starts it later."""
-    (drafter,) = _services("drafter", [settings.drafter_address], addresses.drafter_http, _drafter_config(settings))
+    config = _drafter_config(settings) | {"token": token}
+    (drafter,) = _services("drafter", [settings.drafter_address], addresses.drafter_http, config)
     return drafter
 
 

@@ -1,10 +1,12 @@
 """`specdec up`: runs the whole system on this machine, as separate processes, until it is told to stop."""
 
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pydantic import SecretStr
 from rich.console import Console
 
 from specdec.cli import launch, plan, stores, valkey
@@ -18,6 +20,7 @@ from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.cli.supervisor import RestartPolicy, Supervisor
 from specdec.errors import ConfigError, SpecdecError
+from specdec.serving.access import Access
 from specdec.wire.generation import DrafterState
 
 SAMPLE = PromptRequest("import os\nimport sys\n\n\ndef main(", max_tokens=96, temperature=0.0, seed=0)
@@ -32,6 +35,8 @@ class Up:
         self._console = console
         self._settings = settings
         self._stop = stop
+        # Of this run alone; it is written only to configuration files, which their owner alone can read.
+        self._access = Access(token=SecretStr(secrets.token_urlsafe(32)))
 
     def run(self) -> None:
         """Start everything, serve until told to stop, and end everything.
@@ -46,7 +51,7 @@ class Up:
         with data_folder(self._settings.data), runtime_folder() as runtime, Children() as children:
             folders = Folders(runtime, self._logs(runtime))
             used = stores.configure(chosen, self._settings, runtime)
-            services = plan.services(self._settings, addresses, used.sessions, used.kv)
+            services = plan.services(self._settings, addresses, used.sessions, used.kv, self._token)
             with self._console.status("starting"):
                 self._start_stores(children, folders, used.embedded)
                 running = self._start_services(children, folders, services)
@@ -91,7 +96,7 @@ class Up:
         if self._settings.drafters:
             self._report_drafters(running)
         else:
-            self._offer_drafter(folders, plan.later_drafter(self._settings, addresses))
+            self._offer_drafter(folders, plan.later_drafter(self._settings, addresses, self._token))
 
     def _offer_drafter(self, folders: Folders, later: plan.Service) -> None:
         """Say how a drafter can be started later."""
@@ -108,7 +113,7 @@ class Up:
     def _drafters_of(self, verifier: str) -> Sequence[DrafterState]:
         """The drafters of a verifier, once it has met all of them; sooner when that takes too long."""
         for _ in range(_DRAFTER_TRIES):
-            drafters = drafter_states(verifier)
+            drafters = drafter_states(verifier, self._access)
             if all(drafter.state != "connecting" for drafter in drafters):
                 break
             self._stop.wait(0.1)
@@ -148,6 +153,10 @@ class Up:
         while not self._stop.wait(_WATCH_SECONDS):
             if supervisor.look():
                 restarted()
+
+    @property
+    def _token(self) -> str:
+        return self._access.token.get_secret_value()
 
     def _logs(self, runtime: Path) -> Path:
         folder = self._settings.log_dir or runtime / "logs"

@@ -12,8 +12,9 @@ from specdec.rules.rng import SEED_VERSION
 KV_VERSION = 1
 """Increased when the engine computes or lays out keys and values in another way."""
 
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_SAFETENSORS = ("model.safetensors.index.json", "*.safetensors")
+_PICKLES = ("pytorch_model.bin.index.json", "pytorch_model*.bin")
+"""Name of the list of the shards, and pattern of the files, of each format of weights."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
@@ -39,8 +40,12 @@ class ModelFolder:
         return digest.hexdigest()
 
 
-def open_folder(path: Path) -> ModelFolder:
+def open_folder(path: Path, *, allow_pickle: bool = False) -> ModelFolder:
     """Open a folder, which must hold a decoder-only model with all its files.
+
+    Args:
+        path: the folder.
+        allow_pickle: whether its weights may be pickles, which can run code of whoever made them.
 
     Raises:
         ModelRefused: it does not; the message names the file and says what is wrong.
@@ -59,7 +64,7 @@ def open_folder(path: Path) -> ModelFolder:
         raise ModelRefused(f"{path}: config.json names no model_type")
     if not any((path / name).is_file() for name in _TOKENIZERS):
         raise ModelRefused(f"{path}: no tokenizer ({', '.join(_TOKENIZERS)})")
-    return ModelFolder(path, config, _weights(path))
+    return ModelFolder(path, config, _weights(path, allow_pickle))
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -74,14 +79,25 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _weights(path: Path) -> tuple[Path, ...]:
-    for name in _INDEXES:
-        if (path / name).is_file():
-            return _shards(path, _json(path / name))
-    for pattern in _WEIGHTS:
-        if found := sorted(path.glob(pattern)):
-            return tuple(found)
-    raise ModelRefused(f"{path}: no weights ({', '.join(_WEIGHTS)})")
+def _weights(path: Path, allow_pickle: bool) -> tuple[Path, ...]:
+    if found := _files(path, *_SAFETENSORS):
+        return found
+    pickles = _files(path, *_PICKLES)
+    if pickles and allow_pickle:
+        return pickles
+    if pickles:
+        raise ModelRefused(
+            f"{path}: the weights are pickles ({pickles[0].name}), which can run code of whoever made them: "
+            f"convert them to safetensors, or set model.allow_pickle if you trust their maker"
+        )
+    raise ModelRefused(f"{path}: no weights ({_SAFETENSORS[1]})")
+
+
+def _files(path: Path, index: str, pattern: str) -> tuple[Path, ...]:
+    """The weight files of one format; none when the folder has no weights of that format."""
+    if (path / index).is_file():
+        return _shards(path, _json(path / index))
+    return tuple(sorted(path.glob(pattern)))
 
 
 def _shards(path: Path, index: dict[str, Any]) -> tuple[Path, ...]:

@@ -43,18 +43,20 @@ class ModelFacts:
     """SHA-256 in hex of all that decides keys and values, by `ModelFolder.fingerprint`."""
 
 
-def load_decoder(path: Path, dtype: str, device: str) -> tuple[Decoder, ModelFacts]:
+def load_decoder(path: Path, dtype: str, device: str, *, allow_pickle: bool = False) -> tuple[Decoder, ModelFacts]:
     """Load the folder's model in `dtype` onto `device`, with the facts about it; the network is never used.
+
+    Weights are safetensors; with `allow_pickle`, pickles are loaded where there are no safetensors.
 
     Raises:
         ModelRefused: the folder, the dtype or the device cannot be used; the message says which and why.
     """
     if dtype not in DTYPES:
         raise ModelRefused(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    folder = open_folder(path)
+    folder = open_folder(path, allow_pickle=allow_pickle)
     found = find_device(device)
     _refuse_rope(path, folder.config)
-    model = _load_model(path, DTYPES[dtype]).to(found).eval()
+    model = _load_model(path, DTYPES[dtype], allow_pickle).to(found).eval()
     tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
     facts = read_facts(path, model, tokenizer, folder.fingerprint(dtype))
     return Decoder(model, facts.vocab_size, found), facts
@@ -125,13 +127,18 @@ def _context_length(path: Path, config: Any) -> int:
     return length
 
 
-def _load_model(path: Path, dtype: torch.dtype) -> Any:
+def _load_model(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Any:
     logging.disable_progress_bar()
     model, report = _try(
         path,
         "model",
         lambda: AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation="eager", local_files_only=True, output_loading_info=True
+            path,
+            dtype=dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            use_safetensors=None if allow_pickle else True,
+            output_loading_info=True,
         ),
     )
     # transformers would fill missing tensors with random numbers.

@@ -65,6 +65,7 @@ class NativeEngine:
         kv_bytes: int,
         threads: int | None,
         compiled: bool = False,
+        allow_pickle: bool = False,
         kv_backend: OpenKvBackend[Any] | None = None,
     ) -> Self:
         """Load a local model folder and check that packed passes over it equal plain ones.
@@ -76,6 +77,7 @@ class NativeEngine:
             kv_bytes: budget for the keys and values of all sessions together.
             threads: number of PyTorch's threads in this process; None does not change it.
             compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
+            allow_pickle: whether to load weights that can run code of their maker, where there are no safetensors.
             kv_backend: opens the memory for keys and values; None chooses the one for the device.
 
         Raises:
@@ -83,7 +85,7 @@ class NativeEngine:
         """
         if threads is not None:
             torch.set_num_threads(threads)
-        decoder, facts = load_decoder(path, dtype, device)
+        decoder, facts = load_decoder(path, dtype, device, allow_pickle=allow_pickle)
         if compiled:
             decoder.compile()
         kv_backend = kv_backend or kv_backend_for(decoder.device)

@@ -1,4 +1,4 @@
-"""What every service needs to run: settings, logs, a gRPC server and channels, TLS, metrics, discovery and checks.
+"""What every service needs to run: settings, logs, gRPC servers and channels, access, metrics, discovery and checks.
 
 Settings files and environment variables enter through `settings`; a running server with health, reflection and error
 statuses leaves through `server`, and the command line of a service through `command`. `metrics_snapshot` and

@@ -4,6 +4,7 @@ from typing import cast
 
 import grpc.aio
 
+from specdec.serving.access import OPEN, Access
 from specdec.serving.checksum import CheckedChannel
 from specdec.serving.tls import Certificates
 
@@ -26,13 +27,14 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: str, certificates: Certificates | None = None) -> grpc.aio.Channel:
+def open_channel(address: str, access: Access = OPEN) -> grpc.aio.Channel:
     """A channel to `host:port`, in plaintext without certificates; it connects on first use.
 
-    Its messages have checksums: an answer that came with other bytes than were sent, or without a checksum, is a
-    MessageCorrupted in place of a message, which `specdec.serving.checksum.received` raises.
+    Calls carry the token only where they are made with `access.metadata`. Messages have checksums: an answer that came
+    with other bytes than were sent, or without a checksum, is a MessageCorrupted in place of a message, which
+    `specdec.serving.checksum.received` raises.
     """
-    return cast("grpc.aio.Channel", CheckedChannel(_open(address, certificates)))
+    return cast("grpc.aio.Channel", CheckedChannel(_open(address, access.certificates)))
 
 
 def _open(address: str, certificates: Certificates | None) -> grpc.aio.Channel:

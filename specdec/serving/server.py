@@ -11,6 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specdec.errors import ConfigError
+from specdec.serving.access import OPEN, Access, TokenInterceptor
 from specdec.serving.channel import MAX_MESSAGE_BYTES
 from specdec.serving.decoding import DecodeInterceptor
 from specdec.serving.interceptors import ErrorInterceptor
@@ -73,7 +74,7 @@ async def start_grpc(
     address: str,
     register: Callable[[grpc.aio.Server], None],
     services: Sequence[str],
-    certificates: Certificates | None = None,
+    access: Access = OPEN,
     health_address: str | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> GrpcServer:
@@ -83,8 +84,9 @@ async def start_grpc(
         address: `host:port`; port 0 takes a free one, and the server's `address` says which.
         register: adds the servicers to the server.
         services: the full names of the services, for health and reflection.
-        certificates: for mutual TLS; None serves plaintext.
-        health_address: a second address for health alone, without TLS, because a kubelet probes in plaintext.
+        access: what callers must show; without certificates the server speaks plaintext.
+        health_address: a second address for health and reflection alone, without TLS and token, because a kubelet
+            probes in plaintext; reflection is at `address` only when this is None.
         max_message_bytes: the largest message that is taken from a caller.
 
     Raises:
@@ -92,13 +94,14 @@ async def start_grpc(
     """
     received = ("grpc.max_receive_message_length", _REFUSED_UNREAD * max_message_bytes)
     interceptors = [ErrorInterceptor(), DecodeInterceptor(max_message_bytes)]
-    server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, received))
-    bound = _bind(server, address, certificates)
+    doors = [TokenInterceptor(access.token)] if access.token else []
+    server = grpc.aio.server(interceptors=[*doors, *interceptors], options=(*_OPTIONS, received))
+    bound = _bind(server, address, access.certificates)
     probes = grpc.aio.server(options=_OPTIONS) if health_address else None
     if probes and health_address:
         _bind(probes, health_address, None)
     register(server)
-    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], probes or server)
     running = GrpcServer(server, bound, services, probes)
     await running.start()
     return running

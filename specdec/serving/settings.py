@@ -11,7 +11,13 @@ from typing import Annotated, Any, Literal, Self, cast
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 
 from specdec.errors import ConfigError
 
@@ -32,6 +38,10 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of an Address, without the brackets around an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+SECRETS = Path("/run/secrets")
+"""Where container engines put secrets as files; one that is named as a variable is that setting, if nothing else is."""
 
 
 class Section(BaseModel):
@@ -69,6 +79,8 @@ class ModelSettings(TokenizerSettings):
     """float32 gives exact token identity with plain decoding."""
     device: str = "auto"
     """`auto` takes cuda where there is a GPU, else cpu."""
+    allow_pickle: bool = False
+    """Load weights of a format that can run code of whoever made them, where a folder has no safetensors."""
     compile: bool = False
     """Compile the model while it is loaded: faster passes for a longer start. A CPU needs a C++ compiler for it."""
 
@@ -105,7 +117,8 @@ class Settings(BaseSettings):
             env_settings: PydanticBaseSettingsSource,
             **_: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings, values)
+            secrets = (SecretsSettingsSource(settings, SECRETS),) if SECRETS.is_dir() else ()
+            return init_settings, env_settings, InitSettingsSource(settings, values), *secrets
 
         body = {"__module__": cls.__module__, "settings_customise_sources": staticmethod(sources)}
         with_file = cast("type[Self]", type(cls.__name__, (cls,), body))

@@ -43,6 +43,12 @@ def test_compose_tells_services_what_they_accept(tmp_path: Path, monkeypatch: py
         assert compose[name]["cap_drop"] == ["ALL"]
 
 
+def test_compose_gives_all_services_one_token() -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    tokens = {compose[name]["environment"][f"SPECDEC_{name.upper()}_TOKEN"] for name in SETTINGS}
+    assert tokens == {"${SPECDEC_TOKEN:-specdec}"}
+
+
 def test_compose_gives_each_store_what_it_holds(tmp_path: Path) -> None:
     """Each store is started with its own arguments by the server that `specdec up` would take."""
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))

@@ -35,7 +35,7 @@ class Cluster:
         self.objects = objects
         self.folder = folder
         self._redis_url = redis_url
-        kinds = ("address", "http", "health")
+        kinds = ("address", "http", "health", "admin")
         places = [(tier, kind) for tier in TIERS for kind in kinds]
         self._at = dict(zip(places, free_addresses(len(places)), strict=True))
         authority = Authority()
@@ -43,7 +43,7 @@ class Cluster:
             authority.issue(folder / tier, f"{RELEASE}-specdec-{tier}.{NAMESPACE}.svc")
 
     def at(self, tier: str, kind: str) -> str:
-        """The address at which a tier listens; `kind` is `address`, `http` or `health`."""
+        """The address at which a tier listens; `kind` is `address`, `http`, `health` or `admin`."""
         return self._at[tier, kind]
 
     def start(self, tier: str) -> subprocess.Popen[bytes]:
@@ -71,7 +71,7 @@ class Cluster:
     def _settings(self, tier: str) -> dict[str, object]:
         """The chart's settings, with the addresses and the paths of this machine in place of a pod's."""
         settings = config(self.objects, tier)
-        for kind in settings.keys() & {"address", "http", "health"}:
+        for kind in settings.keys() & {"address", "http", "health", "admin"}:
             settings[kind] = self.at(tier, kind)
         for name in ("certificate", "key", "ca"):
             settings["tls"][name] = settings["tls"][name].replace("/tls/", f"{self.folder / tier}/")
@@ -84,7 +84,7 @@ class Cluster:
     def probe(self, tier: str, name: str) -> Callable[[], bool]:
         """A probe of the tier's container, as the kubelet calls it: in plaintext."""
         asked = pods(self.objects)[tier]["spec"]["containers"][0][f"{name}Probe"]["grpc"]["service"]
-        return lambda: _serving(self.at(tier, "address" if tier == "gateway" else "health"), asked)
+        return lambda: _serving(self.at(tier, "health"), asked)
 
 
 def _serving(address: str, service: str) -> bool:

@@ -73,7 +73,7 @@ def test_a_digest_wins_over_the_tag(full: list[Manifest]) -> None:
 
 def test_gpu_tiers_hold_no_token(objects: list[Manifest]) -> None:
     tokens = {name: template["spec"]["automountServiceAccountToken"] for name, template in pods(objects).items()}
-    assert {name for name, mounted in tokens.items() if mounted} <= {"gateway", "ratio-controller"}
+    assert {name for name, mounted in tokens.items() if mounted} <= {"gateway", "ratio-controller", "certificates"}
     assert not any(account["automountServiceAccountToken"] for account in of_kind(objects, "ServiceAccount"))
 
 
@@ -140,7 +140,7 @@ def _edges(objects: list[Manifest]) -> set[tuple[str, str, int]]:
 def _matched(peers: list[Manifest] | None, templates: dict[str, Manifest]) -> set[str]:
     if peers is None:
         return set(templates)
-    selectors = [peer["podSelector"]["matchLabels"] for peer in peers if "podSelector" in peer]
+    selectors = [peer["podSelector"].get("matchLabels", {}) for peer in peers if "podSelector" in peer]
     return {name for name, template in templates.items() for selector in selectors if selects(selector, template)}
 
 
@@ -161,6 +161,31 @@ def test_the_edges_between_tiers_are_exactly_these(objects: list[Manifest]) -> N
         ("ratio-controller", "verifier", 9090),
         ("ratio-controller", "drafter", 9090),
     }
+
+
+def test_callers_are_those_of_the_namespace_unless_others_are_named(
+    default: list[Manifest], full: list[Manifest]
+) -> None:
+    def callers(objects: list[Manifest]) -> list[Manifest]:
+        (rule,) = [
+            rule
+            for rule in named(objects, "NetworkPolicy", "gateway")["spec"]["ingress"]
+            if {port["port"] for port in rule["ports"]} == {50051, 8000}
+        ]
+        peers: list[Manifest] = rule["from"]
+        return peers
+
+    assert callers(default) == [{"podSelector": {}}]
+    assert callers(full) == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
+
+
+def test_only_prometheus_reaches_the_admin_port(full: list[Manifest]) -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    for tier in ("gateway", "verifier", "drafter"):
+        rules = named(full, "NetworkPolicy", tier)["spec"]["ingress"]
+        assert all(rule.get("from") for rule in rules), "anybody may call"
+        assert [rule["from"] for rule in rules if {"port": 9090} in rule["ports"]] == [[prometheus]]
+        assert not [rule for rule in rules if {"port": 8081} in rule["ports"]]
 
 
 def test_a_drafter_calls_nobody_but_dns(default: list[Manifest]) -> None:

@@ -32,8 +32,8 @@ def _kv(url: str = "redis://redis:6379/0", **kv: object) -> dict[str, Any]:
             _kv("redis+sentinel://a:1,b:1/sessions", external={"url": "redis+sentinel://a:1,b:1/sessions/1"}),
             "give redis.kv.external another server",
         ),
-        ({"tls": {"enabled": True}}, "Mutual TLS by cert-manager needs an issuer"),
-        ({"tls": {"enabled": True, "mode": "existingSecrets"}}, "Mutual TLS needs a certificate for the drafter"),
+        ({"tls": {"mode": "certManager"}}, "Mutual TLS by cert-manager needs an issuer"),
+        ({"tls": {"existingSecrets": {"gateway": "g"}}}, "Mutual TLS needs a certificate for the drafter"),
         ({"drafter": {"enabled": False, "autoscaling": {"kind": "ratio"}}}, "The ratio controller scales drafters"),
         ({"verifier": {"autoscaling": {"kind": "keda"}}}, "KEDA scales the verifier by what Prometheus knows"),
         ({"drafter": {"autoscaling": {"kind": "hpa"}}}, "A HorizontalPodAutoscaler keeps at least one pod"),
@@ -71,7 +71,7 @@ def test_roles_of_redis_may_have_a_server_each(helm: Helm, values: Mapping[str, 
 
 def test_every_mistake_is_told_at_once(helm: Helm) -> None:
     with pytest.raises(ChartRefused) as caught:
-        helm.render(CHART, {"tls": {"enabled": True}})
+        helm.render(CHART, {"tls": {"mode": "certManager"}})
     assert "set redis.external.url" in str(caught.value)
     assert "set tls.certManager.issuerRef.name" in str(caught.value)
 
@@ -81,7 +81,10 @@ def test_every_mistake_is_told_at_once(helm: Helm) -> None:
     [
         ({"redis": {"dev": {"enabled": True}}, "gateway": {"replicas": 2}}, "WARNING: several gateways share it"),
         ({**REDIS, "drafter": {"enabled": False}}, "WARNING: there are no drafters"),
+        ({**REDIS, "tls": {"enabled": False}}, "WARNING: the services speak plaintext"),
         ({**REDIS, "sizing": {"alpha": 0.1}}, "WARNING: with these numbers drafting does not pay"),
+        ({**REDIS, "ingress": {"enabled": True}}, "WARNING: callers come from outside"),
+        ({**REDIS, "gateway": {"service": {"type": "LoadBalancer"}}}, "WARNING: callers come from outside"),
         ({**REDIS, "metrics": {"podMonitor": {"enabled": True}}}, "WARNING: monitors are on"),
     ],
 )

@@ -43,7 +43,8 @@ def test_selectors_choose_the_pods_they_mean_and_no_others(objects: list[Manifes
 def test_ports_agree_from_the_settings_to_the_service(objects: list[Manifest]) -> None:
     for tier in tiers(objects):
         settings = config(objects, tier)
-        listens = {name: split_address(settings[name])[1] for name in ("address", "http", "health") if name in settings}
+        kinds = ("address", "http", "health", "admin")
+        listens = {name: split_address(settings[name])[1] for name in kinds if name in settings}
         container = pods(objects)[tier]["spec"]["containers"][0]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert ports == {"grpc" if name == "address" else name: port for name, port in listens.items()}
@@ -59,8 +60,27 @@ def test_probes_ask_the_plaintext_port_for_names_that_exist(objects: list[Manife
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         probes = [container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")]
         asked = [probe["grpc"] for probe in probes if "grpc" in probe]
-        assert {probe["port"] for probe in asked} == {ports.get("health", ports["grpc"])}
+        assert {probe["port"] for probe in asked} == {ports["health"]}
         assert {probe["service"] for probe in asked} <= HEALTH_NAMES
+
+
+def test_metrics_and_details_are_at_no_port_that_clients_reach(full: list[Manifest]) -> None:
+    gateway = named(full, "Service", "gateway")["spec"]
+    assert gateway["type"] == "LoadBalancer"
+    assert {port["name"] for port in gateway["ports"]} == {"grpc", "http"}
+    (admin,) = named(full, "Service", "gateway-admin")["spec"]["ports"]
+    (endpoint,) = named(full, "ServiceMonitor", "gateway")["spec"]["endpoints"]
+    assert endpoint["port"] == admin["name"] == admin["targetPort"] == "admin"
+    assert config(full, "gateway")["admin"] == f"0.0.0.0:{admin['port']}"
+
+
+def test_services_share_the_token_of_a_secret(helm: Helm) -> None:
+    values = {"redis": {"dev": {"enabled": True}}, "token": {"existingSecret": "door"}}
+    found = pods(manifests(helm.render(CHART, values)))
+    for tier in TIERS:
+        given = {each["name"]: each for each in found[tier]["spec"]["containers"][0]["env"]}
+        secret = given[f"SPECDEC_{tier.upper()}_TOKEN"]["valueFrom"]["secretKeyRef"]
+        assert secret == {"name": "door", "key": "token"}
 
 
 def test_a_probe_is_replaced_as_a_whole(full: list[Manifest]) -> None:

@@ -13,9 +13,9 @@ import grpc.aio
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.errors import DrafterMismatch, MessageCorrupted, SpecdecError, TokenizerMismatch
+from specdec.serving.access import OPEN, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
-from specdec.serving.tls import Certificates
 from specdec.wire.draft import PROTOCOL, draft_from_pb
 from specdec.wire.session import close_to_pb, commit_to_pb, end_from_pb, load_from_pb, nack_from_pb, open_to_pb
 from verifier_service.drafters.link import DrafterLink, LinkState
@@ -50,8 +50,8 @@ class Identity:
     """Names the verifier in the drafters' logs."""
     tokenizer_hash: str
     """Fingerprint of the target's tokenizer, which a drafter must share."""
-    certificates: Certificates | None = None
-    """None for plaintext."""
+    access: Access = OPEN
+    """What is shown to drafters."""
 
 
 class LinkBroken(Exception):
@@ -93,8 +93,9 @@ class DrafterClient:
             DrafterMismatch: the drafter does not fit.
             LinkBroken: no answer, or the stream broke inside the context.
         """
-        async with open_channel(self._link.address, self._identity.certificates) as channel:
-            stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
+        access = self._identity.access
+        async with open_channel(self._link.address, access) as channel:
+            stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft(metadata=access.metadata)
             try:
                 async with asyncio.timeout(self._times.hello):
                     await self._greet(stream)
@@ -111,7 +112,7 @@ class DrafterClient:
             await stream.write(pb.DraftRequest(hello=hello))
             ack = (await _read(stream)).hello_ack
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            if error.code() in {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED}:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise
         if ack.tokenizer_hash != mine.tokenizer_hash:

@@ -72,7 +72,8 @@ def failing_drafter() -> float:
 
 def _drafts_of_a_failing_drafter() -> dict[str, Draft]:
     """What each session gets before the end of its draft, or until it is refused."""
-    settings = DrafterSettings(model=ModelSettings(path=root()), max_sessions=SESSIONS, chunk_tokens=10**6, ahead=0)
+    room = {"max_sessions": SESSIONS, "max_sessions_per_verifier": SESSIONS}
+    settings = DrafterSettings(model=ModelSettings(path=root()), chunk_tokens=10**6, ahead=0, **room)
     runner = DraftRunner(ModelDrafter("d", Failing(Q), 8), settings, DrafterMetrics(CollectorRegistry()))
     stream, limit = ListStream(), len(PROMPT) + GAMMA + 1
     runner.take(

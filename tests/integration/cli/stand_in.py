@@ -30,6 +30,8 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
     def GetVerifierInfo(
         self, request: verifier_pb2.GetVerifierInfoRequest, context: grpc.ServicerContext
     ) -> verifier_pb2.GetVerifierInfoResponse:
+        if ("authorization", f"Bearer {config['token']}") not in context.invocation_metadata():
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
         drafters = [
             verifier_pb2.DrafterState(address=address, state="refused: another tokenizer")
             for address in config["drafters"]

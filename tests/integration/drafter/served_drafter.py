@@ -33,10 +33,10 @@ class Service:
                 call.cancel()
 
     @asynccontextmanager
-    async def verifier(self) -> AsyncIterator[Verifier]:
+    async def verifier(self, verifier_id: str = "by hand") -> AsyncIterator[Verifier]:
         """A stream after its handshake."""
         async with self.stream() as verifier:
-            await verifier.hello()
+            await verifier.hello(verifier_id=verifier_id)
             yield verifier
 
     async def healthy(self) -> bool:

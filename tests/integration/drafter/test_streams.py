@@ -58,6 +58,22 @@ async def test_a_closed_session_makes_room(serve: Serve) -> None:
         await verifier.drafts("t", 4)
 
 
+async def test_a_verifier_that_opens_all_it_can_leaves_another_its_drafts(serve: Serve, engine: NativeEngine) -> None:
+    async with (
+        serve(max_sessions=6, max_sessions_per_verifier=4) as service,
+        service.verifier("greedy") as one,
+        service.verifier("greedy") as two,
+        service.verifier("modest") as modest,
+    ):
+        await one.open(*(opening(f"{number}") for number in range(3)))
+        await one.drafts("2", 4)
+        await two.open(*(opening(f"{number}") for number in range(3)))
+        await two.until(lambda: len(two.nacks) == 2)
+        await modest.open(opening())
+        assert received(await modest.drafts("s", 4)) == reference(engine, 4)
+        assert await service.metric("specdec_drafter_sessions") == 5
+
+
 async def test_a_ping_is_answered_with_its_nonce(service: Service) -> None:
     async with service.verifier() as verifier:
         await verifier.send(pb.DraftRequest(ping=pb.Ping(nonce=77)))

@@ -28,8 +28,10 @@ class Verifier:
         self.frames: list[pb.DraftResponse] = []
         self._hash = tokenizer_hash
 
-    async def hello(self, tokenizer_hash: str | None = None, protocol: int = PROTOCOL) -> pb.HelloAck:
-        hello = pb.Hello(protocol=protocol, verifier_id="by hand", tokenizer_hash=tokenizer_hash or self._hash)
+    async def hello(
+        self, tokenizer_hash: str | None = None, protocol: int = PROTOCOL, verifier_id: str = "by hand"
+    ) -> pb.HelloAck:
+        hello = pb.Hello(protocol=protocol, verifier_id=verifier_id, tokenizer_hash=tokenizer_hash or self._hash)
         await self.send(pb.DraftRequest(hello=hello))
         return (await self.read()).hello_ack
 

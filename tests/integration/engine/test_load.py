@@ -101,6 +101,21 @@ def test_a_dtype_or_device_that_does_not_exist_is_refused(folder: Path, setting:
         load_folder(folder, **setting)
 
 
+def test_pickles_are_loaded_only_where_they_are_allowed(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelRefused, match="the weights are pickles"):
+        load_folder(folder)
+    assert load_folder(folder, allow_pickle=True).name == "model"
+
+
+def test_a_pickle_is_not_loaded_in_place_of_safetensors_of_another_name(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "adapter.safetensors")
+    with pytest.raises(ModelRefused, match="the model cannot be loaded"):
+        load_folder(folder)
+
+
 def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["model.norm.weight"] = torch.full_like(tensors["model.norm.weight"], float("nan"))

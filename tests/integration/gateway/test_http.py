@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from specdec.cli.ports import free
 from specdec.errors import InternalError
 from tests.gateway_fakes import Script, until
 from tests.integration.gateway.stage import Stage, stage
@@ -143,6 +144,22 @@ async def test_probes_name_what_is_missing(here: Stage) -> None:
         assert refused.json()["error"]["code"] == "session_store_down"
         here.store.down = False
         assert (await client.post("/v1/completions", json=GOOD)).status_code == 200
+
+
+async def test_an_admin_address_takes_metrics_and_details_away_from_callers() -> None:
+    admin = f"127.0.0.1:{free('127.0.0.1')}"
+    async with stage(admin=admin) as here, httpx2.AsyncClient() as client:
+        told = (await client.get(f"http://{admin}/readyz")).json()
+        assert (told["missing"], list(told["verifiers"].values())) == ([], ["ready"])
+        assert "specdec_verifier_up" in (await client.get(f"http://{admin}/metrics")).text
+        assert (await client.get(f"http://{admin}/livez")).status_code == 200
+        assert (await client.get(f"http://{admin}/v1/models")).status_code == 404
+        public = await client.get(f"{here.url}/readyz")
+        assert (public.status_code, public.json()) == (200, {"status": "ready"})
+        assert (await client.get(f"{here.url}/metrics")).status_code == 404
+        here.store.down = True
+        public = await client.get(f"{here.url}/readyz")
+        assert (public.status_code, public.json()) == (503, {"status": "not ready"})
 
 
 async def test_a_verifier_with_another_tokenizer_is_never_used() -> None:

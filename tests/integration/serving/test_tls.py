@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, NoVerifier
+from specdec.serving.access import Access
 from specdec.serving.channel import open_channel
 from specdec.serving.server import LIVENESS, GrpcServer, start_grpc
 from specdec.serving.tls import Certificates, DialTlsSettings, TlsSettings
@@ -35,7 +36,7 @@ async def _start(settings: TlsSettings, address: str = "127.0.0.1:0", health: st
         address,
         lambda server: verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Servicer(), server),
         [],
-        certificates=_certificates(settings),
+        access=Access(_certificates(settings)),
         health_address=health,
     )
 
@@ -58,7 +59,7 @@ async def server(settings: DialTlsSettings) -> AsyncIterator[GrpcServer]:
 
 
 async def _model(address: str, certificates: Certificates | None) -> str:
-    client = VerifierClient(address, certificates)
+    client = VerifierClient(address, Access(certificates))
     try:
         return (await client.info(5)).model
     finally:
@@ -116,7 +117,7 @@ async def test_a_channel_from_before_a_rotation_is_replaced(
     authority: Authority, settings: DialTlsSettings, tmp_path: Path
 ) -> None:
     before = await _start(settings)
-    client = VerifierClient(before.address, _certificates(settings))
+    client = VerifierClient(before.address, Access(_certificates(settings)))
     assert (await client.info(5)).model == "target"
     await before.stop(0)
     Authority().issue(tmp_path / "ours")

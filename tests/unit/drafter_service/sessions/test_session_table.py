@@ -8,7 +8,7 @@ import pytest
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import ScheduledSession
-from drafter_service.sessions.session_table import MalformedMessage, Message, SessionTable
+from drafter_service.sessions.session_table import MalformedMessage, Message, SessionLimits, SessionTable
 from specdec.rules.params import SamplingParams
 from specdec.wire.session import Close, NackReason
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
@@ -17,11 +17,11 @@ from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, co
 class Table:
     """A table, its model, and one stream."""
 
-    def __init__(self, max_sessions: int = 4, tokens: int = 1000) -> None:
+    def __init__(self, max_sessions: int = 4, tokens: int = 1000, per_verifier: int = 4) -> None:
         self.model = PrefixModel(tokens)
         self.drafter = ModelDrafter("tiny", self.model, support=8)
         self.now = 100.0
-        self.sessions = SessionTable(self.drafter, max_sessions, lambda: self.now)
+        self.sessions = SessionTable(self.drafter, SessionLimits(max_sessions, per_verifier), lambda: self.now)
         self.stream = ListStream()
 
     def take(self, message: Message, stream: ListStream | None = None) -> DraftSession | None:
@@ -144,6 +144,30 @@ def test_more_sessions_than_allowed_are_refused() -> None:
     assert _reason(lambda: table.take(replace(OPEN, session_id="t"))) is NackReason.OVERLOADED
     table.take(replace(OPEN, epoch=2))
     assert [session.epoch for _, session in table.sessions] == [2]
+
+
+def test_one_verifier_leaves_room_for_the_others_whatever_number_of_streams_it_opens() -> None:
+    table = Table(max_sessions=3, per_verifier=2)
+    greedy = [ListStream(number, "greedy") for number in (1, 2, 3)]
+    for stream in greedy[:2]:
+        table.take(OPEN, stream)
+    assert _reason(lambda: table.take(OPEN, greedy[2])) is NackReason.OVERLOADED
+    assert table.take(replace(OPEN, epoch=2), greedy[0]) is not None
+    assert table.take(OPEN, ListStream(4, "modest")) is not None
+    table.sessions.remove_stream(greedy[1])
+    assert table.take(OPEN, greedy[2]) is not None
+
+
+def test_a_verifier_at_its_limit_loses_the_session_that_it_has_left_alone_and_no_other_verifier_does() -> None:
+    table = Table(per_verifier=1)
+    broken, again, other = ListStream(1, "v"), ListStream(2, "v"), ListStream(3, "w")
+    idle = replace(OPEN, gamma=0)
+    table.take(idle, other)
+    table.take(idle, broken)
+    table.now += 3.0
+    assert table.take(idle, again) is not None
+    assert [(stream.number, session.session_id) for stream, session in table.sessions.take_evicted()] == [(1, "s")]
+    assert sorted(stream.number for stream, _ in table.sessions) == [2, 3]
 
 
 def test_a_session_without_room_is_refused_and_leaves_nothing() -> None:

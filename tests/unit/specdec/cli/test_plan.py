@@ -54,6 +54,12 @@ def test_gateways_are_told_the_kv_store_or_that_there_is_none(settings: UpSettin
     }
 
 
+def test_all_services_share_the_token_whatever_the_environment_says(settings: UpSettings) -> None:
+    services = plan.services(settings, ADDRESSES, "redis://x", token="secret")
+    assert {service.config["token"] for service in services} == {"secret"}
+    assert not environment_of(services[0], {"SPECDEC_DRAFTER_TOKEN": "another"})
+
+
 def test_only_addresses_that_were_asked_for_are_exact(settings: UpSettings) -> None:
     exact = {each.option: each.exact for each in plan.wanted(settings)}
     assert not exact["--drafter-metrics"]
@@ -70,8 +76,9 @@ def test_a_drafter_that_is_started_later_has_addresses_of_its_own(settings: UpSe
         alone = settings.model_copy(update=changes)
         alone.model_fields_set.discard("drafter_metrics")  # the default, which may be taken
         addresses = plan.allot(alone)
-    later = plan.later_drafter(alone, addresses)
+    later = plan.later_drafter(alone, addresses, "secret")
     assert later.grpc == "127.0.0.1:7001"
+    assert later.config["token"] == "secret"
     assert later.http == addresses.drafter_http[0] != address
     assert [each.role for each in plan.services(alone, addresses, "redis://x")].count("drafter") == 0
 

@@ -68,6 +68,25 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
     assert [file.name for file in open_folder(folder).weights] == ["one.safetensors", "two.safetensors"]
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_pickles_are_refused_unless_they_are_allowed(folder: Path, sharded: bool) -> None:
+    (folder / "model.safetensors").unlink()
+    pickle = folder / "pytorch_model.bin"
+    pickle.write_bytes(b"pickle")
+    if sharded:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": pickle.name}}))
+    with pytest.raises(ModelRefused, match=r"pickles \(pytorch_model\.bin\).*model\.allow_pickle"):
+        open_folder(folder)
+    assert open_folder(folder, allow_pickle=True).weights == (pickle,)
+
+
+def test_safetensors_go_before_pickles(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
+    for allow_pickle in (False, True):
+        assert open_folder(folder, allow_pickle=allow_pickle).weights == (folder / "model.safetensors",)
+
+
 def test_the_fingerprint_is_the_content_not_the_place(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     copy = tmp_path_factory.mktemp("copy")
     for file in folder.iterdir():

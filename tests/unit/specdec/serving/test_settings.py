@@ -6,6 +6,7 @@ import pytest
 from pydantic_settings import SettingsConfigDict
 
 from specdec.errors import ConfigError
+from specdec.serving import settings
 from specdec.serving.settings import Address, ModelSettings, Settings, split_address
 
 
@@ -42,6 +43,18 @@ def test_an_override_wins_over_everything(config: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("SPECDEC_EXAMPLE_GAMMA", "6")
     settings = Example.load(config, {"gamma": 7, "model": {"path": "/models/flag"}})
     assert (settings.gamma, settings.model.path, settings.model.dtype) == (7, Path("/models/flag"), "bfloat16")
+
+
+def test_a_secret_of_the_container_is_a_setting_that_nothing_else_says(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SECRETS", tmp_path)
+    (tmp_path / "specdec_example_address").write_text("127.0.0.1:9\n")
+    (tmp_path / "specdec_example_gamma").write_text("9\n")
+    loaded = Example.load(config)
+    assert (loaded.address, loaded.gamma) == ("127.0.0.1:9", 5)
+    monkeypatch.setenv("SPECDEC_EXAMPLE_ADDRESS", "127.0.0.1:8")
+    assert Example.load(config).address == "127.0.0.1:8"
 
 
 def test_two_loads_do_not_share_their_files(config: Path) -> None:

@@ -1,0 +1,21 @@
+"""The command `python -m gateway.certificates`: makes the certificates that are missing, and ends."""
+
+import asyncio
+import sys
+
+from specdec.serving.logs import configure
+from specdec.serving.server import run_service
+
+
+async def _make(stop: asyncio.Event) -> None:
+    """`stop` is not needed: what is half done is done by the next run."""
+    from gateway.certificates.config import CertificateSettings
+    from gateway.certificates.secrets import make_certificates
+
+    settings = CertificateSettings.load()
+    configure("certificates", settings.log)
+    await make_certificates(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(run_service(_make))

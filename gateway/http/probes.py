@@ -1,0 +1,56 @@
+"""Liveness, readiness and metrics, for probes and Prometheus: with the API, or at an address of their own."""
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client.exposition import choose_encoder
+
+from gateway import health
+from gateway.turns.services import Services
+
+
+def admin(services: Services) -> FastAPI:
+    """The application of the admin address: probes and metrics, with nothing held back."""
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    mount(app, services, in_full=True)
+    return app
+
+
+def mount(app: FastAPI, services: Services, *, in_full: bool) -> None:
+    """Add the routes; unless `in_full`, readiness names no verifiers, and there are no metrics."""
+    probes = _Probes(services)
+    app.add_api_route("/livez", probes.livez, methods=["GET"])
+    if in_full:
+        app.add_api_route("/readyz", probes.readyz, methods=["GET"])
+        app.add_api_route("/metrics", probes.metrics, methods=["GET"])
+    else:
+        app.add_api_route("/readyz", probes.is_ready, methods=["GET"])
+
+
+class _Probes:
+    """What the routes answer."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def livez(self) -> Response:
+        """Answers as long as the process runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def is_ready(self) -> Response:
+        """Whether a request would be served."""
+        return _readiness(await health.missing(self._services), {})
+
+    async def readyz(self) -> Response:
+        """Whether a request would be served, and what is missing if not."""
+        missing = await health.missing(self._services)
+        return _readiness(missing, {"missing": missing, "verifiers": self._services.pool.states})
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics, as Prometheus reads them."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
+
+
+def _readiness(missing: list[str], details: dict[str, object]) -> Response:
+    status = "not ready" if missing else "ready"
+    return JSONResponse({"status": status, **details}, status_code=503 if missing else 200)

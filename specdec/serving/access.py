@@ -1,0 +1,94 @@
+"""What services know each other by: certificates, for mutual TLS, and a token that all of them share."""
+
+import hmac
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import grpc
+import grpc.aio
+import structlog
+from pydantic import AfterValidator, SecretStr
+
+from specdec.serving.tls import Certificates, TlsSettings
+
+_HEADER = "authorization"
+_HEALTH = "/grpc.health.v1.Health/"
+
+Handler = Any
+Metadata = tuple[tuple[str, str], ...]
+
+_log = structlog.get_logger()
+
+
+def _check_token(token: SecretStr) -> SecretStr:
+    """The token, if a header can hold it; raises ValueError, which does not repeat it, if not."""
+    if not re.fullmatch(r"[\x21-\x7e]*", token.get_secret_value()):
+        raise ValueError("must be of printable ASCII characters without spaces and line ends")
+    return token
+
+
+Token = Annotated[SecretStr, AfterValidator(_check_token)]
+"""A token, or the empty string for none."""
+NO_TOKEN = SecretStr("")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a process shows to other services, and asks of them; without a token and certificates, it asks nothing."""
+
+    certificates: Certificates | None = None
+    token: SecretStr = NO_TOKEN
+
+    @classmethod
+    def of(cls, tls: TlsSettings, token: SecretStr) -> "Access":
+        """What the settings name.
+
+        Raises:
+            ConfigError: a file of the TLS settings cannot be read.
+        """
+        return cls(Certificates.of(tls), token)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of a call to another service."""
+        return ((_HEADER, _bearer(self.token)),) if self.token else ()
+
+
+OPEN = Access()
+"""No token and no certificates."""
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls without the token as UNAUTHENTICATED, before their messages are read; health is open to all."""
+
+    def __init__(self, token: SecretStr) -> None:
+        self._expected = _bearer(token).encode()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        if handler_call_details.method.startswith(_HEALTH) or self._is_shown(handler_call_details.invocation_metadata):
+            return await continuation(handler_call_details)
+        return grpc.stream_stream_rpc_method_handler(_refuse)
+
+    def _is_shown(self, metadata: Any) -> bool:
+        given = [value for key, value in metadata or () if key == _HEADER]
+        # The time that the comparison takes says nothing about where the two differ.
+        return len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
+
+
+def _bearer(token: SecretStr) -> str:
+    return f"Bearer {token.get_secret_value()}"
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode(errors="replace") if isinstance(value, str) else value
+
+
+async def _refuse(requests: Any, context: Any) -> None:
+    _log.info("call_unauthenticated", peer=context.peer())
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the call does not carry the token of this service")
