@@ -72,7 +72,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.drain\.preStop", {"enum": ["sleep", "exec"]}),
     (r".*\.keda\.(threshold|kvUsage)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}),
     (r".*\.gpu\.resourceName", {"type": "string", "pattern": r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$"}),
-    (r".*(gpu\.count|maxReplicas|startupSeconds|pollingInterval|maxTokens)", AT_LEAST_ONE),
+    (r".*(gpu\.count|maxReplicas|startupSeconds|downloadSeconds|pollingInterval|maxTokens)", AT_LEAST_ONE),
     (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
     (r".*\.(size|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),

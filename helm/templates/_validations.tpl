@@ -34,9 +34,18 @@
 {{- if and $.Values.tls.enabled (eq $.Values.tls.mode "existingSecrets") (not (index $.Values.tls.existingSecrets $tier)) -}}
 {{- $wrong = append $wrong (printf "Mutual TLS needs a certificate for the %s: set tls.existingSecrets.%s." $tier $tier) -}}
 {{- end -}}
-{{- $ending := add $values.drain.preStopSeconds ($values.drain.seconds | default 2) -}}
+{{- $ending := add (include "specdec.preStopSeconds" $values | int) ($values.drain.seconds | default 2) -}}
 {{- if le (int $values.terminationGracePeriodSeconds) (int $ending) -}}
 {{- $wrong = append $wrong (printf "A %s that ends takes up to %d s (preStop and drain) and would be killed after %d s: raise %s.terminationGracePeriodSeconds." $tier (int $ending) (int $values.terminationGracePeriodSeconds) $tier) -}}
+{{- end -}}
+{{- $each := dict "root" $ "tier" $tier -}}
+{{- $most := include "specdec.mostReplicas" $each | int -}}
+{{- if and (include "specdec.cacheIsOfOneNode" $each) (gt $most 1) -}}
+{{- $wrong = append $wrong (printf "Up to %d pods of the %s share a cache that one node at a time can mount: set %s.model.cache.accessModes=[ReadWriteMany], or one replica." $most $tier $tier) -}}
+{{- end -}}
+{{- $load := include "specdec.loadSeconds" $each | int -}}
+{{- if and $values.progressDeadlineSeconds (le (int $values.progressDeadlineSeconds) $load) -}}
+{{- $wrong = append $wrong (printf "A new %s may take %d s (download, start and minReadySeconds), and its rollout would fail after %d s: raise %s.progressDeadlineSeconds." $tier $load (int $values.progressDeadlineSeconds) $tier) -}}
 {{- end -}}
 {{- if and (eq $values.autoscaling.kind "keda") (not $.Values.metrics.prometheusAddress) -}}
 {{- $wrong = append $wrong (printf "KEDA scales the %s by what Prometheus knows: set metrics.prometheusAddress." $tier) -}}
