@@ -41,7 +41,7 @@ from specdec.serving.checks import Check, Status
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
-from specdec.serving.tls import Certificates
+from specdec.serving.tls import Certificates, watch_expiry
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
@@ -133,6 +133,7 @@ async def running(
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool((), tokenizer.fingerprint, metrics, pins)
     certificates = Certificates.of(settings.tls)
+    watch_expiry(certificates, metrics.registry)
     dial: Callable[[str], VerifierClient] = partial(VerifierClient, certificates=certificates)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     if kv_tier:

@@ -18,7 +18,9 @@ async def missing(services: Services) -> list[str]:
     if not services.pool.ready_addresses:
         states = [f"verifier {address} is {state}" for address, state in services.pool.states.items()]
         found += states or ["no verifier is known"]
-    if not await _answers(services.sessions):
+    answers = await _answers(services.sessions)
+    services.metrics.store_up.set(answers)
+    if not answers:
         found.append("the session store does not answer")
     return found
 

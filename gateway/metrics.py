@@ -35,6 +35,7 @@ class GatewayMetrics:
         self.store_seconds = histogram(
             "specdec_session_store_seconds", "Time of a session store operation.", ("op",), buckets=_SHORT
         )
+        self.store_up = gauge("specdec_session_store_up", "Whether the session store answers.")
         self.resumes = counter("specdec_stream_resumes", "Callers that came back to a generation.")
         self.orphans = counter("specdec_orphaned_turns", "Turns whose gateway fell silent, found here.", ("outcome",))
         self.cancellations = counter("specdec_cancellations", "Generations that ended early.", ("by",))

@@ -13,7 +13,7 @@ from specdec.engine import NativeEngine
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
-from specdec.serving.tls import Certificates
+from specdec.serving.tls import Certificates, watch_expiry
 from specdec.wire.generation import VerifierInfo
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
@@ -67,6 +67,7 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
     metrics = VerifierMetrics(registry)
     servicer = VerifierServicer()
     certificates = Certificates.of(settings.tls)
+    watch_expiry(certificates, registry)
     with closing(serve_metrics(settings.http, registry, lambda: servicer.is_ready)) as http:
         server = await start_grpc(
             settings.address,
