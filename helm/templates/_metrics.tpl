@@ -20,3 +20,9 @@ sum(specdec_gateway_requests_running{ {{- $matchers -}} })
 - {targetLabel: component, replacement: {{ .tier }}}
 - {targetLabel: release, replacement: {{ .root.Release.Name }}}
 {{- end -}}
+
+{{/* Whether a tier has a pod at all times: the ratio controller says itself when it wants none. */}}
+{{- define "specdec.isNeverEmpty" -}}
+{{- $ratio := eq (index .root.Values .tier).autoscaling.kind "ratio" -}}
+{{- if or $ratio (gt (include "specdec.leastReplicas" . | int) 0) }}true{{ end -}}
+{{- end -}}
