@@ -26,3 +26,9 @@ sum(specdec_gateway_requests_running{ {{- $matchers -}} })
 {{- $ratio := eq (index .root.Values .tier).autoscaling.kind "ratio" -}}
 {{- if or $ratio (gt (include "specdec.leastReplicas" . | int) 0) }}true{{ end -}}
 {{- end -}}
+
+{{/* Whether `helm test` insists on drafts: not where there may be no drafter, or no draft is allowed. */}}
+{{- define "specdec.testDrafts" -}}
+{{- $least := include "specdec.leastReplicas" (dict "root" . "tier" "drafter") | int -}}
+{{ ternary "required" "optional" (and .Values.drafter.enabled (gt $least 0) (gt (int .Values.speculation.gammaMax) 0)) }}
+{{- end -}}
