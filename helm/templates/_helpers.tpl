@@ -59,7 +59,7 @@ labels: {{- include "specdec.labels" . | nindent 2 }}
 {{- with .Values.global.imagePullSecrets }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -76,7 +76,7 @@ imagePullSecrets:
 
 {{- define "specdec.serviceAccount" -}}
 {{- $sa := (index .root.Values .tier).serviceAccount -}}
-{{ $sa.name | default (include "specdec.name" .) }}
+{{ $sa.name | default (ternary (include "specdec.name" .) "default" $sa.create) }}
 {{- end -}}
 
 {{/* Port of a tier's gRPC API. */}}
@@ -102,13 +102,20 @@ imagePullSecrets:
   "verifier" "specdec.verifier.v1.VerifierService") .tier }}
 {{- end -}}
 
+{{/* Whether an init container downloads a tier's model: (index .Values "drafter"). */}}
+{{- define "specdec.downloads" -}}
+{{- if has .model.source (list "huggingFace" "s3") }}true{{ end -}}
+{{- end -}}
+
 {{/* Where a tier's model lies in its container. */}}
 {{- define "specdec.modelPath" -}}
 {{- $model := (index .root.Values .tier).model -}}
 {{- if eq $model.source "image" -}}
 {{ $model.path }}
-{{- else if eq $model.source "claim" -}}
+{{- else if has $model.source (list "claim" "oci") -}}
 /models/{{ $model.path }}
+{{- else if eq $model.source "s3" -}}
+/models/{{ $model.s3.uri | trimPrefix "s3://" | trimSuffix "/" | replace "/" "--" }}
 {{- else -}}
 /models/{{ $model.huggingFace.repository | replace "/" "--" }}--{{ $model.huggingFace.revision | replace "/" "--" }}
 {{- end -}}
@@ -158,4 +165,10 @@ capabilities: {drop: [ALL]}
 {{- $url := urlParse . -}}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
 {{ $port | default (ternary "443" "80" (eq $url.scheme "https")) }}
+{{- end -}}
+
+{{/* The port of a Service on every node, where one is asked for: (dict "service" .service "port" "grpc"). */}}
+{{- define "specdec.nodePort" -}}
+{{- $port := dig "nodePorts" .port 0 .service | int -}}
+{{- if and $port (ne (.service.type | default "ClusterIP") "ClusterIP") }}, nodePort: {{ $port }}{{ end -}}
 {{- end -}}

@@ -2,8 +2,9 @@
 
 {{/* Whether only one node at a time can mount the tier's cache of models. */}}
 {{- define "specdec.cacheIsOfOneNode" -}}
-{{- with (index .root.Values .tier).model -}}
-{{- if and (eq .source "huggingFace") (eq .cache.kind "claim") (not (has "ReadWriteMany" .cache.accessModes)) }}true{{ end -}}
+{{- with index .root.Values .tier -}}
+{{- $cache := .model.cache -}}
+{{- if and (include "specdec.downloads" .) (eq $cache.kind "claim") (not (has "ReadWriteMany" $cache.accessModes)) }}true{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -32,7 +33,7 @@ rollingUpdate: {maxSurge: {{ $surge }}, maxUnavailable: {{ ternary 0 1 (gt $surg
 {{/* Seconds that a new pod may need until it is ready, after its image is pulled. */}}
 {{- define "specdec.loadSeconds" -}}
 {{- $values := index .root.Values .tier -}}
-{{- $download := ternary $values.model.huggingFace.downloadSeconds 0 (eq $values.model.source "huggingFace") -}}
+{{- $download := ternary $values.model.downloadSeconds 0 (eq (include "specdec.downloads" $values) "true") -}}
 {{ add (int $values.startupSeconds) (int $download) (int $values.minReadySeconds) }}
 {{- end -}}
 

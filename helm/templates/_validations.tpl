@@ -56,12 +56,21 @@
 {{- if and (eq $values.autoscaling.kind "hpa") (eq (int $values.autoscaling.minReplicas) 0) -}}
 {{- $wrong = append $wrong (printf "A HorizontalPodAutoscaler keeps at least one pod: set %s.autoscaling.minReplicas to 1 or more." $tier) -}}
 {{- end -}}
+{{- if and $values.gpu (gt (int (dig "count" 1 ($values.gpu | default dict))) 1) -}}
+{{- $wrong = append $wrong (printf "%s.gpu.count is %d, and one process uses one accelerator: set it to 1, and run more replicas." $tier (int $values.gpu.count)) -}}
+{{- end -}}
 {{- $model := $values.model -}}
 {{- if and (eq $model.source "claim") (not $model.existingClaim) -}}
 {{- $wrong = append $wrong (printf "The %s's model lies in a claim: set %s.model.existingClaim." $tier $tier) -}}
 {{- end -}}
-{{- if and (eq $model.source "claim") (hasPrefix "/" $model.path) -}}
-{{- $wrong = append $wrong (printf "%s.model.path is a path inside the claim: it must not begin with a slash." $tier) -}}
+{{- if and (has $model.source (list "claim" "oci")) (hasPrefix "/" $model.path) -}}
+{{- $wrong = append $wrong (printf "%s.model.path is a path inside the %s: it must not begin with a slash." $tier (ternary "claim" "OCI image" (eq $model.source "claim"))) -}}
+{{- end -}}
+{{- if and (eq $model.source "oci") (not $model.oci.reference) -}}
+{{- $wrong = append $wrong (printf "The %s's model lies in an OCI image: set %s.model.oci.reference." $tier $tier) -}}
+{{- end -}}
+{{- if and (eq $model.source "s3") (not $model.s3.uri) -}}
+{{- $wrong = append $wrong (printf "The %s's model is downloaded: set %s.model.s3.uri." $tier $tier) -}}
 {{- end -}}
 {{- if and (eq $model.source "image") (not (hasPrefix "/" $model.path)) -}}
 {{- $wrong = append $wrong (printf "%s.model.path is a path inside the image: it must begin with a slash." $tier) -}}
@@ -69,7 +78,7 @@
 {{- if and (eq $model.source "huggingFace") (not $model.huggingFace.repository) -}}
 {{- $wrong = append $wrong (printf "The %s's model is downloaded: set %s.model.huggingFace.repository." $tier $tier) -}}
 {{- end -}}
-{{- if and (eq $model.source "huggingFace") (eq $model.cache.kind "existingClaim") (not $model.cache.existingClaim) -}}
+{{- if and (include "specdec.downloads" $values) (eq $model.cache.kind "existingClaim") (not $model.cache.existingClaim) -}}
 {{- $wrong = append $wrong (printf "The %s's models are kept in a claim: set %s.model.cache.existingClaim." $tier $tier) -}}
 {{- end -}}
 {{- end -}}

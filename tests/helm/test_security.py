@@ -5,7 +5,16 @@ import pytest
 from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import containers, named, of_kind, pods, selects
 
-ALLOWED_VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
+ALLOWED_VOLUMES = {
+    "configMap",
+    "emptyDir",
+    "secret",
+    "persistentVolumeClaim",
+    "projected",
+    "downwardAPI",
+    "csi",
+    "image",
+}
 
 
 def _breaches(template: Manifest) -> list[str]:

@@ -82,7 +82,7 @@ def test_a_release_lives_and_leaves_nothing_behind(case: str, release: Release, 
 def test_a_cluster_that_is_too_old_is_refused(server: ApiServer, admin: Api, namespace: str) -> None:
     with (
         closing(Release(CHART, server.kubeconfig(server.admin, namespace), namespace)) as release,
-        pytest.raises(Exception, match=r"chart requires kubeVersion: >=1\.29"),
+        pytest.raises(Exception, match=r"chart requires kubeVersion: >=1\.30"),
     ):
         release.install(older_values("default"))
     assert _held(admin, namespace) == {}
