@@ -160,6 +160,23 @@ capabilities: {drop: [ALL]}
 {{ toYaml $base }}
 {{- end -}}
 
+{{/* Ports of DNS, for network policies. */}}
+{{- define "specdec.dnsPorts" -}}
+{{- range .Values.networkPolicy.dnsPorts }}
+- {port: {{ int . }}, protocol: UDP}
+- {port: {{ int . }}, protocol: TCP}
+{{- end }}
+{{- end -}}
+
+{{/* What a tier's gRPC port speaks, for service meshes: with mutual TLS a mesh sees nothing but TLS. */}}
+{{- define "specdec.grpcProtocol" -}}
+{{- if eq .tier "gateway" -}}
+kubernetes.io/h2c
+{{- else -}}
+{{ ternary "tls" "grpc" .root.Values.tls.enabled }}
+{{- end -}}
+{{- end -}}
+
 {{/* Port of a URL. */}}
 {{- define "specdec.urlPort" -}}
 {{- $url := urlParse . -}}
