@@ -80,7 +80,10 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.drain\.preStop", {"enum": ["sleep", "exec"]}),
     (r".*\.keda\.(threshold|kvUsage)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}),
     (r".*\.gpu\.resourceName", {"type": "string", "pattern": r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$"}),
-    (r".*(gpu\.count|maxReplicas|startupSeconds|downloadSeconds|pollingInterval|maxTokens)", AT_LEAST_ONE),
+    (
+        r".*(gpu\.count|maxReplicas|startupSeconds|downloadSeconds|pollingInterval|failureThreshold|maxTokens)",
+        AT_LEAST_ONE,
+    ),
     (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
     (r".*\.(size|tmpSize|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),
@@ -90,6 +93,10 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"tls\.mode", {"enum": ["certManager", "existingSecrets"]}),
     (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),
     (r"networkPolicy\..*Ports", PORTS),
+    (
+        r".*prometheusAuth\.headers",
+        {"type": "object", "additionalProperties": {"type": "string", "pattern": "^[^,=]*$"}},
+    ),
     (r".*prometheusAddress", {"type": "string", "pattern": r"^(https?://.+)?$"}),
     (r".*(hostnames|extraHosts|extraArgs|loadBalancerSourceRanges)", STRINGS),
     (r"speculation\.gamma", {"anyOf": [{"const": "auto"}, {**COUNT, "maximum": 16}]}),

@@ -31,6 +31,7 @@ class GatewayMetrics:
         self.running = gauge("specdec_gateway_requests_running", "Generations running.")
         self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
         self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier",))
+        self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.")
         self.failovers = counter("specdec_failovers", "Verifiers lost by a running generation.")
         self.store_seconds = histogram(
             "specdec_session_store_seconds", "Time of a session store operation.", ("op",), buckets=_SHORT

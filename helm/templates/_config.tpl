@@ -78,6 +78,14 @@ metrics:
   {{- if .Values.metrics.prometheusAddress }}
   prometheus: {{ .Values.metrics.prometheusAddress }}
   matchers: {{ include "specdec.matchers" . | squote }}
+  {{- with .Values.metrics.prometheusAuth }}
+  {{- with .headers }}
+  headers: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if .tokenSecret.name }}
+  token_file: /prometheus/{{ .tokenSecret.key }}
+  {{- end }}
+  {{- end }}
   {{- else }}
   {{- range $tier := list "verifier" "drafter" }}
   {{- $each := dict "root" $ "tier" $tier }}

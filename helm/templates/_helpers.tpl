@@ -69,9 +69,19 @@ imagePullSecrets:
 {{- if .Values.drafter.enabled }}drafter {{ end }}verifier gateway
 {{- end -}}
 
+{{/* Whether KEDA scales any tier. */}}
+{{- define "specdec.usesKeda" -}}
+{{- range splitList " " (include "specdec.tiers" .) }}{{ if eq (index $.Values .).autoscaling.kind "keda" }}true{{ end }}{{ end -}}
+{{- end -}}
+
 {{/* Whether the ratio controller runs. */}}
 {{- define "specdec.ratio" -}}
 {{- if and .Values.drafter.enabled (eq .Values.drafter.autoscaling.kind "ratio") }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether the ratio controller asks Prometheus with a token. */}}
+{{- define "specdec.ratioHasToken" -}}
+{{- if and .Values.metrics.prometheusAddress .Values.metrics.prometheusAuth.tokenSecret.name }}true{{ end -}}
 {{- end -}}
 
 {{- define "specdec.serviceAccount" -}}

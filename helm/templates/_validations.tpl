@@ -50,6 +50,13 @@
 {{- if and (eq $values.autoscaling.kind "keda") (not $.Values.metrics.prometheusAddress) -}}
 {{- $wrong = append $wrong (printf "KEDA scales the %s by what Prometheus knows: set metrics.prometheusAddress." $tier) -}}
 {{- end -}}
+{{- if and (eq $values.autoscaling.kind "keda") (eq (int $values.autoscaling.minReplicas) 0) -}}
+{{- if eq $tier "gateway" -}}
+{{- $wrong = append $wrong "Nothing could wake a gateway, for gateways count the requests: set gateway.autoscaling.minReplicas to 1 or more." -}}
+{{- else if and (regexMatch (include "specdec.ownSeries" $each) $values.autoscaling.keda.query) (not (contains " or " $values.autoscaling.keda.query)) -}}
+{{- $wrong = append $wrong (printf "Nothing could wake a %s, for at 0 replicas the series of %s.autoscaling.keda.query are gone: add `or` and a series of those before it, or set minReplicas to 1 or more." $tier $tier) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (ne $values.autoscaling.kind "none") (gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas)) -}}
 {{- $wrong = append $wrong (printf "%s.autoscaling.minReplicas must not be more than %s.autoscaling.maxReplicas." $tier $tier) -}}
 {{- end -}}

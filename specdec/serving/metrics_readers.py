@@ -4,7 +4,7 @@ import json
 import time
 import urllib.parse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,12 +26,28 @@ from specdec.serving.metrics_snapshot import (
 class Prometheus:
     """Reads the sums of the last `window` seconds."""
 
-    def __init__(self, url: str, window: int = 300, matchers: str = "", timeout: float = 5.0) -> None:
-        """Args: matchers: label matchers that narrow the series, such as `namespace="a"`."""
+    def __init__(
+        self,
+        url: str,
+        window: int = 300,
+        matchers: str = "",
+        timeout: float = 5.0,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """Make a reader.
+
+        Args:
+            url: base URL of the Prometheus.
+            window: seconds over which counters are summed.
+            matchers: label matchers that narrow the series, such as `namespace="a"`.
+            timeout: seconds for which an answer may take.
+            headers: returns the headers of a query, which may change.
+        """
         self._url = url.rstrip("/")
         self._window = window
         self._matchers = matchers
         self._timeout = timeout
+        self._headers = headers
 
     def read(self) -> MetricsSnapshot:
         """The numbers of all replicas.
@@ -57,7 +73,9 @@ class Prometheus:
         return f"{metric}{{{inside}}}" if inside else metric
 
     def _query(self, query: str) -> float | None:
-        answer = fetch(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}", self._timeout)
+        answer = fetch(
+            f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}", self._timeout, self._headers()
+        )
         try:
             found = json.loads(answer)["data"]["result"]
             return float(found[0]["value"][1]) if found else None

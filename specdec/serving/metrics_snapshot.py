@@ -103,14 +103,15 @@ def snapshot_of(sums: Sums) -> MetricsSnapshot:
     )
 
 
-def fetch(url: str, timeout: float) -> bytes:
+def fetch(url: str, timeout: float, headers: Mapping[str, str] | None = None) -> bytes:
     """The body of the answer to a GET request.
 
     Raises:
         MetricsUnreadable: the URL does not answer.
     """
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
             body: bytes = answer.read()
             return body
     except (OSError, ValueError) as error:
