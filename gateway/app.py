@@ -67,9 +67,10 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         ttl=settings.session_ttl,
         patience=settings.store_patience,
         replicas=settings.store_replicas,
+        prefix=settings.redis_prefix,
     )
     sessions = RedisSessionStore.at(settings.redis_url, policy)
-    pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl)
+    pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl, settings.redis_prefix)
     async with running(settings, tokenizer, sessions, pins) as gateway:
         await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)

@@ -19,16 +19,17 @@ _Answer = TypeVar("_Answer")
 class Scripts:
     """Runs scripts on one server, which loads each once."""
 
-    def __init__(self, client: Redis, replicas: int) -> None:
-        """Args: replicas: how many replicas must acknowledge a durable write."""
+    def __init__(self, client: Redis, replicas: int, prefix: str = "") -> None:
+        """Args: replicas: how many replicas must acknowledge a durable write; prefix: of every key."""
         self._client = client
         self._replicas = replicas
+        self._prefix = prefix
         self._known: dict[str, Any] = {}
 
     async def run(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """Run a script on the keys of a session; the reply is a word and what belongs to it."""
         script = self._script(source)
-        reply: Reply = await guarded(script(keys=_keys(session_id), args=arguments))
+        reply: Reply = await guarded(script(keys=self._keys(session_id), args=arguments))
         return reply
 
     async def run_durably(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
@@ -39,7 +40,7 @@ class Scripts:
         """
         if not self._replicas:
             return await self.run(source, session_id, *arguments)
-        keys = _keys(session_id)
+        keys = self._keys(session_id)
         async with self._client.pipeline(transaction=False) as pipe:
             # A pipeline cannot load a script that the server has lost, so the source goes with it.
             pipe.eval(source, len(keys), *keys, *arguments)
@@ -55,9 +56,8 @@ class Scripts:
             self._known[source] = self._client.register_script(source)
         return self._known[source]
 
-
-def _keys(session_id: str) -> tuple[str, ...]:
-    return *lua.keys(session_id), lua.LEASES
+    def _keys(self, session_id: str) -> tuple[str, ...]:
+        return *lua.keys(session_id, self._prefix), self._prefix + lua.LEASES
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:

@@ -33,6 +33,8 @@ class StorePolicy:
     """The longest log of a session, in tokens."""
     replicas: int = 0
     """Replicas that must acknowledge a write before it counts."""
+    prefix: str = ""
+    """What every key begins with, to keep deployments on one server apart."""
 
 
 class RedisSessionStore:
@@ -44,7 +46,8 @@ class RedisSessionStore:
         self._policy = policy or StorePolicy()
         self._lease_ms = round(self._policy.lease * 1000)
         self._writes: set[asyncio.Task[bool]] = set()
-        self._scripts = Scripts(client, self._policy.replicas)
+        self._prefix = self._policy.prefix
+        self._scripts = Scripts(client, self._policy.replicas, self._prefix)
         self._lapsed = client.register_script(lua_sessions.LAPSED)
         self._memory = MemoryGuard(client)
         self._streams = StreamWaiter(reader)
@@ -66,7 +69,7 @@ class RedisSessionStore:
         word, *_ = await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments)
         if word != b"OK":
             raise redis_replies.missing(word)
-        key = lua.tenant_key(tenant)
+        key = lua.tenant_key(tenant, self._prefix)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {session_id: time.time()}, nx=True)
             pipe.expire(key, round(2 * self._policy.ttl))  # longer than any session of the list lives
@@ -75,13 +78,13 @@ class RedisSessionStore:
     async def delete(self, session_id: str, tenant: str) -> None:
         """Delete the session's keys and its entry in the tenant's list."""
         word, *_ = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
-        await guarded(self._client.zrem(lua.tenant_key(tenant), session_id))
+        await guarded(self._client.zrem(lua.tenant_key(tenant, self._prefix), session_id))
         if word != b"OK":
             raise redis_replies.missing(word)
 
     async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
         """Read the tenant's list, in which there may be sessions that have expired since."""
-        key, start = lua.tenant_key(tenant), 0
+        key, start = lua.tenant_key(tenant, self._prefix), 0
         if after:
             rank: Any = await guarded(self._client.zrevrank(key, after))
             if rank is None:
@@ -107,7 +110,7 @@ class RedisSessionStore:
 
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
         """Wait for an entry of the output stream."""
-        await self._streams.wait(lua.keys(session_id)[2], f"{turn}-{2 * after}", timeout)
+        await self._streams.wait(lua.keys(session_id, self._prefix)[2], f"{turn}-{2 * after}", timeout)
 
     async def open(  # noqa: PLR0913  # one script, its arguments
         self,
@@ -177,17 +180,17 @@ class RedisSessionStore:
 
     async def wait_cancelled(self, session_id: str, turn: int) -> None:
         """Wait for an entry in the stream of cancellations."""
-        await self._streams.wait(lua.keys(session_id)[4], f"{turn}-0", None)
+        await self._streams.wait(lua.keys(session_id, self._prefix)[4], f"{turn}-0", None)
 
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
         """Take the oldest ended leases from the common index, and look each up in its session."""
-        ended: Any = await guarded(self._lapsed(keys=[lua.LEASES], args=[limit, self._lease_ms]))
+        ended: Any = await guarded(self._lapsed(keys=[self._prefix + lua.LEASES], args=[limit, self._lease_ms]))
         found = [await self._lapsed_turn(name.decode()) for name in ended]
         return [turn for turn in found if turn is not None]
 
     async def tokens(self, session_id: str) -> list[int]:
         """Read the whole log."""
-        log: Any = await guarded(self._client.get(lua.keys(session_id)[1]))
+        log: Any = await guarded(self._client.get(lua.keys(session_id, self._prefix)[1]))
         if log is None:
             raise redis_replies.not_found()
         return tokens_from_bytes(log)
