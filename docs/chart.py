@@ -27,7 +27,7 @@ SERVICES: dict[str, type[Settings]] = {
     "ratioController": RatioSettings,
 }
 WRITTEN_BY_THE_CHART = {
-    *("address", "http", "health", "discovery", "cluster", "tls", "drafters", "verifiers", "redis_url"),
+    *("address", "http", "health", "discovery", "cluster", "tls", "drafters", "verifiers", "redis_url", "redis_prefix"),
     *("mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics", "interval"),
     "ratioController.lease",
 }
@@ -87,6 +87,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
     (r".*\.(size|tmpSize|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),
+    (r"redis\.keyPrefix", {"type": "string", "pattern": r"^[\w.:/-]*$"}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
     (r"redis\.(kv\.)?external\.addresses", ADDRESSES),
     (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),

@@ -1,14 +1,12 @@
-{{/* Prefix of every object's name. */}}
+{{/* Prefix of every object's name: no two releases of a namespace have the same. What is too long ends in a hash of the whole. */}}
 {{- define "specdec.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $chart := default .Chart.Name .Values.nameOverride -}}
+{{- $name := ternary $chart (printf "%s-%s" .Release.Name $chart) (eq .Release.Name $chart) -}}
+{{- $name = .Values.fullnameOverride | default $name -}}
+{{- if gt (len $name) 40 -}}
+{{ $name | trunc 31 | trimSuffix "-" | trimSuffix "." }}-{{ $name | sha256sum | trunc 8 }}
 {{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
+{{ $name }}
 {{- end -}}
 {{- end -}}
 

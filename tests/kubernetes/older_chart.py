@@ -17,7 +17,9 @@ _EDITS = (
     ("templates/pdb.yaml", r" *unhealthyPodEvictionPolicy: .*\n", ""),
     ("templates/autoscaling.yaml", r"autoscaling/v2\n", "autoscaling/v2beta2\n"),
     ("templates/service.yaml", *_PORT),
+    ("templates/service.yaml", r".*\$values.service.loadBalancerClass \}\}\n.*\n.*end \}\}\n", ""),
     ("templates/valkey.yaml", *_PORT),
+    ("templates/valkey.yaml", r" *persistentVolumeClaimRetentionPolicy: .*\n", ""),
     ("templates/_pod.tpl", r"grpc: \{port: (.*), service: .*\}", r"tcpSocket: {port: \1}"),
     ("templates/_pod.tpl", r"sleep: \{seconds: \{\{ (\S+) \}\}\}", r"exec: {command: [sleep, {{ \1 | quote }}]}"),
 )
