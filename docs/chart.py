@@ -89,7 +89,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*accessModes", {**STRINGS, "minItems": 1}),
     (r"redis\.keyPrefix", {"type": "string", "pattern": r"^[\w.:/-]*$"}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
-    (r"redis\.(kv\.)?external\.addresses", ADDRESSES),
+    (r".*external\.addresses", ADDRESSES),
     (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
     (r"tls\.mode", {"enum": ["certManager", "existingSecrets"]}),
     (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),

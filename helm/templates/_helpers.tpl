@@ -64,7 +64,29 @@ imagePullSecrets:
 
 {{/* Tiers that are installed. */}}
 {{- define "specdec.tiers" -}}
-{{- if .Values.drafter.enabled }}drafter {{ end }}verifier gateway
+{{- $tiers := list -}}
+{{- range list "drafter" "verifier" "gateway" }}{{ if (index $.Values .).enabled }}{{ $tiers = append $tiers . }}{{ end }}{{ end -}}
+{{- if not $tiers }}{{ fail "\n\nThere is nothing to install: set drafter.enabled, verifier.enabled or gateway.enabled.\n" }}{{ end -}}
+{{ join " " $tiers }}
+{{- end -}}
+
+{{/* Addresses by which a tier is found by DNS, this release's own first, as JSON: (dict "root" $ "tier" "drafter"). */}}
+{{- define "specdec.addresses" -}}
+{{- $values := index .root.Values .tier -}}
+{{- $own := printf "%s-headless.%s.svc:%s" (include "specdec.name" .) .root.Release.Namespace (include "specdec.grpcPort" .) -}}
+{{- $found := $values.external.addresses -}}
+{{- if $values.enabled }}{{ $found = prepend $found $own }}{{ end -}}
+{{ toJson $found }}
+{{- end -}}
+
+{{/* How gateways find verifiers: EndpointSlices tell of this namespace alone. */}}
+{{- define "specdec.discoveryKind" -}}
+{{ ternary "dns" .Values.discovery.kind (not (empty .Values.verifier.external.addresses)) }}
+{{- end -}}
+
+{{/* Whether gateways read EndpointSlices. */}}
+{{- define "specdec.watchesSlices" -}}
+{{- if and .Values.gateway.enabled (eq (include "specdec.discoveryKind" .) "kubernetes") }}true{{ end -}}
 {{- end -}}
 
 {{/* Whether KEDA scales any tier. */}}

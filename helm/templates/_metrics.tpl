@@ -87,5 +87,5 @@ specdec_(spec|requests_(running|waiting)|kv_cache|verify|batch|admission|preempt
 {{/* Whether `helm test` insists on drafts: not where there may be no drafter, or no draft is allowed. */}}
 {{- define "specdec.testDrafts" -}}
 {{- $least := include "specdec.leastReplicas" (dict "root" . "tier" "drafter") | int -}}
-{{ ternary "required" "optional" (and .Values.drafter.enabled (gt $least 0) (gt (int .Values.speculation.gammaMax) 0)) }}
+{{ ternary "required" "optional" (and (or .Values.drafter.external.addresses (and .Values.drafter.enabled (gt $least 0))) (gt (int .Values.speculation.gammaMax) 0)) }}
 {{- end -}}

@@ -14,7 +14,7 @@ metadata:
     {{- with $values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   serviceAccountName: {{ include "specdec.serviceAccount" . }}
-  automountServiceAccountToken: {{ and (eq .tier "gateway") (eq .root.Values.discovery.kind "kubernetes") }}
+  automountServiceAccountToken: {{ and (eq .tier "gateway") (eq (include "specdec.watchesSlices" .root) "true") }}
   enableServiceLinks: false
   securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.podSecurity" .) "over" $values.podSecurityContext) | nindent 4 }}
   {{- include "specdec.pullSecrets" .root | nindent 2 }}

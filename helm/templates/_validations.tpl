@@ -3,7 +3,7 @@
 {{- $wrong := list -}}
 {{- $sessions := dict "root" . "prefix" "redis" "redis" .Values.redis -}}
 {{- $blocks := dict "root" . "prefix" "redis-kv" "redis" .Values.redis.kv -}}
-{{- if not (include "specdec.redisIsGiven" $sessions) -}}
+{{- if and .Values.gateway.enabled (not (include "specdec.redisIsGiven" $sessions)) -}}
 {{- $wrong = append $wrong "Gateways keep sessions in Redis: set redis.external.url, redis.external.existingSecret or redis.external.addresses, or redis.dev.enabled=true to try things out." -}}
 {{- end -}}
 {{- if and (include "specdec.redisIsExternal" $sessions) .Values.redis.dev.enabled -}}
@@ -23,6 +23,12 @@
 {{- end -}}
 {{- if and .Values.tls.enabled (eq .Values.tls.mode "certManager") (not .Values.tls.certManager.issuerRef.name) -}}
 {{- $wrong = append $wrong "Mutual TLS by cert-manager needs an issuer: set tls.certManager.issuerRef.name." -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled (not .Values.verifier.enabled) (not .Values.verifier.external.addresses) -}}
+{{- $wrong = append $wrong "Gateways need verifiers: set verifier.enabled=true, or verifier.external.addresses to those of another release." -}}
+{{- end -}}
+{{- if and (include "specdec.ratio" .) (not .Values.verifier.enabled) (not .Values.metrics.prometheusAddress) -}}
+{{- $wrong = append $wrong "The ratio controller reads the metrics of verifiers, and this release has none: set metrics.prometheusAddress." -}}
 {{- end -}}
 {{- if eq .Values.drafter.autoscaling.kind "ratio" -}}
 {{- if not .Values.drafter.enabled -}}
