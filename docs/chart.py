@@ -87,6 +87,8 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
     (r".*\.(size|tmpSize|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),
+    (r"gatewayApi\.canary\.service", NAME),
+    (r"gatewayApi\.canary\.weight", {**COUNT, "maximum": 100}),
     (r"redis\.keyPrefix", {"type": "string", "pattern": r"^[\w.:/-]*$"}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
     (r".*external\.addresses", ADDRESSES),

@@ -207,6 +207,18 @@ kubernetes.io/h2c
 {{- end -}}
 {{- end -}}
 
+{{/* Backends of a route: this release's gateways, and those of a canary: (dict "root" $ "port" "8000"). */}}
+{{- define "specdec.backends" -}}
+{{- $canary := .root.Values.gatewayApi.canary -}}
+{{- $own := include "specdec.name" (dict "root" .root "tier" "gateway") -}}
+{{- if $canary.service -}}
+- {name: {{ $own }}, port: {{ .port }}, weight: {{ sub 100 (int $canary.weight) }}}
+- {name: {{ $canary.service }}, port: {{ .port }}, weight: {{ int $canary.weight }}}
+{{- else -}}
+- {name: {{ $own }}, port: {{ .port }}}
+{{- end -}}
+{{- end -}}
+
 {{/* Port of a URL. */}}
 {{- define "specdec.urlPort" -}}
 {{- $url := urlParse . -}}

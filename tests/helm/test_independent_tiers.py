@@ -124,3 +124,20 @@ def test_drafts_of_another_release_s_drafters_are_required(helm: Helm) -> None:
     (job,) = of_kind(_render(helm, SHARED), "Job")
     assert {"name": "DRAFTS", "value": "required"} in job["spec"]["template"]["spec"]["containers"][0]["env"]
     assert "every token is plain" not in notes(helm.render(CHART, SHARED))
+
+
+def test_a_canary_takes_its_share_of_both_routes(helm: Helm) -> None:
+    routes = {
+        "httpRoute": {"enabled": True},
+        "grpcRoute": {"enabled": True},
+        "parentRefs": [{"name": "public"}],
+        "canary": {"service": "canary-specdec-gateway", "weight": 5},
+    }
+    found = of_kind(_render(helm, {**REDIS, "gatewayApi": routes}), "HTTPRoute", "GRPCRoute")
+    assert len(found) == 2
+    for route, port in zip(sorted(found, key=lambda each: str(each["kind"])), (50051, 8000), strict=True):
+        (rule,) = route["spec"]["rules"]
+        assert rule["backendRefs"] == [
+            {"name": "prod-specdec-gateway", "port": port, "weight": 95},
+            {"name": "canary-specdec-gateway", "port": port, "weight": 5},
+        ]
