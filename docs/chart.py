@@ -28,7 +28,8 @@ SERVICES: dict[str, type[Settings]] = {
 }
 WRITTEN_BY_THE_CHART = {
     *("address", "http", "health", "admin", "discovery", "cluster", "tls", "token", "drafters", "verifiers"),
-    *("redis_url", "mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics", "interval"),
+    *("redis_url", "redis_prefix", "mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics"),
+    "interval",
     "ratioController.lease",
 }
 """Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""
@@ -50,17 +51,22 @@ POSITIVE = {"type": "number", "exclusiveMinimum": 0}
 SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 NAME = {"type": "string", "pattern": r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$", "maxLength": 253}
 
+_NAMED = {"type": "object", "properties": {"name": NAME}, "required": ["name"], "additionalProperties": False}
+
 RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.image\.digest", {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?$"}),
     (r".*\.image\.tag", {"type": "string", "pattern": r"^[\w.-]*$", "not": {"const": "latest"}}),
     (r".*\.pullPolicy", {"enum": ["Always", "IfNotPresent", "Never"]}),
     (r".*\.image\.repository", {"type": "string", "minLength": 1}),
-    (r".*\.model\.source", {"enum": ["image", "claim", "huggingFace"]}),
+    (r".*\.model\.source", {"enum": ["image", "claim", "oci", "huggingFace", "s3"]}),
     (r".*\.cache\.kind", {"enum": ["emptyDir", "claim", "existingClaim"]}),
     (r".*\.huggingFace\.repository", {"type": "string", "pattern": r"^([\w.-]+/[\w.-]+)?$"}),
+    (r".*\.s3\.uri", {"type": "string", "pattern": r"^(s3://[^/\s]+(/\S*)?)?$"}),
+    (r".*\.s3\.endpoint", {"type": "string", "pattern": r"^(https?://.+)?$"}),
+    (r".*\.oci\.reference", {"type": "string", "pattern": r"^\S*$"}),
     (r".*\.huggingFace\.revision", {"type": "string", "minLength": 1}),
     (
-        r".*(existingClaim|existingSecret|caSecret|clientSecret|tlsSecret|Secret\.name|issuerRef\.name|claimTemplate)",
+        r".*(existingClaim|existingSecret|caSecret|clientSecret|credentialsSecret|tlsSecret|Secret\.name|issuerRef\.name|claimTemplate)",
         NAME,
     ),
     (r".*(nameOverride|fullnameOverride|serviceAccount\.name)", NAME),
@@ -69,21 +75,35 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.autoscaling\.kind", {"enum": ["none", "hpa", "keda"]}),
     (r".*\.pdb\.maxUnavailable", {"anyOf": [COUNT, {"type": "string", "pattern": r"^[0-9]+%$"}]}),
     (r".*\.service\.type", {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
+    (r".*\.externalTrafficPolicy", {"enum": ["", "Cluster", "Local"]}),
+    (r".*\.nodePorts\.\w+", {**COUNT, "maximum": 65535}),
+    (r"global\.imagePullSecrets", {"type": "array", "items": {"anyOf": [{"type": "string"}, _NAMED]}}),
     (r".*\.drain\.preStop", {"enum": ["sleep", "exec"]}),
     (r".*\.keda\.(threshold|kvUsage)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}),
     (r".*\.gpu\.resourceName", {"type": "string", "pattern": r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$"}),
-    (r".*(gpu\.count|maxReplicas|startupSeconds|pollingInterval|maxTokens|selfSigned\.days)", AT_LEAST_ONE),
+    (
+        r".*(gpu\.count|maxReplicas|startupSeconds|downloadSeconds|pollingInterval|failureThreshold|maxTokens"
+        r"|selfSigned\.days)",
+        AT_LEAST_ONE,
+    ),
     (r"(verifier|gateway|ratioController)\.(replicas|interval)", AT_LEAST_ONE),
-    (r".*\.(size|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
+    (r".*\.(size|tmpSize|maxmemory)", {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kKMGT]i?[bB]?|[mg]b)?$"}),
     (r".*accessModes", {**STRINGS, "minItems": 1}),
+    (r"gatewayApi\.canary\.service", NAME),
+    (r"gatewayApi\.canary\.weight", {**COUNT, "maximum": 100}),
+    (r"redis\.keyPrefix", {"type": "string", "pattern": r"^[\w.:/-]*$"}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
-    (r"redis\.(kv\.)?external\.addresses", ADDRESSES),
+    (r".*external\.addresses", ADDRESSES),
     (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
     (r"tls\.mode", {"enum": ["auto", "certManager", "existingSecrets", "selfSigned"]}),
     (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),
     (r"networkPolicy\..*Ports", PORTS),
+    (
+        r".*prometheusAuth\.headers",
+        {"type": "object", "additionalProperties": {"type": "string", "pattern": "^[^,=]*$"}},
+    ),
     (r".*prometheusAddress", {"type": "string", "pattern": r"^(https?://.+)?$"}),
-    (r".*(imagePullSecrets|hostnames|extraArgs)", STRINGS),
+    (r".*(hostnames|extraHosts|extraArgs|loadBalancerSourceRanges)", STRINGS),
     (r"speculation\.gamma", {"anyOf": [{"const": "auto"}, {**COUNT, "maximum": 16}]}),
     (r"speculation\.gammaMax", {**COUNT, "maximum": 64}),
     (r"speculation\.mode", {"enum": ["off", "rejection", "block", "coupled"]}),

@@ -21,6 +21,7 @@ from specdec.engine import Engine, NativeEngine, load_vocabulary
 from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.tls import watch_expiry
 
 _GRACE_SECONDS = 2.0
 """How long the server waits for its streams, which have been ended before it stops."""
@@ -69,12 +70,14 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
     metrics = DrafterMetrics(CollectorRegistry())
     worker = Worker(partial(load_drafter, settings), settings, metrics)
     service = DrafterService(worker, metrics)
+    access = Access.of(settings.tls, settings.token)
+    watch_expiry(access.certificates, metrics.registry)
     with closing(serve_metrics(settings.http, metrics.registry, lambda: worker.alive)) as http:
         server = await start_grpc(
             settings.address,
             service.register,
             [SERVICE],
-            access=Access.of(settings.tls, settings.token),
+            access=access,
             health_address=settings.health,
         )
         _log.info("drafter_listening", address=server.address, http=http.address)

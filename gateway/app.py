@@ -43,6 +43,7 @@ from specdec.serving.checks import Check, Status
 from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
+from specdec.serving.tls import watch_expiry
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
@@ -68,9 +69,10 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         ttl=settings.session_ttl,
         patience=settings.store_patience,
         replicas=settings.store_replicas,
+        prefix=settings.redis_prefix,
     )
     sessions = RedisSessionStore.at(settings.redis_url, policy)
-    pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl)
+    pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl, settings.redis_prefix)
     async with running(settings, tokenizer, sessions, pins) as gateway:
         await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
@@ -134,6 +136,7 @@ async def running(
     metrics = GatewayMetrics(CollectorRegistry())
     pool = VerifierPool(tokenizer.fingerprint, metrics, pins)
     access = Access.of(settings.tls, settings.token)
+    watch_expiry(access.certificates, metrics.registry)
     dial: Callable[[str], VerifierClient] = partial(VerifierClient, access=access)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     if kv_tier:

@@ -97,6 +97,8 @@ class GatewaySettings(Settings):
     """Token that verifiers are sent; callers of this gateway need none."""
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
+    redis_prefix: Annotated[str, Field(pattern=r"^[\w.:/-]*$")] = ""
+    """What every key of the session store begins with: deployments of different prefixes share a server, no session."""
     mode: Mode = Mode.REJECTION
     """Verification mode of a request that names none."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)

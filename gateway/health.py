@@ -2,7 +2,6 @@
 
 import asyncio
 
-from gateway.store.sessions import SessionStore
 from gateway.turns.services import Services
 from specdec.errors import SessionStoreFull, SpecdecError
 
@@ -18,15 +17,13 @@ async def missing(services: Services) -> list[str]:
     if not services.pool.ready_addresses:
         states = [f"verifier {address} is {state}" for address, state in services.pool.states.items()]
         found += states or ["no verifier is known"]
-    return [*found, *await _missing_in_store(services.sessions)]
-
-
-async def _missing_in_store(sessions: SessionStore) -> list[str]:
     try:
         async with asyncio.timeout(STORE_TIMEOUT):
-            await sessions.check()
+            await services.sessions.check()
     except SessionStoreFull as error:
-        return [error.message]
+        found.append(error.message)
     except (SpecdecError, TimeoutError):
-        return ["the session store does not answer"]
-    return []
+        services.metrics.store_up.set(0)
+        return [*found, "the session store does not answer"]
+    services.metrics.store_up.set(1)
+    return found

@@ -35,10 +35,12 @@ class GatewayMetrics:
         )
         self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
         self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier",))
+        self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.")
         self.failovers = counter("specdec_failovers", "Verifiers lost by a running generation.")
         self.store_seconds = histogram(
             "specdec_session_store_seconds", "Time of a session store operation.", ("op",), buckets=_SHORT
         )
+        self.store_up = gauge("specdec_session_store_up", "Whether the session store answers.")
         self.resumes = counter("specdec_stream_resumes", "Callers that came back to a generation.")
         self.orphans = counter("specdec_orphaned_turns", "Turns whose gateway fell silent, found here.", ("outcome",))
         self.cancellations = counter("specdec_cancellations", "Generations that ended early.", ("by",))

@@ -15,6 +15,7 @@ from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.tls import watch_expiry
 from specdec.wire.generation import VerifierInfo
 from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
@@ -68,6 +69,7 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
     metrics = VerifierMetrics(registry)
     servicer = VerifierServicer()
     access = Access.of(settings.tls, settings.token)
+    watch_expiry(access.certificates, registry)
     with closing(serve_metrics(settings.http, registry, lambda: servicer.is_ready)) as http:
         server = await start_grpc(
             settings.address,

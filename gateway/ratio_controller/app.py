@@ -5,6 +5,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -15,7 +16,7 @@ from gateway.ratio_controller.controller import Controller, ControllerMetrics, D
 from gateway.ratio_controller.lease import Leadership
 from specdec.serving.discovery import resolve
 from specdec.serving.metrics import serve_metrics
-from specdec.serving.metrics_readers import Prometheus, Scraper
+from specdec.serving.metrics_readers import MetricsUnreadable, Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 _log = structlog.get_logger()
@@ -48,7 +49,8 @@ async def serve(settings: RatioSettings, stop: asyncio.Event) -> None:
 def snapshot_reader(settings: MetricsSettings) -> Callable[[], Awaitable[MetricsSnapshot]]:
     """A function that reads the live numbers: from Prometheus when there is one, else from the replicas."""
     if settings.prometheus:
-        source = Prometheus(settings.prometheus, settings.window, settings.matchers, settings.timeout)
+        headers = partial(_headers, settings)
+        source = Prometheus(settings.prometheus, settings.window, settings.matchers, settings.timeout, headers)
         return lambda: asyncio.to_thread(source.read)
     scraper = Scraper(settings.timeout)
 
@@ -57,3 +59,18 @@ def snapshot_reader(settings: MetricsSettings) -> Callable[[], Awaitable[Metrics
         return await asyncio.to_thread(scraper.read, [f"http://{each.address}/metrics" for each in replicas])
 
     return scrape
+
+
+def _headers(settings: MetricsSettings) -> dict[str, str]:
+    """The headers of a query to Prometheus.
+
+    Raises:
+        MetricsUnreadable: the file of the token cannot be read.
+    """
+    if settings.token_file is None:
+        return settings.headers
+    try:
+        token = settings.token_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise MetricsUnreadable(f"metrics.token_file {settings.token_file}: {error.strerror}") from error
+    return settings.headers | {"Authorization": f"Bearer {token}"}

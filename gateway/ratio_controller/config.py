@@ -1,5 +1,6 @@
 """The settings of the ratio controller."""
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -16,6 +17,10 @@ class MetricsSettings(Section):
     """Base URL of the Prometheus; empty to read the replicas."""
     matchers: str = ""
     """Label matchers that narrow the series read from Prometheus, such as `namespace="a"`."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers of every query, such as `X-Scope-OrgID`."""
+    token_file: Path | None = None
+    """File with a bearer token for Prometheus; it is read again for every query."""
     window: int = Field(default=300, ge=1)
     """Seconds over which Prometheus sums the counters."""
     verifiers: tuple[Address, ...] = ()

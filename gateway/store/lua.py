@@ -15,7 +15,7 @@ KEYS of a session, which share one hash tag:
 4. Requests: a hash from request id to its turn and digest.
 5. Cancellations: a stream with an entry for each turn whose owner was told to end it.
 
-KEYS 6 is common to all sessions: a sorted set from session id to the end of the lease of its running turn.
+KEYS 6 is common to all sessions of a prefix: a sorted set from session id to the end of the lease of its running turn.
 
 No script uses the list of a tenant: a sorted set from session id to the time at which `create` made the session.
 """
@@ -23,20 +23,20 @@ No script uses the list of a tenant: a sorted set from session id to the time at
 import hashlib
 
 LEASES = "sd:1:lease"
-"""The key of the leases of all sessions."""
+"""The key of the leases of all sessions, without the prefix that keeps deployments on one server apart."""
 SECRET = "sd:1:secret"
-"""The key of the secret of all gateways."""
+"""The key of the secret of all gateways, without that prefix."""
 
 
-def keys(session_id: str) -> tuple[str, str, str, str, str]:
+def keys(session_id: str, prefix: str = "") -> tuple[str, str, str, str, str]:
     """The keys of a session, in the order in which the scripts take them."""
-    tag = f"sd:1:{{{session_id}}}"
+    tag = f"{prefix}sd:1:{{{session_id}}}"
     return f"{tag}:m", f"{tag}:t", f"{tag}:o", f"{tag}:r", f"{tag}:c"
 
 
-def tenant_key(tenant: str) -> str:
+def tenant_key(tenant: str, prefix: str = "") -> str:
     """The key of the list of a tenant's sessions."""
-    return f"sd:1:tenant:{hashlib.sha256(tenant.encode()).hexdigest()[:32]}"
+    return f"{prefix}sd:1:tenant:{hashlib.sha256(tenant.encode()).hexdigest()[:32]}"
 
 
 NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"

@@ -26,10 +26,11 @@ return choice
 class Pins:
     """Remembers the verifier that served each session last, in the slot of the session."""
 
-    def __init__(self, client: Redis, ttl: float) -> None:
-        """Args: ttl: seconds for which a pin is kept after its last use."""
+    def __init__(self, client: Redis, ttl: float, prefix: str = "") -> None:
+        """Args: ttl: seconds for which a pin is kept after its last use; prefix: of every key."""
         self._client = client
         self._ttl_ms = round(ttl * 1000)
+        self._prefix = prefix
         self._script: Callable[..., Awaitable[Any]] = client.register_script(_SETTLE)
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
@@ -40,7 +41,7 @@ class Pins:
             choice: the key of the verifier to serve it when there is no stored candidate, or Redis does not answer.
             candidates: the keys of all verifiers that may serve it.
         """
-        key = f"sd:1:{{{session}}}:v"
+        key = f"{self._prefix}sd:1:{{{session}}}:v"
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer: bytes = await self._script(keys=[key], args=[epoch, self._ttl_ms, choice, *candidates])

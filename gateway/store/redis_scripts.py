@@ -37,18 +37,19 @@ class _Script:
 class Scripts:
     """Runs scripts on one server, which loads each once."""
 
-    def __init__(self, client: Redis, replicas: int) -> None:
-        """Args: replicas: how many replicas must acknowledge a durable write."""
+    def __init__(self, client: Redis, replicas: int, prefix: str = "") -> None:
+        """Args: replicas: how many replicas must acknowledge a durable write; prefix: of every key."""
         self._client = client
         self._replicas = replicas
+        self._prefix = prefix
         self._known: dict[str, _Script] = {}
 
     async def run(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """Run a script on the keys of a session; the reply is a word and what belongs to it."""
-        return await self.run_on(source, _keys(session_id), *arguments)
+        return await self.run_on(source, self._keys(session_id), *arguments)
 
     async def run_on(self, source: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
-        """Run a script on any keys."""
+        """Run a script on any keys, given with their prefix."""
         sent = arguments_of(keys, arguments)
         answer = await guarded(self._loaded(source, lambda sha: self._client.evalsha(sha, len(keys), *keys, *sent)))
         return await self._reply(answer, sent)
@@ -61,7 +62,7 @@ class Scripts:
         """
         if not self._replicas:
             return await self.run(source, session_id, *arguments)
-        keys = _keys(session_id)
+        keys = self._keys(session_id)
         sent = arguments_of(keys, arguments)
 
         async def written(sha: str) -> Any:
@@ -95,9 +96,8 @@ class Scripts:
                 await self._client.connection_pool.disconnect(inuse_connections=False)
             raise
 
-
-def _keys(session_id: str) -> tuple[str, ...]:
-    return *lua.keys(session_id), lua.LEASES
+    def _keys(self, session_id: str) -> tuple[str, ...]:
+        return *lua.keys(session_id, self._prefix), self._prefix + lua.LEASES
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:

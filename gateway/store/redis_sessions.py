@@ -38,6 +38,8 @@ class StorePolicy:
     """The longest log of a session, in tokens."""
     replicas: int = 0
     """Replicas that must acknowledge a write before it counts."""
+    prefix: str = ""
+    """What every key begins with, to keep deployments on one server apart."""
 
 
 class RedisSessionStore:
@@ -49,7 +51,8 @@ class RedisSessionStore:
         self._policy = policy or StorePolicy()
         self._lease_ms = round(self._policy.lease * 1000)
         self._writes: set[asyncio.Task[bool]] = set()
-        self._scripts = Scripts(client, self._policy.replicas)
+        self._prefix = self._policy.prefix
+        self._scripts = Scripts(client, self._policy.replicas, self._prefix)
         self._secret_known: bytes = secrets.token_bytes(SECRET_BYTES)
         self._memory = MemoryGuard(client)
         self._memory_check = MemoryGuard(reader)
@@ -70,7 +73,7 @@ class RedisSessionStore:
         It is kept longer than anything that was named with it just now.
         """
         arguments = (self._secret_known, round(3000 * self._policy.ttl))
-        reply = await self._scripts.run_on(lua_sessions.SECRET, [lua.SECRET], *arguments)
+        reply = await self._scripts.run_on(lua_sessions.SECRET, [self._prefix + lua.SECRET], *arguments)
         self._secret_known = understood(redis_replies.secret, reply)
         return self._secret_known
 
@@ -84,7 +87,7 @@ class RedisSessionStore:
         understood(redis_replies.done, await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments))
         if not listed:
             return
-        key = lua.tenant_key(tenant)
+        key = lua.tenant_key(tenant, self._prefix)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {session_id: time.time()}, nx=True)
             pipe.expire(key, round(2 * self._policy.ttl))  # longer than any session of the list lives
@@ -93,12 +96,12 @@ class RedisSessionStore:
     async def delete(self, session_id: str, tenant: str) -> None:
         """Delete the session's keys and its entry in the tenant's list."""
         reply = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
-        await guarded(self._client.zrem(lua.tenant_key(tenant), session_id))
+        await guarded(self._client.zrem(lua.tenant_key(tenant, self._prefix), session_id))
         understood(redis_replies.done, reply)
 
     async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
         """Read the tenant's list, in which there may be sessions that have expired since."""
-        key, start = lua.tenant_key(tenant), 0
+        key, start = lua.tenant_key(tenant, self._prefix), 0
         if after:
             rank: Any = await guarded(self._client.zrevrank(key, after))
             if rank is None:
@@ -120,7 +123,7 @@ class RedisSessionStore:
 
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
         """Wait for an entry of the output stream."""
-        await self._streams.wait(lua.keys(session_id)[2], f"{turn}-{2 * after}", timeout)
+        await self._streams.wait(lua.keys(session_id, self._prefix)[2], f"{turn}-{2 * after}", timeout)
 
     async def open(  # noqa: PLR0913  # one script, its arguments
         self,
@@ -176,11 +179,12 @@ class RedisSessionStore:
 
     async def wait_cancelled(self, session_id: str, turn: int) -> None:
         """Wait for an entry in the stream of cancellations."""
-        await self._streams.wait(lua.keys(session_id)[4], f"{turn}-0", None)
+        await self._streams.wait(lua.keys(session_id, self._prefix)[4], f"{turn}-0", None)
 
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
         """Take the oldest ended leases from the common index, and look each up in its session."""
-        _, *ended = await self._scripts.run_on(lua_sessions.LAPSED, (lua.LEASES,), limit, self._lease_ms)
+        keys = (self._prefix + lua.LEASES,)
+        _, *ended = await self._scripts.run_on(lua_sessions.LAPSED, keys, limit, self._lease_ms)
         found = [await self._lapsed_turn(name) for name in understood(_names, ended)]
         return [turn for turn in found if turn is not None]
 

@@ -100,6 +100,7 @@ class VerifierPool:
             except NoVerifier:
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    self._metrics.unserved.inc()
                     raise
             await self.wait_for_change(left)
 

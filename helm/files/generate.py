@@ -1,24 +1,41 @@
-"""Generates through the gateway with speculation and without: at temperature 0, the tokens must be the same."""
+"""Generates through the gateway with drafts and without: the tokens must be the same, and drafts must have come."""
 
 import json
 import os
 import sys
+import time
+import urllib.error
 import urllib.request
+from typing import Any
 
 GATEWAY, PROMPT, MAX_TOKENS = os.environ["GATEWAY"], os.environ["PROMPT"], int(os.environ["MAX_TOKENS"])
+DRAFTS_REQUIRED = os.environ["DRAFTS"] == "required"
+WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "60"))
+"""Time in which verifiers find drafters that have only just become ready."""
+REASONS = {
+    "tokenizer_mismatch": "verifiers refuse drafters, whose tokenizer is another: give both tiers models of one",
+    "drafter_unavailable": "verifiers reach no drafter: look at the drafters' pods and at specdec_drafter_up",
+    "draft_timeout": "drafters are connected and answer nothing in time: look at their logs and their load",
+    "overloaded": "drafters have no room: give them more memory or more replicas",
+    "no_match": "the source of drafts has no match for the prompt: choose a tests.prompt that repeats itself",
+    "": "verifiers decode plainly and name no reason: look at speculation.gammaMax and at the verifiers' settings",
+}
 
 
-def get(path: str, body: dict[str, object] | None = None) -> dict[str, object]:
+def ask(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(GATEWAY + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as reply:
-        answer: dict[str, object] = json.load(reply)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            answer: dict[str, Any] = json.load(reply)
+    except urllib.error.HTTPError as error:
+        sys.exit(f"{path} is refused with status {error.code}: {error.read().decode(errors='replace')}")
+    except OSError as error:
+        sys.exit(f"the gateway {GATEWAY} does not answer: {error}")
     return answer
 
 
-def tokens(model: str, gamma: int) -> list[int]:
-    mode = "rejection" if gamma else "off"
-    speculation = {"mode": mode, "gamma": gamma} if gamma else {"mode": mode}
+def complete(model: str, speculation: dict[str, Any]) -> dict[str, Any]:
     body = {
         "model": model,
         "prompt": PROMPT,
@@ -27,13 +44,34 @@ def tokens(model: str, gamma: int) -> list[int]:
         "return_token_ids": True,
         "speculation": speculation,
     }
-    answer = get("/v1/completions", body)
-    sys.stdout.write(f"gamma {gamma}: {answer['speculation']}\n")
-    return list(answer["choices"][0]["token_ids"])
+    answer = ask("/v1/completions", body)
+    sys.stdout.write(f"{speculation}: {answer.get('metrics')}, {answer['speculation']}\n")
+    return answer
 
 
-model = get("/v1/models")["data"][0]["id"]
-plain, speculative = tokens(model, 0), tokens(model, 4)
-if not plain or plain != speculative:
-    sys.exit(f"tokens differ: {plain} without drafts, {speculative} with them")
-sys.stdout.write(f"{len(plain)} tokens, the same with drafts and without\n")
+def drafted(answer: dict[str, Any]) -> int:
+    metrics = answer.get("metrics")
+    return int(metrics["speculative_decoding"]["num_draft_tokens"]) if metrics else 0
+
+
+def with_drafts(model: str) -> dict[str, Any]:
+    ends = time.monotonic() + WAIT_SECONDS
+    while True:
+        answer = complete(model, {"mode": "rejection", "gamma": 4})
+        if drafted(answer) or not DRAFTS_REQUIRED:
+            return answer
+        if time.monotonic() >= ends:
+            reasons = answer["speculation"]["fallbacks"]
+            likeliest = max(reasons, key=lambda reason: int(reasons[reason])) if reasons else ""
+            sys.exit(f"no draft token came: {REASONS.get(likeliest, likeliest)}")
+        time.sleep(2)
+
+
+name = ask("/v1/models")["data"][0]["id"]
+plain, speculative = complete(name, {"mode": "off"}), with_drafts(name)
+expected, found = (list(answer["choices"][0]["token_ids"]) for answer in (plain, speculative))
+if drafted(plain):
+    sys.exit("drafts were used where the request turned them off")
+if not expected or expected != found:
+    sys.exit(f"tokens differ: {expected} without drafts, {found} with them")
+sys.stdout.write(f"{len(expected)} tokens, the same with {drafted(speculative)} drafted tokens and without\n")

@@ -18,14 +18,14 @@
 {{- end -}}
 
 {{- define "specdec.config.verifier" -}}
-{{- $drafter := dict "root" .root "tier" "drafter" -}}
+{{- $drafters := include "specdec.addresses" (dict "root" .root "tier" "drafter") -}}
 gamma: {{ .root.Values.speculation.gamma }}
 gamma_max: {{ .root.Values.speculation.gammaMax }}
 drain_seconds: {{ .root.Values.verifier.drain.seconds }}
-{{- if .root.Values.drafter.enabled }}
+{{- if ne $drafters "[]" }}
 discovery:
   kind: dns
-  names: ["{{ include "specdec.name" $drafter }}-headless.{{ .root.Release.Namespace }}.svc:{{ include "specdec.grpcPort" $drafter }}"]
+  names: {{ $drafters }}
 {{- end }}
 {{- end -}}
 
@@ -33,12 +33,13 @@ discovery:
 {{- $verifier := dict "root" .root "tier" "verifier" -}}
 {{- $headless := printf "%s-headless" (include "specdec.name" $verifier) -}}
 mode: {{ .root.Values.speculation.mode | quote }}
+redis_prefix: {{ .root.Values.redis.keyPrefix | default (printf "%s/%s:" .root.Release.Namespace .root.Release.Name) | quote }}
 drain:
   limit: {{ .root.Values.gateway.drain.seconds }}
 discovery:
-  kind: {{ .root.Values.discovery.kind }}
-{{- if eq .root.Values.discovery.kind "dns" }}
-  names: ["{{ $headless }}.{{ .root.Release.Namespace }}.svc:{{ include "specdec.grpcPort" $verifier }}"]
+  kind: {{ include "specdec.discoveryKind" .root }}
+{{- if eq (include "specdec.discoveryKind" .root) "dns" }}
+  names: {{ include "specdec.addresses" $verifier }}
 {{- else }}
   names: [{{ $headless }}]
   port: grpc
@@ -50,7 +51,7 @@ certificate: /tls/tls.crt
 key: /tls/tls.key
 ca: /tls/ca.crt
 {{- with .dials }}
-peer: {{ include "specdec.tlsName" (dict "root" $.root "tier" .) }}
+peer: {{ (index $.root.Values .).external.tlsName | default (include "specdec.tlsName" (dict "root" $.root "tier" .)) }}
 {{- end }}
 {{- end -}}
 
@@ -79,6 +80,14 @@ metrics:
   {{- if .Values.metrics.prometheusAddress }}
   prometheus: {{ .Values.metrics.prometheusAddress }}
   matchers: {{ include "specdec.matchers" . | squote }}
+  {{- with .Values.metrics.prometheusAuth }}
+  {{- with .headers }}
+  headers: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if .tokenSecret.name }}
+  token_file: /prometheus/{{ .tokenSecret.key }}
+  {{- end }}
+  {{- end }}
   {{- else }}
   {{- range $tier := list "verifier" "drafter" }}
   {{- $each := dict "root" $ "tier" $tier }}

@@ -1,14 +1,12 @@
-{{/* Prefix of every object's name. */}}
+{{/* Prefix of every object's name: no two releases of a namespace have the same. What is too long ends in a hash of the whole. */}}
 {{- define "specdec.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $chart := default .Chart.Name .Values.nameOverride -}}
+{{- $name := ternary $chart (printf "%s-%s" .Release.Name $chart) (eq .Release.Name $chart) -}}
+{{- $name = .Values.fullnameOverride | default $name -}}
+{{- if gt (len $name) 40 -}}
+{{ $name | trunc 31 | trimSuffix "-" | trimSuffix "." }}-{{ $name | sha256sum | trunc 8 }}
 {{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
+{{ $name }}
 {{- end -}}
 {{- end -}}
 
@@ -59,14 +57,41 @@ labels: {{- include "specdec.labels" . | nindent 2 }}
 {{- with .Values.global.imagePullSecrets }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end -}}
 
 {{/* Tiers that are installed. */}}
 {{- define "specdec.tiers" -}}
-{{- if .Values.drafter.enabled }}drafter {{ end }}verifier gateway
+{{- $tiers := list -}}
+{{- range list "drafter" "verifier" "gateway" }}{{ if (index $.Values .).enabled }}{{ $tiers = append $tiers . }}{{ end }}{{ end -}}
+{{- if not $tiers }}{{ fail "\n\nThere is nothing to install: set drafter.enabled, verifier.enabled or gateway.enabled.\n" }}{{ end -}}
+{{ join " " $tiers }}
+{{- end -}}
+
+{{/* Addresses by which a tier is found by DNS, this release's own first, as JSON: (dict "root" $ "tier" "drafter"). */}}
+{{- define "specdec.addresses" -}}
+{{- $values := index .root.Values .tier -}}
+{{- $own := printf "%s-headless.%s.svc:%s" (include "specdec.name" .) .root.Release.Namespace (include "specdec.grpcPort" .) -}}
+{{- $found := $values.external.addresses -}}
+{{- if $values.enabled }}{{ $found = prepend $found $own }}{{ end -}}
+{{ toJson $found }}
+{{- end -}}
+
+{{/* How gateways find verifiers: EndpointSlices tell of this namespace alone. */}}
+{{- define "specdec.discoveryKind" -}}
+{{ ternary "dns" .Values.discovery.kind (not (empty .Values.verifier.external.addresses)) }}
+{{- end -}}
+
+{{/* Whether gateways read EndpointSlices. */}}
+{{- define "specdec.watchesSlices" -}}
+{{- if and .Values.gateway.enabled (eq (include "specdec.discoveryKind" .) "kubernetes") }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether KEDA scales any tier. */}}
+{{- define "specdec.usesKeda" -}}
+{{- range splitList " " (include "specdec.tiers" .) }}{{ if eq (index $.Values .).autoscaling.kind "keda" }}true{{ end }}{{ end -}}
 {{- end -}}
 
 {{/* Whether the ratio controller runs. */}}
@@ -74,9 +99,14 @@ imagePullSecrets:
 {{- if and .Values.drafter.enabled (eq .Values.drafter.autoscaling.kind "ratio") }}true{{ end -}}
 {{- end -}}
 
+{{/* Whether the ratio controller asks Prometheus with a token. */}}
+{{- define "specdec.ratioHasToken" -}}
+{{- if and .Values.metrics.prometheusAddress .Values.metrics.prometheusAuth.tokenSecret.name }}true{{ end -}}
+{{- end -}}
+
 {{- define "specdec.serviceAccount" -}}
 {{- $sa := (index .root.Values .tier).serviceAccount -}}
-{{ $sa.name | default (include "specdec.name" .) }}
+{{ $sa.name | default (ternary (include "specdec.name" .) "default" $sa.create) }}
 {{- end -}}
 
 {{/* Port of a tier's gRPC API. */}}
@@ -107,13 +137,20 @@ imagePullSecrets:
   "verifier" "specdec.verifier.v1.VerifierService") .tier }}
 {{- end -}}
 
+{{/* Whether an init container downloads a tier's model: (index .Values "drafter"). */}}
+{{- define "specdec.downloads" -}}
+{{- if has .model.source (list "huggingFace" "s3") }}true{{ end -}}
+{{- end -}}
+
 {{/* Where a tier's model lies in its container. */}}
 {{- define "specdec.modelPath" -}}
 {{- $model := (index .root.Values .tier).model -}}
 {{- if eq $model.source "image" -}}
 {{ $model.path }}
-{{- else if eq $model.source "claim" -}}
+{{- else if has $model.source (list "claim" "oci") -}}
 /models/{{ $model.path }}
+{{- else if eq $model.source "s3" -}}
+/models/{{ $model.s3.uri | trimPrefix "s3://" | trimSuffix "/" | replace "/" "--" }}
 {{- else -}}
 /models/{{ $model.huggingFace.repository | replace "/" "--" }}--{{ $model.huggingFace.revision | replace "/" "--" }}
 {{- end -}}
@@ -182,9 +219,44 @@ capabilities: {drop: [ALL]}
 {{ toYaml $base }}
 {{- end -}}
 
+{{/* Ports of DNS, for network policies. */}}
+{{- define "specdec.dnsPorts" -}}
+{{- range .Values.networkPolicy.dnsPorts }}
+- {port: {{ int . }}, protocol: UDP}
+- {port: {{ int . }}, protocol: TCP}
+{{- end }}
+{{- end -}}
+
+{{/* What a tier's gRPC port speaks, for service meshes: with mutual TLS a mesh sees nothing but TLS. */}}
+{{- define "specdec.grpcProtocol" -}}
+{{- if eq .tier "gateway" -}}
+kubernetes.io/h2c
+{{- else -}}
+{{ ternary "tls" "grpc" .root.Values.tls.enabled }}
+{{- end -}}
+{{- end -}}
+
+{{/* Backends of a route: this release's gateways, and those of a canary: (dict "root" $ "port" "8000"). */}}
+{{- define "specdec.backends" -}}
+{{- $canary := .root.Values.gatewayApi.canary -}}
+{{- $own := include "specdec.name" (dict "root" .root "tier" "gateway") -}}
+{{- if $canary.service -}}
+- {name: {{ $own }}, port: {{ .port }}, weight: {{ sub 100 (int $canary.weight) }}}
+- {name: {{ $canary.service }}, port: {{ .port }}, weight: {{ int $canary.weight }}}
+{{- else -}}
+- {name: {{ $own }}, port: {{ .port }}}
+{{- end -}}
+{{- end -}}
+
 {{/* Port of a URL. */}}
 {{- define "specdec.urlPort" -}}
 {{- $url := urlParse . -}}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
 {{ $port | default (ternary "443" "80" (eq $url.scheme "https")) }}
+{{- end -}}
+
+{{/* The port of a Service on every node, where one is asked for: (dict "service" .service "port" "grpc"). */}}
+{{- define "specdec.nodePort" -}}
+{{- $port := dig "nodePorts" .port 0 .service | int -}}
+{{- if and $port (ne (.service.type | default "ClusterIP") "ClusterIP") }}, nodePort: {{ $port }}{{ end -}}
 {{- end -}}

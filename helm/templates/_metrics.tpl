@@ -3,20 +3,89 @@
 namespace="{{ .Release.Namespace }}",release="{{ .Release.Name }}"
 {{- end -}}
 
-{{/* PromQL of what a tier has to carry: what its autoscaler divides among replicas. */}}
+{{/* PromQL of what a tier has to carry: what its autoscaler divides among replicas. A tier that may be empty cannot say what it is wanted
+     for, so those before it do; where they cannot be read either, there is no value, which is not 0. */}}
 {{- define "specdec.demand" -}}
 {{- $matchers := include "specdec.matchers" .root -}}
+{{- $gateways := printf "sum(specdec_gateway_requests_running{%s})" $matchers -}}
 {{- if eq .tier "drafter" -}}
-sum(specdec_drafter_sessions{ {{- $matchers -}} })
+sum(specdec_requests_running{ {{- $matchers -}} }) or {{ $gateways }}
 {{- else if eq .tier "verifier" -}}
 sum(specdec_requests_running{ {{- $matchers -}} }) + sum(specdec_requests_waiting{ {{- $matchers -}} })
+{{- ""}} or {{ $gateways }} + sum(increase(specdec_unserved_requests_total{ {{- $matchers -}} }[2m]))
 {{- else -}}
-sum(specdec_gateway_requests_running{ {{- $matchers -}} })
+{{ $gateways }}
 {{- end -}}
+{{- end -}}
+
+{{/* PromQL of how full of running generations the KV of all verifiers is; 0 without any. */}}
+{{- define "specdec.kvDemand" -}}
+{{- $matchers := include "specdec.matchers" .root -}}
+sum(specdec_kv_cache_usage_ratio{ {{- $matchers -}} }) or 0 * sum(specdec_gateway_requests_running{ {{- $matchers -}} })
+{{- end -}}
+
+{{/* What a tier alone exports, as a regular expression: at 0 replicas it is not there. */}}
+{{- define "specdec.ownSeries" -}}
+{{- if eq .tier "drafter" -}}
+specdec_drafter_(tokens|computed|step|batch|sessions|dropped|kv|streams|refused|nacks|frames|bytes)|specdec:(draft|cost|speedup)
+{{- else -}}
+specdec_(spec|requests_(running|waiting)|kv_cache|verify|batch|admission|preemptions|prefix|drafter)|specdec:
+{{- end -}}
+{{- end -}}
+
+{{/* A Prometheus trigger of KEDA: (dict "root" $ "query" "sum(x)" "threshold" "1"). */}}
+{{- define "specdec.trigger" -}}
+{{- $auth := .root.Values.metrics.prometheusAuth -}}
+- type: prometheus
+  metadata:
+    serverAddress: {{ .root.Values.metrics.prometheusAddress }}
+    query: {{ .query | quote }}
+    threshold: {{ .threshold | quote }}
+    # No value is no demand of 0: the fallback holds then.
+    ignoreNullValues: "false"
+    {{- $headers := list }}
+    {{- range $name, $value := $auth.headers }}{{ $headers = append $headers (printf "%s=%s" $name $value) }}{{ end }}
+    {{- with $headers }}
+    customHeaders: {{ join "," . | quote }}
+    {{- end }}
+    {{- if $auth.tokenSecret.name }}
+    authModes: bearer
+  authenticationRef: {name: {{ include "specdec.name" (dict "root" .root "tier" "metrics") }}}
+    {{- end }}
+{{- end -}}
+
+{{/* Metrics of a tier's HorizontalPodAutoscaler: an accelerator is always busy, so a GPU tier grows by what waits and what is full. */}}
+{{- define "specdec.hpaMetrics" -}}
+{{- if eq .tier "drafter" -}}
+- {type: Pods, pods: {metric: {name: specdec_drafter_sessions}, target: {type: AverageValue, averageValue: "32"}}}
+{{- else if eq .tier "verifier" -}}
+- {type: Pods, pods: {metric: {name: specdec_requests_waiting}, target: {type: AverageValue, averageValue: "1"}}}
+- {type: Pods, pods: {metric: {name: specdec_kv_cache_usage_ratio}, target: {type: AverageValue, averageValue: 800m}}}
+{{- else -}}
+- {type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 70}}}
+{{- end -}}
+{{- end -}}
+
+{{/* Behaviour of a tier's autoscaler. */}}
+{{- define "specdec.behavior" -}}
+{{- $calm := dict "scaleDown" (dict "stabilizationWindowSeconds" .scaleDownSeconds) -}}
+{{ toYaml (mustMergeOverwrite $calm .behavior) }}
 {{- end -}}
 
 {{/* Labels that every series gets, so that rules and dashboards can tell tiers and releases apart. */}}
 {{- define "specdec.relabelings" -}}
 - {targetLabel: component, replacement: {{ .tier }}}
 - {targetLabel: release, replacement: {{ .root.Release.Name }}}
+{{- end -}}
+
+{{/* Whether a tier has a pod at all times: the ratio controller says itself when it wants none. */}}
+{{- define "specdec.isNeverEmpty" -}}
+{{- $ratio := eq (index .root.Values .tier).autoscaling.kind "ratio" -}}
+{{- if or $ratio (gt (include "specdec.leastReplicas" . | int) 0) }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether `helm test` insists on drafts: not where there may be no drafter, or no draft is allowed. */}}
+{{- define "specdec.testDrafts" -}}
+{{- $least := include "specdec.leastReplicas" (dict "root" . "tier" "drafter") | int -}}
+{{ ternary "required" "optional" (and (or .Values.drafter.external.addresses (and .Values.drafter.enabled (gt $least 0))) (gt (int .Values.speculation.gammaMax) 0)) }}
 {{- end -}}

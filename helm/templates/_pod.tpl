@@ -14,7 +14,7 @@ metadata:
     {{- with $values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   serviceAccountName: {{ include "specdec.serviceAccount" . }}
-  automountServiceAccountToken: {{ and (eq .tier "gateway") (eq .root.Values.discovery.kind "kubernetes") }}
+  automountServiceAccountToken: {{ and (eq .tier "gateway") (eq (include "specdec.watchesSlices" .root) "true") }}
   enableServiceLinks: false
   securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.podSecurity" .) "over" $values.podSecurityContext) | nindent 4 }}
   {{- include "specdec.pullSecrets" .root | nindent 2 }}
@@ -42,6 +42,12 @@ runtimeClassName: {{ . }}
 {{- end }}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
+{{- with .values.dnsConfig }}
+dnsConfig: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -163,9 +169,14 @@ preStop:
 {{- if .gpu }}{{ if and .gpu.enabled .gpu.claimTemplate }}true{{ end }}{{ end -}}
 {{- end -}}
 
-{{/* Requests and limits, the accelerator among them. */}}
+{{/* Requests and limits, the accelerator and the node's disk among them. */}}
 {{- define "specdec.resources" -}}
 {{- $resources := deepCopy .resources -}}
+{{- $onDisk := and (include "specdec.downloads" .) (eq .model.cache.kind "emptyDir") -}}
+{{- if not (hasKey ($resources.limits | default dict) "ephemeral-storage") -}}
+{{- $disk := dict "ephemeral-storage" (ternary .model.cache.size .tmpSize (not (empty $onDisk))) -}}
+{{- $_ := set $resources "requests" (merge ($resources.requests | default dict) $disk) -}}
+{{- end -}}
 {{- if include "specdec.claimsDevices" . -}}
 {{- $_ := set $resources "claims" (list (dict "name" "accelerator")) -}}
 {{- else if and .gpu .gpu.enabled -}}
@@ -182,11 +193,14 @@ preStop:
 - name: config
   configMap: {name: {{ include "specdec.name" . }}}
 - name: tmp
-  emptyDir: {sizeLimit: 1Gi}
+  emptyDir: {sizeLimit: {{ $values.tmpSize }}}
 {{- if eq $model.source "claim" }}
 - name: models
   persistentVolumeClaim: {claimName: {{ $model.existingClaim }}, readOnly: true}
-{{- else if eq $model.source "huggingFace" }}
+{{- else if eq $model.source "oci" }}
+- name: models
+  image: {reference: {{ $model.oci.reference | trimPrefix "oci://" }}, pullPolicy: {{ $model.oci.pullPolicy }}}
+{{- else if include "specdec.downloads" $values }}
 - name: models
   {{- if eq $model.cache.kind "emptyDir" }}
   emptyDir: {sizeLimit: {{ $model.cache.size }}}
@@ -203,42 +217,5 @@ preStop:
 {{- if eq .tier "gateway" }}{{ include "specdec.redisVolumes" .root }}{{ end }}
 {{- with $values.extraVolumes }}
 {{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{- define "specdec.initContainers" -}}
-{{- $values := index .root.Values .tier -}}
-{{- with $values.initContainers }}{{ toYaml . }}{{ end }}
-{{- if eq $values.model.source "huggingFace" }}
-- name: download-model
-  image: {{ include "specdec.image" (dict "root" .root "image" $values.image) }}
-  imagePullPolicy: {{ $values.image.pullPolicy }}
-  securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.containerSecurity" .) "over" $values.securityContext) | nindent 4 }}
-  command: [python, -c]
-  args:
-    - |
-      import os
-      from huggingface_hub import snapshot_download
-      snapshot_download(
-          os.environ["MODEL"], revision=os.environ["REVISION"], local_dir=os.environ["FOLDER"],
-          allow_patterns=os.environ["FILES"].split(),
-      )
-  env:
-    - {name: HOME, value: /tmp}
-    - {name: MODEL, value: {{ $values.model.huggingFace.repository | quote }}}
-    - {name: REVISION, value: {{ $values.model.huggingFace.revision | quote }}}
-    - {name: FOLDER, value: {{ include "specdec.modelPath" . | quote }}}
-    - {name: FILES, value: {{ ternary "*.json *.jinja *.txt *.model" "*.json *.jinja *.txt *.model *.safetensors" (eq .tier "gateway") | quote }}}
-    {{- with $values.model.huggingFace.tokenSecret }}
-    {{- if .name }}
-    - name: HF_TOKEN
-      valueFrom: {secretKeyRef: {name: {{ .name }}, key: {{ .key }}}}
-    {{- end }}
-    {{- end }}
-    {{- with $values.extraEnv }}{{ toYaml . | nindent 4 }}{{ end }}
-  resources: {{- toYaml $values.resources | nindent 4 }}
-  volumeMounts:
-    - {name: models, mountPath: /models}
-    - {name: tmp, mountPath: /tmp}
 {{- end }}
 {{- end -}}

@@ -109,18 +109,16 @@ redis://{{ include "specdec.fullname" .root }}-{{ include "specdec.valkey" . }}:
 {{- end }}
 {{- end -}}
 
-{{/* Ports of a role's server, for network policies. Masters behind Sentinels have ports of their own. */}}
+{{/* Ports of a role's server, for network policies: what its addresses name, or 6379, and those that the policy names. */}}
 {{- define "specdec.redisPorts" -}}
 {{- $external := .redis.external -}}
-{{- $hidden := .root.Values.networkPolicy.redisPorts -}}
 {{- $hosts := $external.addresses -}}
 {{- with $external.url }}{{ $hosts = list (urlParse .).host }}{{ end -}}
-{{- $sentinel := or $external.sentinelMaster (contains "+sentinel://" $external.url) -}}
-{{- if $external.existingSecret }}{{ toJson $hidden }}
-{{- else -}}
 {{- $ports := list -}}
 {{- range regexFindAll ":[0-9]+" (join "," $hosts) -1 }}{{ $ports = append $ports (trimPrefix ":" . | int) }}{{ end -}}
-{{- if $sentinel }}{{ $ports = concat $ports $hidden }}{{ end -}}
+{{- if include "specdec.redisIsOwn" . }}{{ toJson (list 6379) }}
+{{- else -}}
+{{- range .root.Values.networkPolicy.redisPorts }}{{ $ports = append $ports (int .) }}{{ end -}}
 {{ toJson (uniq ($ports | default (list 6379))) }}
 {{- end -}}
 {{- end -}}

@@ -5,7 +5,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,12 +22,28 @@ class MetricsUnreadable(SpecdecError, reason="METRICS_UNREADABLE"):
 class Prometheus:
     """Reads the sums of the last `window` seconds."""
 
-    def __init__(self, url: str, window: int = 300, matchers: str = "", timeout: float = 5.0) -> None:
-        """Args: matchers: label matchers that narrow the series, such as `namespace="a"`."""
+    def __init__(
+        self,
+        url: str,
+        window: int = 300,
+        matchers: str = "",
+        timeout: float = 5.0,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """Make a reader.
+
+        Args:
+            url: base URL of the Prometheus.
+            window: seconds over which counters are summed.
+            matchers: label matchers that narrow the series, such as `namespace="a"`.
+            timeout: seconds for which an answer may take.
+            headers: returns the headers of a query, which may change.
+        """
         self._url = url.rstrip("/")
         self._window = window
         self._matchers = matchers
         self._timeout = timeout
+        self._headers = headers
 
     def read(self) -> MetricsSnapshot:
         """The numbers of all replicas.
@@ -51,7 +67,8 @@ class Prometheus:
         return f"{metric}{{{inside}}}" if inside else metric
 
     def _query(self, query: str) -> float | None:
-        answer = _fetch(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}", self._timeout)
+        url = f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        answer = _fetch(url, self._timeout, self._headers())
         try:
             found = json.loads(answer)["data"]["result"]
             return float(found[0]["value"][1]) if found else None
@@ -131,14 +148,15 @@ def _mean(values: Iterable[float | None]) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-def _fetch(url: str, timeout: float) -> bytes:
+def _fetch(url: str, timeout: float, headers: Mapping[str, str] | None = None) -> bytes:
     """The body of the answer to a GET request.
 
     Raises:
         MetricsUnreadable: the URL does not answer.
     """
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
             body: bytes = answer.read()
             return body
     except (OSError, ValueError) as error:

@@ -1,10 +1,12 @@
 """Mutual TLS between the services, from PEM files, which are read again when they change."""
 
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import grpc
+from prometheus_client import CollectorRegistry, Gauge
 from pydantic import model_validator
 
 from specdec.errors import ConfigError
@@ -79,6 +81,16 @@ class Certificates:
             self._pems = self._read()
         return self._pems
 
+    @property
+    def expiry(self) -> float:
+        """When the certificate is no longer valid, in seconds since 1970; NaN when it is no X.509 certificate."""
+        from cryptography.x509 import load_pem_x509_certificate
+
+        try:
+            return load_pem_x509_certificate(self.pems.certificate).not_valid_after_utc.timestamp()
+        except ValueError:
+            return math.nan
+
     def for_server(self) -> grpc.ServerCredentials:
         """Credentials that read the files at every handshake and require a certificate of the client."""
         return grpc.dynamic_ssl_server_credentials(
@@ -96,3 +108,11 @@ class Certificates:
 
     def _read(self) -> Pems:
         return Pems(*(path.read_bytes() for path in self._paths))
+
+
+def watch_expiry(certificates: Certificates | None, registry: CollectorRegistry) -> None:
+    """Export when the certificate of this process ends; nothing for plaintext."""
+    if certificates is not None:
+        help_text = "When the certificate of this process ends, since 1970."
+        gauge = Gauge("specdec_certificate_expiry_timestamp_seconds", help_text, registry=registry)
+        gauge.set_function(lambda: certificates.expiry)

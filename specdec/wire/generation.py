@@ -47,6 +47,8 @@ class Fallback(StrEnum):
     TIMEOUT = "draft_timeout"
     TOKENIZER = "tokenizer_mismatch"
     OVERLOADED = "overloaded"
+    NO_MATCH = "no_match"
+    """The drafter is there, and its source has nothing that continues the text."""
 
 
 @dataclass(frozen=True, slots=True)

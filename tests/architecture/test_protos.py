@@ -1,6 +1,7 @@
 """The contract is clean, and the committed code is what the generator makes of it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,21 @@ def _run(command: list[str], cwd: Path, path: Path) -> None:
 @pytest.mark.parametrize("arguments", [["lint"], ["format", "--diff", "--exit-code"]])
 def test_buf_is_satisfied(arguments: list[str]) -> None:
     _run(["buf", *arguments], ROOT, Path(sys.executable).parent)
+
+
+def test_a_field_that_is_gone_breaks_a_tier_of_another_version(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "buf.yaml", tmp_path)
+    for proto in PROTOS:
+        (tmp_path / proto).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / proto, tmp_path / proto)
+    compare = ["buf", "breaking", "--against", str(ROOT)]
+    _run(compare, tmp_path, Path(sys.executable).parent)
+    drafter = tmp_path / "protos" / "drafter" / "v1" / "drafter.proto"
+    text, count = re.subn(r"^  uint64 epoch = \d+;\n", "", drafter.read_text(), count=1, flags=re.MULTILINE)
+    assert count
+    drafter.write_text(text)
+    with pytest.raises(AssertionError, match="Previously present field"):
+        _run(compare, tmp_path, Path(sys.executable).parent)
 
 
 def test_generated_code_is_fresh(tmp_path: Path) -> None:

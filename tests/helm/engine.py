@@ -28,7 +28,7 @@ class ChartRefused(Exception):
 class Helm(Protocol):
     """What is asked of an engine; `chart` is a folder or a package."""
 
-    def render(self, chart: Path, values: Values) -> dict[str, str]:
+    def render(self, chart: Path, values: Values, release: str = RELEASE) -> dict[str, str]:
         """Template to text, NOTES.txt among them."""
 
     def lint(self, chart: Path, values: Values) -> list[str]:
@@ -41,14 +41,14 @@ class Helm(Protocol):
 class Sdk:
     """The Go engine in a wheel."""
 
-    def render(self, chart: Path, values: Values) -> dict[str, str]:
+    def render(self, chart: Path, values: Values, release: str = RELEASE) -> dict[str, str]:
         """See Helm.render."""
         from helm_python.chart import Chart
         from helm_python.errors import HelmError
 
         try:
             with Chart.load(chart) as loaded:
-                return loaded.render(dict(values), name=RELEASE, namespace=NAMESPACE)
+                return loaded.render(dict(values), name=release, namespace=NAMESPACE)
         except HelmError as error:
             raise ChartRefused(str(error)) from error
 
@@ -69,11 +69,11 @@ class Sdk:
 class Binary:
     """The command line."""
 
-    def render(self, chart: Path, values: Values) -> dict[str, str]:
+    def render(self, chart: Path, values: Values, release: str = RELEASE) -> dict[str, str]:
         """See Helm.render."""
         command = [
             "install",
-            RELEASE,
+            release,
             str(chart),
             "--namespace",
             NAMESPACE,
@@ -83,10 +83,10 @@ class Binary:
             "-f",
             "-",
         ]
-        release = json.loads(self._run(command, values))
-        texts: dict[str, str] = {"templates/NOTES.txt": release["info"].get("notes", "")}
-        hooks = [f"# Source: {hook['path']}\n{hook['manifest']}" for hook in release.get("hooks", [])]
-        for part in [*release["manifest"].split("\n---\n"), *hooks]:
+        installed = json.loads(self._run(command, values))
+        texts: dict[str, str] = {"templates/NOTES.txt": installed["info"].get("notes", "")}
+        hooks = [f"# Source: {hook['path']}\n{hook['manifest']}" for hook in installed.get("hooks", [])]
+        for part in [*installed["manifest"].split("\n---\n"), *hooks]:
             source = part.partition("# Source: ")[2].partition("\n")[0]
             texts[source] = f"{texts.get(source, '')}\n---\n{part}"
         return texts

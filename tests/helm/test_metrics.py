@@ -18,7 +18,8 @@ from drafter_service.metrics import DrafterMetrics
 from gateway.metrics import GatewayMetrics, KvMetrics
 from gateway.ratio_controller.controller import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
-from tests.helm.engine import CHART, Manifest
+from specdec.serving.tls import Certificates, watch_expiry
+from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import named, of_kind
 from verifier_service.metrics import VerifierMetrics
 
@@ -40,6 +41,9 @@ def _registries() -> dict[str, CollectorRegistry]:
     ControllerMetrics(found["ratio-controller"])
     for searching in ("verifier", "gateway"):
         watch_age(StaticSource(()), found[searching])
+    pem = CHART / "Chart.yaml"  # any file: only the name of the metric counts
+    for speaking in ("drafter", "verifier", "gateway"):
+        watch_expiry(Certificates(pem, pem, pem), found[speaking])
     return found
 
 
@@ -87,7 +91,7 @@ def test_rules_ask_for_what_is_exported(rules: dict[str, Any], exported: dict[st
 
 
 def test_dashboards_ask_for_what_is_exported(full: list[Manifest], exported: dict[str, set[str]]) -> None:
-    text = named(full, "ConfigMap", "metrics-dashboard")["data"]["specdec.json"]
+    text = named(full, "ConfigMap", "metrics-dashboard")["data"]["specdec.ns.prod.json"]
     panels = json.loads(text)["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
     assert _unknown(queries, exported) == []
@@ -106,7 +110,8 @@ def test_services_do_not_count_the_same_under_one_name() -> None:
     """A sum over a name would count it twice."""
     exporters = Counter(name for name, _, _ in _families())
     shared = {name for name, count in exporters.items() if count > 1}
-    assert shared == {"specdec_discovery_sync_age_seconds"}, "each process's own age is no count"
+    of_each_process = {"specdec_discovery_sync_age_seconds", "specdec_certificate_expiry_timestamp_seconds"}
+    assert shared == of_each_process, "an age and a date are no counts"
 
 
 def test_a_metric_that_nobody_exports_is_noticed(exported: dict[str, set[str]]) -> None:
@@ -123,10 +128,11 @@ def _alerts(rules: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_every_alert_says_what_to_do_and_is_in_the_manual(rules: dict[str, Any]) -> None:
     manual = (CHART.parent / "docs" / "operating.md").read_text(encoding="utf-8")
-    advised = set(re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", manual, re.MULTILINE))
+    advised = set(re.findall(r"^### (Specdec\w+)\n\n\S", manual, re.MULTILINE))
     assert advised == {alert["alert"] for alert in _alerts(rules)}
     for alert in _alerts(rules):
         assert {"summary", "description"} <= alert["annotations"].keys()
+        assert alert["annotations"]["runbook_url"] == f"docs/operating.md#{alert['alert'].lower()}"
         assert alert["labels"]["severity"] in {"warning", "critical"}
 
 
@@ -136,6 +142,37 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(r
     names = {alert["alert"] for alert in _alerts(rules)}
     assert {check["alertname"] for check in checks if check["exp_alerts"]} == names
     assert {check["alertname"] for check in checks if not check["exp_alerts"]} == names
+
+
+def test_every_alert_has_a_case_in_which_its_series_are_missing(rules: dict[str, Any]) -> None:
+    cases = {case["name"]: case for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]}
+    checked = [check["alertname"] for check in cases["nothing is scraped"]["alert_rule_test"]]
+    assert sorted(checked) == sorted({alert["alert"] for alert in _alerts(rules)})
+
+
+@pytest.mark.parametrize(
+    ("values", "silent"),
+    [
+        ({}, {"SpecdecRatioControllerStuck", "SpecdecCertificateExpires"}),
+        ({"drafter": {"enabled": False}}, {"SpecdecNoDrafter"}),
+        ({"drafter": {"autoscaling": {"kind": "keda"}}}, {"SpecdecNoDrafter"}),
+        ({"verifier": {"autoscaling": {"kind": "keda", "minReplicas": 0}}}, {"SpecdecNoVerifier"}),
+    ],
+)
+def test_no_alert_is_about_what_is_not_installed(helm: Helm, values: dict[str, Any], silent: set[str]) -> None:
+    metrics = {"prometheusAddress": "http://prometheus:9090", "prometheusRule": {"enabled": True}}
+    redis = {"external": {"url": "redis://redis:6379/0"}}
+    found = manifests(helm.render(CHART, {"redis": redis, "metrics": metrics, **values}))
+    spec = named(found, "PrometheusRule", "metrics")["spec"]
+    assert not silent & {alert["alert"] for alert in _alerts(spec)}
+
+
+def test_releases_do_not_overwrite_each_other_s_dashboard(full: list[Manifest]) -> None:
+    ((name, text),) = named(full, "ConfigMap", "metrics-dashboard")["data"].items()
+    dashboard = json.loads(text)
+    assert name == "specdec.ns.prod.json"
+    assert dashboard["title"] == "specdec ns/prod"
+    assert re.fullmatch(r"[0-9a-f]{40}", dashboard["uid"])
 
 
 def test_monitors_label_series_as_the_rules_expect(full: list[Manifest]) -> None:

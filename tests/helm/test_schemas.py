@@ -14,7 +14,7 @@ from kubernetes_validate import utils
 from tests.helm.engine import CHART, Manifest
 from tests.helm.objects import of_kind
 
-VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
+VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 OPERATORS = ("keda.sh", "monitoring.coreos.com", "cert-manager.io", "gateway.networking.k8s.io")
 VALIDATORS = CHART.parent / "build" / "crds"
 NODE = shutil.which("node") if (VALIDATORS / ".installed").exists() else None
@@ -25,12 +25,8 @@ def _of_operators(manifest: Manifest) -> bool:
     return str(manifest["apiVersion"]).partition("/")[0] in OPERATORS
 
 
-def _sleeps(manifest: Manifest) -> bool:
-    return "'sleep': {" in str(manifest)
-
-
-def _claims(manifest: Manifest) -> bool:
-    return "'resourceClaims': " in str(manifest)
+def _is_newer(manifest: Manifest) -> bool:
+    return "'resourceClaims': " in str(manifest) or "'image': {" in str(manifest)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,19 +41,11 @@ def _each_schema_is_read_once() -> Iterator[None]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_are_what_kubernetes_takes(objects: list[Manifest], version: str) -> None:
     core = [each for each in objects if not _of_operators(each)]
-    if version == "1.29":  # knows preStop's sleep only behind a feature gate: drain.preStop=exec is for it
-        core = [each for each in core if not _sleeps(each)]
-    if version in {"1.29", "1.30"}:  # wrote claims otherwise
-        core = [each for each in core if not _claims(each)]
+    if version == "1.30":  # wrote claims otherwise, and knew no volumes of images
+        core = [each for each in core if not _is_newer(each)]
     assert len(core) > 10
     for each in core:
         kubernetes_validate.validate(each, version, strict=True)
-
-
-def test_the_oldest_kubernetes_is_served_by_an_exec(full: list[Manifest]) -> None:
-    (verifier,) = [each for each in of_kind(full, "Deployment") if each["metadata"]["name"].endswith("-verifier")]
-    assert not _sleeps(verifier)
-    kubernetes_validate.validate(verifier, "1.29", strict=True)
 
 
 def test_the_validator_sees_a_named_port_in_a_grpc_probe(default: list[Manifest]) -> None:

@@ -5,7 +5,17 @@ import pytest
 from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import containers, named, of_kind, pods, selects
 
-ALLOWED_VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
+DNS = {53, 5353}
+ALLOWED_VOLUMES = {
+    "configMap",
+    "emptyDir",
+    "secret",
+    "persistentVolumeClaim",
+    "projected",
+    "downwardAPI",
+    "csi",
+    "image",
+}
 
 
 def _breaches(template: Manifest) -> list[str]:
@@ -153,7 +163,7 @@ def test_every_pod_has_a_policy_for_both_directions(full: list[Manifest]) -> Non
 
 @pytest.mark.parametrize("case", ["ratio-controller"], indirect=True)
 def test_the_edges_between_tiers_are_exactly_these(objects: list[Manifest]) -> None:
-    assert {edge for edge in _edges(objects) if edge[2] != 53} == {
+    assert {edge for edge in _edges(objects) if edge[2] not in DNS} == {
         ("gateway", "verifier", 50053),
         ("gateway", "valkey-kv", 6379),
         ("verifier", "drafter", 50052),
@@ -190,23 +200,23 @@ def test_only_prometheus_reaches_the_admin_port(full: list[Manifest]) -> None:
 
 def test_a_drafter_calls_nobody_but_dns(default: list[Manifest]) -> None:
     egress = named(default, "NetworkPolicy", "drafter")["spec"]["egress"]
-    assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53]
+    assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53, 5353, 5353]
 
 
 def _egress_ports(texts: dict[str, str]) -> set[int]:
     egress = named(manifests(texts), "NetworkPolicy", "gateway")["spec"]["egress"]
-    known = {53, 50053, 443, 6443}
+    known = {*DNS, 50053, 443, 6443}
     return {port["port"] for rule in egress for port in rule["ports"]} - known
 
 
 @pytest.mark.parametrize(
     ("redis", "ports"),
     [
-        ({"external": {"url": "redis://redis:6390/0"}}, {6390}),
+        ({"external": {"url": "redis://redis:6390/0"}}, {6379, 6390}),
         ({"external": {"url": "redis://redis/0"}}, {6379}),
         ({"external": {"url": "redis+sentinel://a:26379,b:26380/s"}}, {26379, 26380, 6379}),
         ({"external": {"existingSecret": "url"}}, {6379}),
-        ({"external": {"addresses": ["a:6380"]}, "kv": {"external": {"addresses": ["b:6390"]}}}, {6380, 6390}),
+        ({"external": {"addresses": ["a:6380"]}, "kv": {"external": {"addresses": ["b:6390"]}}}, {6379, 6380, 6390}),
     ],
 )
 def test_a_gateway_may_reach_its_stores(helm: Helm, redis: dict[str, object], ports: set[int]) -> None:
@@ -214,14 +224,58 @@ def test_a_gateway_may_reach_its_stores(helm: Helm, redis: dict[str, object], po
     assert _egress_ports(helm.render(CHART, values)) == ports
 
 
+@pytest.mark.parametrize(
+    "redis", [{"url": "redis://redis:6390/0"}, {"existingSecret": "url"}, {"addresses": ["a:6380"]}]
+)
+def test_the_ports_of_redis_that_are_named_are_always_open(helm: Helm, redis: dict[str, object]) -> None:
+    values = {"redis": {"external": redis}, "networkPolicy": {"redisPorts": [7000, 7001]}}
+    assert {7000, 7001} <= _egress_ports(helm.render(CHART, values))
+
+
+def test_the_ratio_controller_may_reach_prometheus_behind_its_service(helm: Helm) -> None:
+    values = {
+        "redis": {"external": {"url": "redis://redis:6379/0"}},
+        "drafter": {"autoscaling": {"kind": "ratio"}},
+        "metrics": {"prometheusAddress": "http://prometheus.monitoring.svc"},
+    }
+    egress = named(manifests(helm.render(CHART, values)), "NetworkPolicy", "ratio-controller")["spec"]["egress"]
+    assert [80, 9090] in [[port["port"] for port in rule["ports"]] for rule in egress]
+
+
+def test_more_edges_are_added_to_every_tier(helm: Helm) -> None:
+    into = {"from": [{"podSelector": {}}], "ports": [{"port": 15090}]}
+    out = {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 4317}]}
+    values = {
+        "redis": {"external": {"url": "redis://redis:6379/0"}},
+        "drafter": {"autoscaling": {"kind": "ratio"}},
+        "networkPolicy": {"extraIngress": [into], "extraEgress": [out], "dnsPorts": [1053]},
+    }
+    found = manifests(helm.render(CHART, values))
+    for component in ("drafter", "verifier", "gateway", "ratio-controller"):
+        spec = named(found, "NetworkPolicy", component)["spec"]
+        assert into in spec["ingress"], component
+        assert out in spec["egress"], component
+        dns = [rule["ports"] for rule in spec["egress"] if "protocol" in rule["ports"][0]]
+        assert dns == [[{"port": 1053, "protocol": "UDP"}, {"port": 1053, "protocol": "TCP"}]]
+
+
+@pytest.mark.parametrize(("case", "spoken"), [("mtls-redis-tls", "tls"), ("plain", "grpc")], indirect=["case"])
+def test_a_mesh_is_told_what_the_tiers_speak(objects: list[Manifest], spoken: str) -> None:
+    for suffix in ("verifier", "verifier-headless"):
+        ports = {port["name"]: port for port in named(objects, "Service", suffix)["spec"]["ports"]}
+        assert ports["grpc"]["appProtocol"] == spoken
+    (public, _) = named(objects, "Service", "gateway")["spec"]["ports"]
+    assert public["appProtocol"] == "kubernetes.io/h2c"
+
+
 def test_a_gateway_may_reach_the_chart_s_own_stores(helm: Helm) -> None:
     values = {"redis": {"dev": {"enabled": True}, "kv": {"dev": {"enabled": True}}}}
     edges = _edges(manifests(helm.render(CHART, values)))
     assert {("gateway", "valkey", 6379), ("gateway", "valkey-kv", 6379)} <= edges
-    assert not [edge for edge in edges if edge[0].startswith("valkey") and edge[2] != 53]
+    assert not [edge for edge in edges if edge[0].startswith("valkey") and edge[2] not in DNS]
 
 
 def test_passwords_are_in_no_object(helm: Helm, objects: list[Manifest]) -> None:
     maps = of_kind(objects, "ConfigMap")
-    assert not [each for each in maps if "redis" in str(each.get("data", {}).get("config.yaml", ""))]
+    assert not [each for each in maps if "redis_url" in str(each) or "redis://" in str(each)]
     assert not of_kind(objects, "Secret")

@@ -122,11 +122,10 @@ def test_replicas_are_left_to_who_owns_them(objects: list[Manifest]) -> None:
         each["spec"]["scaleTargetRef"]["name"]: each["kind"]
         for each in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
     }
-    for role in of_kind(objects, "Role"):
-        for rule in role["rules"]:
-            if "deployments/scale" in rule["resources"]:
-                assert not owners.keys() & set(rule["resourceNames"]), "two owners"
-                owners |= dict.fromkeys(rule["resourceNames"], "ratio")
+    if "ratio-controller" in pods(objects):
+        scaled = config(objects, "ratio-controller")["deployment"]
+        assert scaled not in owners, "two owners"
+        owners[scaled] = "ratio"
     for deployment in of_kind(objects, "Deployment"):
         assert ("replicas" not in deployment["spec"]) is (deployment["metadata"]["name"] in owners)
 
@@ -168,7 +167,7 @@ def test_peers_look_for_the_name_that_the_certificate_has(full: list[Manifest]) 
 def test_gpu_tiers_ask_for_the_accelerator_that_is_named(full: list[Manifest]) -> None:
     wanted = {tier: pods(full)[tier]["spec"]["containers"][0]["resources"] for tier in ("drafter", "verifier")}
     assert wanted["drafter"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
-    assert wanted["verifier"]["limits"]["nvidia.com/gpu"] == wanted["verifier"]["requests"]["nvidia.com/gpu"] == "2"
+    assert wanted["verifier"]["limits"]["nvidia.com/gpu"] == wanted["verifier"]["requests"]["nvidia.com/gpu"] == "1"
 
 
 @pytest.mark.parametrize("case", ["dra"], indirect=True)

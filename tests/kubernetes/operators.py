@@ -6,6 +6,7 @@ _UNAPPROVED = {"api-approved.kubernetes.io": "unapproved, only for tests"}
 _KINDS = (
     ("discovery.k8s.io", "v1", "EndpointSlice"),
     ("keda.sh", "v1alpha1", "ScaledObject"),
+    ("keda.sh", "v1alpha1", "TriggerAuthentication"),
     ("monitoring.coreos.com", "v1", "ServiceMonitor"),
     ("monitoring.coreos.com", "v1", "PodMonitor"),
     ("monitoring.coreos.com", "v1", "PrometheusRule"),

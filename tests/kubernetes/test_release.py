@@ -1,6 +1,6 @@
 """Helm installs, upgrades, rolls back and uninstalls the chart on a real API server, which keeps every word of it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -48,15 +48,23 @@ def _by_name(items: list[Any]) -> list[Any]:
     return sorted(items, key=lambda item: str(item["name"])) if named else items
 
 
-def _wrong(release: Release, admin: Api, namespace: str) -> list[str]:
-    """What of the last revision is not in the API server as it was sent, and what is there beside it."""
+def _wrong(release: Release, admin: Api, namespace: str, kept: Collection[str] = ()) -> list[str]:
+    """What of the last revision is not in the API server as it was sent, and what is there beside it and `kept`."""
     held = _held(admin, namespace)
     wrong = []
     for each in release.manifests():
         name = f"{each['kind']} {each['metadata']['name']}"
         kept = held.pop(name, {}).get(each["apiVersion"])
         wrong += [f"{name} {difference}" for difference in _differences(each, kept)]
-    return wrong + [f"{name} is nobody's" for name in held]
+    return wrong + [f"{name} is nobody's" for name in held if name not in kept]
+
+
+def _kept(manifests: list[Object]) -> set[str]:
+    """What outlives the release."""
+    kept = [
+        each for each in manifests if each["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    ]
+    return {f"{each['kind']} {each['metadata']['name']}" for each in kept}
 
 
 @pytest.mark.parametrize("case", older_cases())
@@ -76,13 +84,13 @@ def test_a_release_lives_and_leaves_nothing_behind(case: str, release: Release, 
     assert release.history() == [(1, "superseded"), (2, "superseded"), (3, "deployed")]
 
     release.uninstall()
-    assert _held(admin, namespace) == {}
+    assert _held(admin, namespace).keys() == _kept(first)
 
 
 def test_a_cluster_that_is_too_old_is_refused(server: ApiServer, admin: Api, namespace: str) -> None:
     with (
         closing(Release(CHART, server.kubeconfig(server.admin, namespace), namespace)) as release,
-        pytest.raises(Exception, match=r"chart requires kubeVersion: >=1\.29"),
+        pytest.raises(Exception, match=r"chart requires kubeVersion: >=1\.30"),
     ):
         release.install(older_values("default"))
     assert _held(admin, namespace) == {}
@@ -119,11 +127,13 @@ def test_from_every_way_of_installing_an_upgrade_leads_to_the_next(
     # Server-side apply of 1.20 cannot make a plain variable of one that was read from a Secret: those come last.
     first, *rest = sorted(older_cases(), key=lambda case: "existingSecret" in str(older_values(case)["redis"]))
     release.install(older_values(first))
+    kept = _kept(release.manifests())
     for case in rest:
         release.upgrade(older_values(case))
-        assert _wrong(release, admin, namespace) == [], case
+        kept |= _kept(release.manifests())
+        assert _wrong(release, admin, namespace, kept) == [], case
     release.uninstall()
-    assert _held(admin, namespace) == {}
+    assert _held(admin, namespace).keys() == kept
 
 
 @pytest.mark.parametrize("case", ["hpa", "keda", "ratio-controller"])

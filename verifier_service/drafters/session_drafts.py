@@ -191,7 +191,7 @@ class RemoteDrafts(Drafts):
         if self._link is None:
             return self._absence()
         if self._complete(1):
-            return Fallback.UNAVAILABLE
+            return Fallback.NO_MATCH
         return Fallback.TIMEOUT if patient else Fallback.NONE
 
     def _absence(self) -> Fallback:

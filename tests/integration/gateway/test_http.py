@@ -139,11 +139,14 @@ async def test_probes_name_what_is_missing(here: Stage) -> None:
         answer = await client.get("/readyz")
         assert answer.status_code == 503
         assert answer.json()["missing"] == ["the session store does not answer"]
+        assert "specdec_session_store_up 0.0" in (await client.get("/metrics")).text
         refused = await client.post("/v1/completions", json=GOOD)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error"]["code"] == "session_store_down"
         here.store.down = False
         assert (await client.post("/v1/completions", json=GOOD)).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+        assert "specdec_session_store_up 1.0" in (await client.get("/metrics")).text
 
 
 async def test_an_admin_address_takes_metrics_and_details_away_from_callers() -> None:

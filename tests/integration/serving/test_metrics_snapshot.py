@@ -5,12 +5,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from drafter_service.metrics import DrafterMetrics
+from gateway.ratio_controller.app import snapshot_reader
+from gateway.ratio_controller.config import MetricsSettings
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.rules.params import Origin
@@ -116,9 +119,11 @@ class _PrometheusHandler(BaseHTTPRequestHandler):
     """Answers each query by its position in a list, and remembers them."""
 
     asked: list[str]
+    shown: list[tuple[str, str]]
 
     def do_GET(self) -> None:
         query = parse_qs(urlparse(self.path).query)["query"][0]
+        self.shown.append((self.headers.get("X-Scope-OrgID", ""), self.headers.get("Authorization", "")))
         self.asked.append(query)
         value = float(self.asked.index(query) + 1)
         result = [] if "rtt" in query else [{"metric": {}, "value": [0, str(value)]}]
@@ -133,9 +138,15 @@ class _PrometheusHandler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def prometheus() -> Iterator[tuple[str, list[str]]]:
+def shown() -> list[tuple[str, str]]:
+    """Tenant and authorization of each query to the Prometheus."""
+    return []
+
+
+@pytest.fixture
+def prometheus(shown: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (_PrometheusHandler,), {"asked": asked}))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (_PrometheusHandler,), {"asked": asked, "shown": shown}))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}", asked
@@ -152,6 +163,24 @@ def test_a_prometheus_is_asked_for_the_same_sums(prometheus: tuple[str, list[str
     assert asked[1] == 'sum(increase(specdec_spec_tokens_by_origin_total{origin="recovered",namespace="n"}[60s]))'
     assert snapshot.alpha == pytest.approx(1 / 3)
     assert snapshot.round_trip is None
+
+
+async def test_the_ratio_controller_shows_its_token_which_may_change(
+    prometheus: tuple[str, list[str]], shown: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n", encoding="utf-8")
+    read = snapshot_reader(
+        MetricsSettings(prometheus=prometheus[0], headers={"X-Scope-OrgID": "team"}, token_file=token)
+    )
+    await read()
+    assert shown[-1] == ("team", "Bearer first")
+    token.write_text("second\n", encoding="utf-8")
+    await read()
+    assert shown[-1] == ("team", "Bearer second")
+    token.unlink()
+    with pytest.raises(MetricsUnreadable, match=r"metrics\.token_file .* No such file"):
+        await read()
 
 
 def test_what_is_no_prometheus_is_said_so(services: tuple[Services, list[str]]) -> None:

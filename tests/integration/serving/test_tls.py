@@ -1,5 +1,7 @@
 """Mutual TLS over loopback, with certificates that change while it serves."""
 
+import math
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
 
 from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
@@ -14,7 +17,7 @@ from specdec.errors import ConfigError, NoVerifier
 from specdec.serving.access import Access
 from specdec.serving.channel import open_channel
 from specdec.serving.server import LIVENESS, GrpcServer, start_grpc
-from specdec.serving.tls import Certificates, DialTlsSettings, TlsSettings
+from specdec.serving.tls import Certificates, DialTlsSettings, TlsSettings, watch_expiry
 from tests.integration.serving.certificates import Authority
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -160,3 +163,27 @@ def test_a_missing_file_is_named(settings: DialTlsSettings, tmp_path: Path) -> N
 
 def test_without_files_calls_are_plaintext() -> None:
     assert Certificates.of(TlsSettings()) is None
+
+
+def test_the_end_of_a_certificate_is_exported_and_follows_the_file(
+    authority: Authority, settings: DialTlsSettings, tmp_path: Path
+) -> None:
+    def exported() -> float:
+        value = registry.get_sample_value("specdec_certificate_expiry_timestamp_seconds")
+        assert value is not None
+        return value
+
+    registry = CollectorRegistry()
+    watch_expiry(_certificates(settings), registry)
+    assert exported() == pytest.approx(time.time() + 3600, abs=60)
+    assert settings.certificate is not None
+    settings.certificate.write_text("no certificate", encoding="utf-8")
+    assert math.isnan(exported())
+    authority.issue(tmp_path / "ours")
+    assert exported() == pytest.approx(time.time() + 3600, abs=60)
+
+
+def test_a_process_without_a_certificate_exports_none() -> None:
+    registry = CollectorRegistry()
+    watch_expiry(None, registry)
+    assert registry.get_sample_value("specdec_certificate_expiry_timestamp_seconds") is None

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.store import lua
+from gateway.store.pins import Pins
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
-from specdec.errors import SessionBusy
+from specdec.errors import SessionBusy, SpecdecError
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
@@ -93,3 +94,26 @@ async def test_a_hint_that_came_late_finds_nothing(server: Server, brief: RedisS
     with pytest.raises(SessionBusy):
         await patient.acquire(session_id, "b")
     await patient.close()
+
+
+async def test_deployments_of_different_prefixes_share_a_server_and_no_session(server: Server) -> None:
+    async with connect(server.url) as client:
+        await client.flushdb()
+        ours, theirs = (
+            RedisSessionStore.at(server.url, StorePolicy(lease=0.02, prefix=name)) for name in ("a/x:", "b/x:")
+        )
+        pins = [Pins(client, 60.0, name) for name in ("a/x:", "b/x:")]
+        session_id, _ = await owned(ours)
+        await ours.create("listed", "ann", "fp")
+        assert await pins[0].settle(session_id, 1, "v1", ["v1", "v2"]) == "v1"
+        assert await pins[1].settle(session_id, 1, "v2", ["v1", "v2"]) == "v2"
+        await asyncio.sleep(0.05)
+        assert (await found(theirs), await found(ours)) == ([], [session_id])
+        assert (await theirs.list_ids("ann", 9), await ours.list_ids("ann", 9)) == ([], ["listed"])
+        with pytest.raises(SpecdecError):
+            await theirs.tokens(session_id)
+        assert await ours.tokens(session_id) == [1, 2]
+        keys = [key.decode() for key in await client.keys()]
+        assert {key[:4] for key in keys} == {"a/x:", "b/x:"}
+        await ours.close()
+        await theirs.close()

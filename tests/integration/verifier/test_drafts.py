@@ -72,7 +72,7 @@ async def test_good_drafts_are_accepted(house: House, target: Target, mode: Mode
         (sums_to_nothing, {"drafter_unavailable"}),
         (lacks_its_token, {"drafter_unavailable"}),
         (silent, {"draft_timeout"}),
-        (nothing_more, {"drafter_unavailable"}),
+        (nothing_more, {"no_match"}),
         (nack(pb.Nack.REASON_UNKNOWN), {"drafter_unavailable"}),
         (nack(pb.Nack.REASON_OVERLOADED), {"overloaded"}),
         (nack(pb.Nack.REASON_INTERNAL), {"drafter_unavailable"}),

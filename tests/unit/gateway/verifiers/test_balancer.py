@@ -237,3 +237,10 @@ async def test_one_that_is_not_there_is_given_up_at_once() -> None:
     verifier.reachable = False
     await pool.probe()
     assert pool.states["a:1"] == "unreachable"
+
+
+async def test_a_wait_that_finds_no_verifier_is_counted() -> None:
+    pool = make()
+    with pytest.raises(NoVerifier):
+        await pool.wait_for_verifier("s", "", 0.0)
+    assert pool._metrics.registry.get_sample_value("specdec_unserved_requests_total") == 1.0

@@ -111,7 +111,7 @@ async def test_the_end_of_drafting_ends_the_wait_with_what_is_there() -> None:
 
 async def test_an_end_that_overtook_nothing_gives_a_reason() -> None:
     proposal = await (scene := Scene()).after(lambda: scene.link.ended(DraftEnd("s", 1, 3)))
-    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.UNAVAILABLE)
+    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.NO_MATCH)
 
 
 async def test_a_lost_link_ends_the_wait_at_once() -> None:

@@ -1,0 +1,73 @@
+{{/* The init containers of a tier: those of the values, then the one that downloads its model. */}}
+{{- define "specdec.initContainers" -}}
+{{- $values := index .root.Values .tier -}}
+{{- with $values.initContainers }}{{ toYaml . }}{{ end }}
+{{- if include "specdec.downloads" $values }}
+{{- $kind := ternary "s3" "huggingFace" (eq $values.model.source "s3") }}
+{{- $image := ternary $values.model.s3.image $values.image (eq $kind "s3") }}
+- name: download-model
+  image: {{ include "specdec.image" (dict "root" .root "image" $image) }}
+  imagePullPolicy: {{ $image.pullPolicy }}
+  securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.containerSecurity" .) "over" $values.securityContext) | nindent 4 }}
+  {{- include (printf "specdec.download.%s" $kind) . | nindent 2 }}
+    {{- with $values.extraEnv }}{{ toYaml . | nindent 4 }}{{ end }}
+  resources: {{- toYaml $values.resources | nindent 4 }}
+  volumeMounts:
+    - {name: models, mountPath: /models}
+    - {name: tmp, mountPath: /tmp}
+{{- end }}
+{{- end -}}
+
+{{/* The files of a model that a tier needs: a gateway reads the tokenizer alone. */}}
+{{- define "specdec.modelFiles" -}}
+*.json *.jinja *.txt *.model{{ if ne .tier "gateway" }} *.safetensors{{ end }}
+{{- end -}}
+
+{{- define "specdec.download.huggingFace" -}}
+{{- $values := index .root.Values .tier -}}
+command: [python, -c]
+args:
+  - |
+    import os
+    from huggingface_hub import snapshot_download
+    snapshot_download(
+        os.environ["MODEL"], revision=os.environ["REVISION"], local_dir=os.environ["FOLDER"],
+        allow_patterns=os.environ["FILES"].split(),
+    )
+env:
+  - {name: HOME, value: /tmp}
+  - {name: MODEL, value: {{ $values.model.huggingFace.repository | quote }}}
+  - {name: REVISION, value: {{ $values.model.huggingFace.revision | quote }}}
+  - {name: FOLDER, value: {{ include "specdec.modelPath" . | quote }}}
+  - {name: FILES, value: {{ include "specdec.modelFiles" . | quote }}}
+  {{- with $values.model.huggingFace.tokenSecret }}
+  {{- if .name }}
+  - name: HF_TOKEN
+    valueFrom: {secretKeyRef: {name: {{ .name }}, key: {{ .key }}}}
+  {{- end }}
+  {{- end }}
+{{- end -}}
+
+{{- define "specdec.download.s3" -}}
+{{- $s3 := (index .root.Values .tier).model.s3 -}}
+command: [aws]
+args:
+  - s3
+  - sync
+  - --no-progress
+  {{- with $s3.endpoint }}
+  - --endpoint-url={{ . }}
+  {{- end }}
+  - --exclude=*
+  {{- range splitList " " (include "specdec.modelFiles" .) }}
+  - --include={{ . }}
+  {{- end }}
+  - {{ $s3.uri }}
+  - {{ include "specdec.modelPath" . }}
+{{- with $s3.credentialsSecret }}
+envFrom:
+  - secretRef: {name: {{ . }}}
+{{- end }}
+env:
+  - {name: HOME, value: /tmp}
+{{- end -}}
