@@ -93,16 +93,18 @@ def test_an_architecture_is_served_as_transformers_runs_it(
 
 @pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
 def test_an_architecture_is_served_so_by_the_kernels_of_a_gpu(architecture: str, tmp_path: Path) -> None:
-    check(architecture, {"device": GPU, "kv_backend": PagedBackend(triton_kernels(programs=8))}, tmp_path)
+    """In two layers, one of each kind that the architecture has: the interpreter takes seconds for each."""
+    check(architecture, {"device": GPU, "kv_backend": PagedBackend(triton_kernels(programs=8))}, tmp_path, layers=2)
 
 
 def test_the_kernels_of_a_gpu_may_be_captured(tmp_path: Path) -> None:
-    check("llama", {"device": GPU, "kv_backend": PagedBackend(triton_kernels(programs=8), CallingCapture)}, tmp_path)
+    backend = PagedBackend(triton_kernels(programs=8), CallingCapture)
+    check("llama", {"device": GPU, "kv_backend": backend}, tmp_path, layers=1)
 
 
-def check(architecture: str, kv_backend: dict[str, Any], tmp_path: Path) -> None:
+def check(architecture: str, kv_backend: dict[str, Any], tmp_path: Path, layers: int = 3) -> None:
     """A tree beside a prompt, then what is kept of the one and rolled back of the other."""
-    folder = make_tiny_model(tmp_path, architecture, seed=2, layers=3, **MATRIX[architecture])
+    folder = make_tiny_model(tmp_path, architecture, seed=2, layers=layers, **MATRIX[architecture])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     engine = load(folder, **kv_backend)
     for name in "ab":
