@@ -11,15 +11,7 @@ from drafter_service.sessions.worker import Worker
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid, RequestError, SpecdecError
 from specdec.wire.draft import DraftTokens, draft_to_pb
-from specdec.wire.session import (
-    DraftEnd,
-    close_from_pb,
-    commit_from_pb,
-    end_to_pb,
-    load_to_pb,
-    nack_to_pb,
-    open_from_pb,
-)
+from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, DraftEnd
 
 _LOAD_SECONDS = 1.0
 """Time between two messages that say how busy the drafter is."""
@@ -106,15 +98,15 @@ class Connection:
         while True:
             await asyncio.sleep(_LOAD_SECONDS)
             if not self.full:
-                self.send(pb.DraftResponse(load=load_to_pb(self._worker.load)))
+                self.send(pb.DraftResponse(load=LOAD.to_pb(self._worker.load)))
 
 
 def messages_from_pb(request: pb.DraftRequest) -> Iterator[Message]:
     """The messages of a frame: opens, then commits, then closes; one that cannot be read becomes a MalformedMessage."""
     kinds: tuple[tuple[Callable[[Any], Message], Iterable[Any]], ...] = (
-        (open_from_pb, request.opens),
-        (commit_from_pb, request.commits),
-        (close_from_pb, request.closes),
+        (OPEN.from_pb, request.opens),
+        (COMMIT.from_pb, request.commits),
+        (CLOSE.from_pb, request.closes),
     )
     for read, wires in kinds:
         for wire in wires:
@@ -132,7 +124,7 @@ def replies_to_pb(replies: Iterable[Reply]) -> pb.DraftResponse:
             case DraftTokens():
                 response.drafts.append(draft_to_pb(reply))
             case DraftEnd():
-                response.ends.append(end_to_pb(reply))
+                response.ends.append(END.to_pb(reply))
             case _:
-                response.nacks.append(nack_to_pb(reply))
+                response.nacks.append(NACK.to_pb(reply))
     return response

@@ -12,7 +12,7 @@ from specdec.rules.params import Mode
 
 
 def masses(p: Tensor, rows: int) -> Tensor:
-    """Σp of each row, float64 [R], which `check_masses` judges: float32 rows sum to 1 to seven digits only.
+    """Σp of each row, float64 [R], which `proper_counts` judges: float32 rows sum to 1 to seven digits only.
 
     Raises:
         InternalError: p is not floating, or has another shape than [rows, V].
@@ -20,18 +20,6 @@ def masses(p: Tensor, rows: int) -> Tensor:
     if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
         raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
     return p.sum(-1, dtype=torch.float64).masked_fill_(p.amin(-1) < 0, -math.inf)
-
-
-def check_masses(mass: Tensor) -> None:
-    """Judge the sums [R] that `masses` made, on the host.
-
-    Raises:
-        NoDistribution: a row is NaN, which is what `probabilities` makes of logits without a distribution.
-        InternalError: a row has a negative number, is infinite or is 0 everywhere.
-    """
-    proper = _proper(mass)
-    if not bool(proper.all()):
-        raise _improper(mass, (~proper).nonzero()[:, 0].tolist())
 
 
 def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) -> list[int]:
@@ -45,9 +33,11 @@ def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) ->
         reached: number of rows that each verdict read [B].
 
     Raises:
-        NoDistribution, InternalError: the first row of a draft is refused, as by `check_masses`.
+        NoDistribution: the first row of a draft is NaN, which is what `probabilities` makes of logits without a
+            distribution.
+        InternalError: the first row of a draft has a negative number, is infinite or is 0 everywhere.
     """
-    proper = _proper(mass)
+    proper = (mass > 0) & (mass < math.inf)
     if bool(proper.all()):
         return list(reached)
     valid = proper.tolist()
@@ -59,11 +49,6 @@ def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) ->
     if refused:
         raise _improper(mass, refused)
     return counts
-
-
-def _proper(mass: Tensor) -> Tensor:
-    """Which rows are distributions [R]."""
-    return (mass > 0) & (mass < math.inf)
 
 
 def _improper(mass: Tensor, rows: list[int]) -> InternalError:

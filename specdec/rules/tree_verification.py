@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
-from specdec.rules.checks import check_masses, check_probs, masses
+from specdec.rules.checks import check_probs, masses, proper_counts
 from specdec.rules.coupling import draw
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import NONE, Choice, Siblings, agreement, with_replacement, without_replacement
@@ -43,7 +43,7 @@ def verify_tree(
     if not len(drafts) == len(seeds) == len(positions):
         raise InternalError(f"{len(drafts)} drafts, {len(seeds)} seeds, {len(positions)} positions")
     mass = masses(p, rows=sum(len(draft.tree) + 1 for draft in drafts))
-    check_masses(mass.cpu())
+    proper_counts(mass.cpu(), range(len(mass)), [1] * len(mass))
     check_trees(siblings, drafts, p.shape[1])
     if not drafts:
         return []

@@ -101,16 +101,9 @@ class Load:
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)
 
-_OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE)
-_COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
-_CLOSE = Codec(Close, pb.Close)
-_END = Codec(DraftEnd, pb.DraftEnd)
-_NACK = Codec(Nack, pb.Nack, reason=_REASON)
-_LOAD = Codec(Load, pb.Load)
-
-open_to_pb, open_from_pb = _OPEN.to_pb, _OPEN.from_pb
-commit_to_pb, commit_from_pb = _COMMIT.to_pb, _COMMIT.from_pb
-close_to_pb, close_from_pb = _CLOSE.to_pb, _CLOSE.from_pb
-end_to_pb, end_from_pb = _END.to_pb, _END.from_pb
-nack_to_pb, nack_from_pb = _NACK.to_pb, _NACK.from_pb
-load_to_pb, load_from_pb = _LOAD.to_pb, _LOAD.from_pb
+OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE)
+COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
+CLOSE = Codec(Close, pb.Close)
+END = Codec(DraftEnd, pb.DraftEnd)
+NACK = Codec(Nack, pb.Nack, reason=_REASON)
+LOAD = Codec(Load, pb.Load)

@@ -17,7 +17,7 @@ from specdec.serving.access import OPEN, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
 from specdec.wire.draft import PROTOCOL, draft_from_pb
-from specdec.wire.session import close_to_pb, commit_to_pb, end_from_pb, load_from_pb, nack_from_pb, open_to_pb
+from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN
 from verifier_service.drafters.link import DrafterLink, LinkState
 from verifier_service.drafters.outbox import Frame
 
@@ -160,14 +160,14 @@ class DrafterClient:
                 self._link.drafted(draft_from_pb(message))
             except SpecdecError as error:
                 self._link.malformed(message.session_id, message.epoch, error.message)
-        for end in map(end_from_pb, response.ends):
+        for end in map(END.from_pb, response.ends):
             self._link.ended(end)
-        for nack in map(nack_from_pb, response.nacks):
+        for nack in map(NACK.from_pb, response.nacks):
             self._link.nacked(nack)
         if response.HasField("pong"):
             self._answered(response.pong.nonce)
         if response.HasField("load"):
-            self._link.loaded(load_from_pb(response.load))
+            self._link.loaded(LOAD.from_pb(response.load))
 
     def _answered(self, nonce: int) -> None:
         sent = self._pings.get(nonce)
@@ -191,9 +191,9 @@ def _explain(error: Exception) -> str:
 
 def _frame_to_pb(frame: Frame) -> pb.DraftRequest:
     request = pb.DraftRequest(
-        opens=[open_to_pb(message) for message in frame.opens],
-        commits=[commit_to_pb(message) for message in frame.commits],
-        closes=[close_to_pb(message) for message in frame.closes],
+        opens=[OPEN.to_pb(message) for message in frame.opens],
+        commits=[COMMIT.to_pb(message) for message in frame.commits],
+        closes=[CLOSE.to_pb(message) for message in frame.closes],
     )
     if frame.ping is not None:
         request.ping.nonce = frame.ping

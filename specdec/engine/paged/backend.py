@@ -9,11 +9,10 @@ import torch
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_backend import KvBackend
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.paged.graphs import COMMON, Capture, CaptureSwitch, CudaCapture
+from specdec.engine.paged.graphs import COMMON, Capture, CaptureSwitch, cuda_capture
 from specdec.engine.paged.inputs import PassShape
-from specdec.engine.paged.page_store import PageStore
 from specdec.engine.paged.paged_step import Kernels
-from specdec.engine.paged.pages import PageList
+from specdec.engine.paged.pages import PageList, PageStore
 from specdec.engine.paged.runner import Runner
 from specdec.errors import ModelRefused
 from specdec.rules.triton_support import triton_works
@@ -52,7 +51,7 @@ class PagedBackend:
             return cls()
         from specdec.engine.paged.triton_kernels import TritonKernels
 
-        return cls(TritonKernels(), partial(CudaCapture, device), COMMON)
+        return cls(TritonKernels(), partial(cuda_capture, device), COMMON)
 
     def __call__(self, decoder: Decoder, layout: KvLayout, budget: int) -> KvBackend[PageList]:
         """Allocate the whole budget.

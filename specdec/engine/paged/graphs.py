@@ -101,20 +101,16 @@ def bucket(counts: Sequence[int]) -> PassShape | None:
     return PassShape(*(offered[bisect_left(offered, needed)] for offered, needed in sizes))
 
 
-class CudaCapture:
+def cuda_capture(device: torch.device) -> Capture:
     """Captures CUDA graphs, whose intermediate results share one pool of memory."""
+    pool = torch.cuda.graph_pool_handle()
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        """Capture `work` as a CUDA graph."""
-        with torch.cuda.device(self._device):
+    def capture(work: Callable[[], Tensor]) -> Replay:
+        with torch.cuda.device(device):
             work()  # compiles kernels and allocates workspaces, which must not happen during a capture
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 out = work()
 
         def replay() -> Tensor:
@@ -122,3 +118,5 @@ class CudaCapture:
             return out
 
         return replay
+
+    return capture

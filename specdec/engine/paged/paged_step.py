@@ -1,6 +1,7 @@
 """Attention of one pass over pages: kernels attend with short chunks; for long ones each layer gathers the pages."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -68,34 +69,27 @@ class PagedSpan(AttentionSpan):
         return tokens[first - offset : self.start + self.count - offset].transpose(0, 1).unsqueeze(0)
 
 
+@dataclass(frozen=True, slots=True)
 class PagedStep:
     """The attention step of a pass; with nothing gathered it can be captured."""
 
-    def __init__(
-        self,
-        memory: Pages,
-        inputs: PassInputs[Tensor],
-        shape: PassShape,
-        kernels: Kernels | None,
-        gathered: Sequence[PagedSpan] = (),
-    ) -> None:
-        """Without `kernels` every chunk must be gathered."""
-        self._memory = memory
-        self._inputs = inputs
-        self._shape = shape
-        self._kernels = kernels
-        self._gathered = gathered
+    memory: Pages
+    inputs: PassInputs[Tensor]
+    shape: PassShape
+    kernels: Kernels | None
+    """Without them every chunk must be gathered."""
+    gathered: Sequence[PagedSpan] = ()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
         """Store the new keys and values, then attend; shapes as in `AttentionStep.attend`."""
-        keys, values = self._memory.keys[layer], self._memory.values[layer]
-        store = _store if self._kernels is None else self._kernels.store
-        store(key, value, keys, values, self._inputs.slots)
-        if self._kernels is not None and self._shape.queries:
-            out = self._kernels.attend(query, keys, values, self._inputs, rule, self._shape.queries)
+        keys, values = self.memory.keys[layer], self.memory.values[layer]
+        store = _store if self.kernels is None else self.kernels.store
+        store(key, value, keys, values, self.inputs.slots)
+        if self.kernels is not None and self.shape.queries:
+            out = self.kernels.attend(query, keys, values, self.inputs, rule, self.shape.queries)
         else:
             out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
-        for span in self._gathered:
+        for span in self.gathered:
             out[:, span.rows] = span.attend(layer, query[:, :, span.rows], rule)
         return out
 

@@ -12,7 +12,7 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftFailure, StepResult
 from drafter_service.sessions.session_table import Stream
 from specdec.engine import Engine
-from specdec.rules.checks import check_masses, proper_counts
+from specdec.rules.checks import proper_counts
 from specdec.rules.draft import Draft, Verdict
 from specdec.rules.params import Mode
 from specdec.rules.verification import verify
@@ -40,7 +40,7 @@ def every_row_judged(patch: pytest.MonkeyPatch) -> None:
     """A row without a distribution behind a rejected draft makes the target draw again without the draft."""
 
     def planted(mass: Tensor, first: Sequence[int], reached: Sequence[int]) -> list[int]:
-        check_masses(mass)
+        judge(mass, range(len(mass)), [1] * len(mass))
         return list(reached)
 
     def redrawn(engine: Engine, chunk: ScheduledChunk, error: Exception) -> target_pass.Result:
@@ -48,7 +48,7 @@ def every_row_judged(patch: pytest.MonkeyPatch) -> None:
             return target_pass.verify_batch(engine, [replace(chunk, most=0)])[0]
         return without_draft(engine, chunk, error)
 
-    without_draft = target_pass._without_draft
+    judge, without_draft = proper_counts, target_pass._without_draft
     everywhere(patch, proper_counts, planted)
     patch.setattr(target_pass, "_without_draft", redrawn)
 

@@ -12,7 +12,7 @@ from specdec.engine.host import SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.kv_store import KvStore
-from specdec.engine.paged.page_store import PageStore
+from specdec.engine.paged.pages import PageStore
 from specdec.errors import InternalError
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.tree import Tree

@@ -15,8 +15,8 @@ from specdec.engine.host import HostStep, SlabSpan, SlabStore
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_store import KvStore, S
 from specdec.engine.paged.inputs import PassShape, SequenceShare, flatten, sequence_shares, views
-from specdec.engine.paged.page_store import PageStore
 from specdec.engine.paged.paged_step import PagedSpan, PagedStep
+from specdec.engine.paged.pages import PageStore
 from specdec.engine.span import FOLD_LIMIT, tail_mask, tree_mask
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.tree import Tree

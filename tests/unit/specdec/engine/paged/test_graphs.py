@@ -104,10 +104,10 @@ def test_more_pages_than_the_row_has_room_for_run_otherwise() -> None:
 
 @NO_CUDA
 def test_cuda_replays_what_it_captured_with_what_the_row_holds_then() -> None:
-    from specdec.engine.paged.graphs import CudaCapture
+    from specdec.engine.paged.graphs import cuda_capture
 
     device = torch.device("cuda")
-    graphs = Graphs(doubled, CudaCapture(device), CaptureSwitch(), device)
+    graphs = Graphs(doubled, cuda_capture(device), CaptureSwitch(), device)
     seen = []
     for ids, shape in ((3, ONE), (4, TWO), (5, ONE)):
         run = graphs.run(shape, flat(shape, ids).pin_memory())
@@ -118,10 +118,10 @@ def test_cuda_replays_what_it_captured_with_what_the_row_holds_then() -> None:
 
 @NO_CUDA
 def test_cuda_goes_on_after_a_capture_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    from specdec.engine.paged.graphs import CudaCapture
+    from specdec.engine.paged.graphs import cuda_capture
 
     device = torch.device("cuda")
-    graphs = Graphs(lambda inputs, _: inputs.ids * int(inputs.ids[0]), CudaCapture(device), CaptureSwitch(), device)
+    graphs = Graphs(lambda inputs, _: inputs.ids * int(inputs.ids[0]), cuda_capture(device), CaptureSwitch(), device)
     assert graphs.run(ONE, flat(ONE, 3)) is None
     assert len(caplog.records) == 1
     assert (torch.ones(3, device=device) * 2).tolist() == [2.0, 2.0, 2.0]

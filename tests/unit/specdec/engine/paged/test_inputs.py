@@ -5,8 +5,7 @@ import torch
 from specdec.engine.batch import PackedBatch
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.paged.inputs import PassInputs, PassShape, flatten, lineage_bits, sequence_shares, views
-from specdec.engine.paged.page_store import PageStore
-from specdec.engine.paged.pages import PageList
+from specdec.engine.paged.pages import PageList, PageStore
 from specdec.rules.tree import Tree
 
 LAYOUT = KvLayout(1, 1, 1, 1, torch.float32, torch.device("cpu"))

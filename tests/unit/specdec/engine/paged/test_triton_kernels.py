@@ -14,9 +14,8 @@ from specdec.engine.attention import AttentionRule
 from specdec.engine.batch import PackedBatch
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.paged.inputs import MOST_NODES, PassInputs, PassShape, flatten, sequence_shares, views
-from specdec.engine.paged.page_store import PageStore
 from specdec.engine.paged.paged_step import Kernels
-from specdec.engine.paged.pages import PageList
+from specdec.engine.paged.pages import PageList, PageStore
 from specdec.rules.tree import Tree
 from tests.devices import NO_CUDA
 from tests.kv_backends import PlainKernels
