@@ -4,7 +4,6 @@ import difflib
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -79,15 +78,12 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     return value
 
 
-@dataclass(frozen=True, slots=True)
 class Oversized:
     """Stands in place of a JSON object with more than MAX_FIELDS fields, which no field accepts."""
 
-    fields: int
-
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Oversized:
-    return dict(pairs) if len(pairs) <= MAX_FIELDS else Oversized(len(pairs))
+    return dict(pairs) if len(pairs) <= MAX_FIELDS else Oversized()
 
 
 class Body(BaseModel):

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from gateway.http.logprobs import TokenBytes, chat_logprobs, completion_logprobs
 from gateway.http.replies import (
     Answer,
@@ -74,23 +76,23 @@ class Writer(ABC):
         return iter(())
 
     @abstractmethod
-    def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Answer:
-        """A chunk with the tokens of a round, or with the end of a generation."""
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> BaseModel:
+        """A choice of a chunk, with the tokens of a round or with the end of a generation."""
 
     @abstractmethod
-    def _usage_chunk(self, report: dict[str, Any]) -> Answer:
-        """The chunk without choices at the end of a stream."""
+    def _chunk(self, head: dict[str, Any], *choices: Any) -> Answer:
+        """A chunk of those choices."""
 
     def chunks(self, event: Event) -> Iterator[Answer]:
         """The chunks of an event; none of a round whose tokens are all held back."""
         match event:
             case OutputRound(tokens=tokens) if tokens:
-                yield self._chunk(event.choice, tokens, None)
+                yield self._chunk(self._chunk_head(), self._part(event.choice, tokens, None))
             case Finished():
-                yield self._chunk(event.choice, (), event)
+                yield self._chunk(self._chunk_head(event), self._part(event.choice, (), event))
                 self._ended.append(event)
                 if self._format.include_usage and len(self._ended) == self.choices:
-                    yield self._usage_chunk(self._report(self._ended))
+                    yield self._chunk(self._head() | self._report(self._ended))
 
     def _head(self) -> dict[str, Any]:
         header = self._started.header
@@ -141,25 +143,19 @@ class CompletionWriter(Writer):
         self._written: dict[int, int] = {}
         """Characters of text written so far, by the index of each choice that has begun."""
 
-    def whole(self, outputs: Sequence[Output]) -> Completion:
-        """The answer in one piece."""
-        choices = [self._text_choice(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
-        head = self._head() | self._report([each.finished for each in outputs])
-        return Completion(**head, object="text_completion", choices=choices)
+    def whole(self, outputs: Sequence[Output]) -> Answer:
+        choices = [self._part(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
+        return self._chunk(self._head() | self._report([each.finished for each in outputs]), *choices)
 
-    def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> Completion:
-        choices = [self._text_choice(choice, tokens, finished)]
-        return Completion(**self._chunk_head(finished), object="text_completion", choices=choices)
-
-    def _usage_chunk(self, report: dict[str, Any]) -> Completion:
-        return Completion(**self._head(), **report, object="text_completion", choices=[])
-
-    def _text_choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
-        prompt_ids = {} if index in self._written else self._prompt_ids()
-        start, text = self._written.get(index, 0), _text(tokens)
-        self._written[index] = start + len(text)
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
+        prompt_ids = {} if choice in self._written else self._prompt_ids()
+        start, text = self._written.get(choice, 0), _text(tokens)
+        self._written[choice] = start + len(text)
         logprobs = completion_logprobs(tokens, self._token_bytes, start)
-        return CompletionChoice(**self._choice(index, tokens, finished), text=text, logprobs=logprobs, **prompt_ids)
+        return CompletionChoice(**self._choice(choice, tokens, finished), text=text, logprobs=logprobs, **prompt_ids)
+
+    def _chunk(self, head: dict[str, Any], *choices: Any) -> Completion:
+        return Completion(**head, object="text_completion", choices=list(choices))
 
 
 class ChatWriter(Writer):
@@ -168,7 +164,6 @@ class ChatWriter(Writer):
     id_prefix = "chatcmpl"
 
     def whole(self, outputs: Sequence[Output]) -> ChatCompletion:
-        """The answer in one piece."""
         choices = [self._message_choice(index, each) for index, each in enumerate(outputs)]
         head = self._head() | self._report([each.finished for each in outputs]) | self._prompt_ids()
         return ChatCompletion(**head, object="chat.completion", choices=choices)
@@ -178,17 +173,15 @@ class ChatWriter(Writer):
         for index in range(self.choices):
             delta = Delta(role="assistant", content="")
             choice = DeltaChoice(**self._choice(index, (), None), delta=delta, logprobs=None)
-            head = self._chunk_head() | self._prompt_ids()
-            yield ChatCompletionChunk(**head, object="chat.completion.chunk", choices=[choice])
+            yield self._chunk(self._chunk_head() | self._prompt_ids(), choice)
 
-    def _chunk(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> ChatCompletionChunk:
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> DeltaChoice:
         delta = Delta() if finished else Delta(content=_text(tokens))
         logprobs = chat_logprobs(tokens, self._token_bytes)
-        choices = [DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)]
-        return ChatCompletionChunk(**self._chunk_head(finished), object="chat.completion.chunk", choices=choices)
+        return DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)
 
-    def _usage_chunk(self, report: dict[str, Any]) -> ChatCompletionChunk:
-        return ChatCompletionChunk(**self._head(), **report, object="chat.completion.chunk", choices=[])
+    def _chunk(self, head: dict[str, Any], *choices: Any) -> ChatCompletionChunk:
+        return ChatCompletionChunk(**head, object="chat.completion.chunk", choices=list(choices))
 
     def _message_choice(self, index: int, output: Output) -> ChatChoice:
         message = AssistantMessage(role="assistant", content=_text(output.tokens), refusal=None)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from specdec.rules.params import Speculation
 
@@ -13,18 +13,8 @@ class Summary:
 
     speculation: Speculation
     """What the request asked for; gamma is None when the verifier chose it."""
-    rounds: Counter[tuple[int, int, str]] = field(default_factory=Counter)
-    """How many rounds had a draft of this length, so many tokens of it accepted, and this fallback; never changed."""
-
-    def with_round(self, drafted: int, accepted: int, fallback: str = "") -> "Summary":
-        """The sums with one more round.
-
-        Args:
-            drafted: length of its draft; 0 when it had none.
-            accepted: drafted tokens that are part of the output.
-            fallback: why the round wanted a draft and had none; empty for other rounds.
-        """
-        return replace(self, rounds=self.rounds + Counter([(drafted, accepted, fallback)]))
+    rounds: Counter[tuple[int, int, str]]
+    """How many rounds had a draft of this length, so many tokens of it in the output, and this reason for no draft."""
 
     @property
     def acceptance_histogram(self) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The output of a turn, round by round: the same rounds make the same events on any gateway, live or read back."""
 
+from collections import Counter
 from dataclasses import replace
 
 from gateway.text.detokenizer import Decode, Detokenizer
@@ -23,13 +24,17 @@ class Transcript:
         self.finish: FinishReason | None = None
         self._decode = decode
         self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, header.call.sampling.min_tokens)
-        self.summary = Summary(header.call.speculation)
-        """What speculation did so far."""
+        self._rounds: Counter[tuple[int, int, str]] = Counter()
 
     @property
     def committed(self) -> int:
         """Number of output tokens so far."""
         return len(self.tokens) - len(self.header.prompt)
+
+    @property
+    def summary(self) -> Summary:
+        """What speculation did so far."""
+        return Summary(self.header.call.speculation, Counter(self._rounds))
 
     def take(self, verified: Round) -> tuple[Round, OutputRound]:
         """Add a round; a round that ends the turn may have no tokens.
@@ -49,7 +54,7 @@ class Transcript:
         kept = self._cut(verified, self._text.length - self.committed)
         self.tokens += kept.tokens
         if verified.tokens:
-            self.summary = self.summary.with_round(len(kept.draft), kept.accepted, kept.fallback)
+            self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1
         return kept, self._output_round(kept, shown)
 
     def finished(self) -> Finished:

@@ -26,12 +26,12 @@ def rejected_position_sealed(patch: pytest.MonkeyPatch) -> None:
 
 def fruitless_rounds_left_out(patch: pytest.MonkeyPatch) -> None:
     """Rounds of which no draft was accepted are not counted."""
-    with_round = Summary.with_round
+    histogram = Summary.acceptance_histogram
 
-    def planted(summary: Summary, drafted: int, accepted: int, fallback: str = "") -> Summary:
-        return with_round(summary, drafted, accepted, fallback) if accepted or not drafted else summary
+    def planted(summary: Summary) -> tuple[int, ...]:
+        return (0, *histogram.__get__(summary)[1:])
 
-    patch.setattr(Summary, "with_round", planted)
+    patch.setattr(Summary, "acceptance_histogram", property(planted))
 
 
 BUGS = (

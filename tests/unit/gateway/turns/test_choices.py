@@ -1,5 +1,6 @@
 """Several generations of one request: together from the start, in step with their readers, and gone together."""
 
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -14,7 +15,7 @@ from specdec.errors import FieldInvalid, NoVerifier
 from specdec.rules.params import MAX_SEED, FinishReason, Mode, SamplingParams, Speculation
 from tests.unit.gateway.turns.in_memory import header
 
-SUMMARY = Summary(Speculation())
+SUMMARY = Summary(Speculation(), Counter())
 
 
 class Generation:
@@ -99,10 +100,9 @@ def test_the_number_of_choices_is_bounded(n: int) -> None:
 
 
 def test_sums_over_choices_add_up() -> None:
-    first = second = Summary(Speculation(Mode.BLOCK, 3))
-    for accepted in (0, 3, 3):
-        first = first.with_round(3, accepted)
-    second = second.with_round(1, 1).with_round(0, 0, "draft_timeout")
+    speculation = Speculation(Mode.BLOCK, 3)
+    first = Summary(speculation, Counter([(3, 0, ""), (3, 3, ""), (3, 3, "")]))
+    second = Summary(speculation, Counter([(1, 1, ""), (0, 0, "draft_timeout")]))
     both = total([first, second])
     assert both.acceptance_histogram == (1, 1, 0, 2)
     assert (both.num_spec_steps, both.num_plain_steps) == (4, 1)
