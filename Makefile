@@ -52,6 +52,10 @@ endif
 chaos: install-dev ## Kill everything at random for five minutes; ARGS='--seconds 60 --seed 7' and more.
 	$(BIN)/python -m tests.chaos --json chaos.json $(ARGS)
 
+.PHONY: corruption
+corruption: install-dev ## Flip bytes on every hop while 30,000 tokens pass; ARGS='--hops redis --every 5000' and more.
+	$(BIN)/python -m tests.chaos.corruption $(ARGS)
+
 .PHONY: kube-apiserver kubernetes
 SPECDEC_KUBE_APISERVER ?= $(CURDIR)/build/kube/kube-apiserver
 

@@ -198,3 +198,5 @@ async def _answered(answer: Any) -> Any:
         return await answer
     except (RedisError, OSError) as error:
         raise SessionStoreDown(f"the store of blocks does not answer: {error}") from error
+    except Exception as error:
+        raise SessionStoreDown(f"the answer of the store of blocks cannot be read: {error!r}") from error

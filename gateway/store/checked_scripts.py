@@ -54,7 +54,8 @@ def reply_of(answer: Any, sent: Sequence[bytes]) -> Reply:
         SessionStoreDown: it is no answer to that, or the script got other arguments.
     """
     match answer:
-        case [bytes() as digest, [bytes(), *_] as reply]:
+        case [bytes() as digest, [bytes(), *_] as found]:
+            reply: Reply = found
             if digest == digest_of(sent[-1], reply):
                 return reply
     raise SessionStoreDown("bytes were changed on the way to the session store or back")

@@ -1,7 +1,8 @@
 """What the session scripts share: the keys of a session, and the Lua functions for its clock, lease and lifetime.
 
 Every script is one atomic step on the keys of one session, and its reply begins with a word. Scripts do not roll back:
-each checks everything first, and its first write is the only one that the server may refuse.
+each checks everything first, and its first write is the only one that the server may refuse. `checked_scripts` puts
+checksums around each.
 
 KEYS of a session, which share one hash tag:
 

@@ -1,10 +1,33 @@
-"""A TCP proxy between two processes whose connections can be cut and frozen."""
+"""A TCP proxy between two processes whose connections can be cut and frozen, and whose bytes can be flipped."""
 
 import asyncio
+import random
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
 _CHUNK = 65_536
+
+
+class Flips:
+    """Changes a byte now and then, at random."""
+
+    def __init__(self, every: float, seed: int) -> None:
+        """Change one of `every` bytes in the mean."""
+        self._every = every
+        self._rng = random.Random(seed)
+        self._left = self._rng.expovariate(1 / every)
+        self.count = 0
+        """How many bytes were changed."""
+
+    def __call__(self, data: bytes) -> bytes:
+        spoiled = bytearray(data)
+        while self._left < len(data):
+            spoiled[int(self._left)] ^= self._rng.randrange(1, 256)
+            self._left += 1 + self._rng.expovariate(1 / self._every)
+            self.count += 1
+        self._left -= len(data)
+        return bytes(spoiled)
 
 
 class Proxy:
@@ -18,6 +41,7 @@ class Proxy:
         self._cut: set[asyncio.StreamWriter] = set()
         self._open: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
+        self._spoil: Callable[[bytes], bytes] = bytes
 
     async def __aenter__(self) -> Self:
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -43,6 +67,10 @@ class Proxy:
     def thaw(self) -> None:
         """Pass bytes on again, also those that were held back."""
         self._flows.set()
+
+    def spoil(self, spoil: Callable[[bytes], bytes] = bytes) -> None:
+        """Pass on what `spoil` makes of the bytes in both directions; by default, the bytes as they are."""
+        self._spoil = spoil
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
@@ -77,7 +105,7 @@ class Proxy:
                 await self._flows.wait()
                 if client in self._cut:
                     return
-                writer.write(data)
+                writer.write(self._spoil(data))
                 await writer.drain()
         if client is None:
             writer.transport.abort()

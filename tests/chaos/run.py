@@ -36,7 +36,7 @@ async def chaos(
 ) -> Report:
     """Inject `faults` into a new system under load; clients stop when the last fault is repaired."""
     async with cluster.running(setup, folder) as running:
-        asked, expected = await _undisturbed(running, load, seed)
+        asked, expected = await undisturbed(running, load, seed)
         say(f"{len(asked)} undisturbed answers, {sum(len(answer.tokens) for answer in expected.values())} tokens")
         clients = [Client(number, running.urls) for number in range(load.clients)]
         injector = FaultInjector(running, clients, setup.lease, say)
@@ -58,7 +58,8 @@ async def chaos(
         return Report(seed, checked, tuple(injector.injected), len(injector.skipped), timing)
 
 
-async def _undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Scenario], dict[str, Answer]]:
+async def undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Scenario], dict[str, Answer]]:
+    """The requests of a load and, by their names, the answers while nothing is hurt."""
     client = Client(0, running.urls)
     plain = list(scenarios(seed, load.scenarios, load.tokens, load.vocabulary))
     expected = {scenario.name: await _answer(client, scenario) for scenario in plain}
@@ -69,7 +70,8 @@ async def _undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Sc
 
 async def _answer(client: Client, scenario: Scenario) -> Answer:
     stream = await client.ask(scenario)
-    if stream.interruptions or not stream.finish:
+    slow = {"ReadTimeout"}  # on a busy machine, also with nothing hurt
+    if set(stream.interruptions) - slow or not stream.finish:
         raise RuntimeError(f"{scenario.name} failed with nothing hurt: {stream.interruptions}")
     return stream.answer
 

@@ -1,0 +1,46 @@
+"""A gRPC interceptor that changes bytes of answers after they were serialized and got their checksums."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+
+from specdec.serving.channel import MAX_MESSAGE_BYTES
+from specdec.serving.decoding import DecodeInterceptor, rebuilt
+from specdec.serving.interceptors import ErrorInterceptor
+
+
+class FlipInterceptor(grpc.aio.ServerInterceptor):
+    """Changes one byte of every so manieth answer, whatever the answer is."""
+
+    def __init__(self, share: float, seed: int) -> None:
+        """`share` of the answers are changed."""
+        self._share = share
+        self._rng = random.Random(seed)
+        self.flips = 0
+        """How many were changed."""
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        handler = await continuation(details)
+        kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+        (behaviour,) = filter(None, kinds)
+        encode = handler.response_serializer
+        return rebuilt(handler, behaviour, handler.request_deserializer, lambda message: self._flipped(encode(message)))
+
+    def _flipped(self, raw: bytes) -> bytes:
+        if self._rng.random() >= self._share:
+            return raw
+        self.flips += 1
+        changed = bytearray(raw)
+        changed[self._rng.randrange(len(changed))] ^= self._rng.randrange(1, 256)
+        return bytes(changed)
+
+
+def flipping_server(flips: FlipInterceptor) -> tuple[grpc.aio.Server, str]:
+    """A server like that of every service, whose answers are changed behind it; returns it with its address."""
+    interceptors = [flips, ErrorInterceptor(), DecodeInterceptor(MAX_MESSAGE_BYTES)]
+    server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
+    return server, f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

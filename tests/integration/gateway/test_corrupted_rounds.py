@@ -1,0 +1,86 @@
+"""Rounds that change on the way to the gateway never become tokens: the verifier is lost, and another goes on."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.config import FailoverSettings
+from gateway.metrics import GatewayMetrics
+from gateway.tasks import cancel_and_wait
+from gateway.verifiers.balancer import VerifierPool
+from gateway.verifiers.client import VerifierClient
+from gateway.verifiers.failover import Failover
+from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.serving import checksum
+from specdec.wire.generation import GenerationCall
+from tests.flipping_server import FlipInterceptor, flipping_server
+from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, output
+from tests.integration.gateway.scripted_servicer import ScriptedServicer
+
+SCRIPT = Script(text="All work and no play makes Jack a dull boy. " * 25, gamma=3)
+PROMPT = tuple(b"Say it")
+
+
+@pytest.fixture
+async def flips() -> FlipInterceptor:
+    return FlipInterceptor(share=0.05, seed=4)
+
+
+@pytest.fixture
+async def pool(flips: FlipInterceptor) -> AsyncIterator[VerifierPool]:
+    """Two verifiers that say the same over connections that change it."""
+    async with AsyncExitStack() as stack:
+        clients = []
+        for _ in range(2):
+            server, address = flipping_server(flips)
+            pb_grpc.add_VerifierServiceServicer_to_server(ScriptedServicer(ScriptedVerifier(script=SCRIPT)), server)
+            await server.start()
+            stack.push_async_callback(server.stop, 0)
+            clients.append(VerifierClient(address))
+        made = VerifierPool(clients, TOKENIZER_HASH, GatewayMetrics(CollectorRegistry()))
+        stack.push_async_callback(made.close)
+        watching = asyncio.create_task(made.watch(0.01))
+        stack.push_async_callback(cancel_and_wait, watching)
+        yield made
+
+
+async def generated(pool: VerifierPool) -> list[int]:
+    """The output of one generation, whose rounds are committed as they come."""
+    tokens, epochs = list(PROMPT), iter(range(1, 10_000))
+
+    async def next_call() -> GenerationCall:
+        return GenerationCall(
+            session_id="s",
+            epoch=next(epochs),
+            tokens=tuple(tokens),
+            prompt_len=len(PROMPT),
+            sampling=SamplingParams(),
+            max_tokens=len(output(SCRIPT)),
+            stop_token_ids=(EOS,),
+            speculation=Speculation(Mode.REJECTION),
+        )
+
+    failover = Failover(pool, FailoverSettings(attempts=100, seconds=20), GatewayMetrics(CollectorRegistry()))
+    first, info = await pool.wait_for_verifier("s", "", 20)
+    async with aclosing(failover.rounds(first, info, next_call, time.monotonic() + 60)) as rounds:
+        async for verified in rounds:
+            tokens += verified.tokens
+    return tokens[len(PROMPT) :]
+
+
+async def test_no_changed_round_becomes_tokens(pool: VerifierPool, flips: FlipInterceptor) -> None:
+    assert await generated(pool) == output(SCRIPT)
+    assert len(output(SCRIPT)) > 1000
+    assert flips.flips > 5
+
+
+async def test_control_without_the_check_there_are_wrong_tokens(
+    pool: VerifierPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checksum, "is_intact", lambda raw: True)
+    assert await generated(pool) != output(SCRIPT)
