@@ -1,7 +1,7 @@
 """Every error that is raised on purpose. HTTP and gRPC translate an error by its `reason` and by nothing else.
 
 SpecdecError
-├── ConfigError            a setting is wrong, so the process does not start; ModelRefused: the model folder is
+├── ConfigError            a setting is wrong, so the process does not start (ModelRefused: the model folder)
 ├── RequestError           a mistake of the caller, with the name of the field
 │   ├── FieldRequired, FieldInvalid, TokenOutOfRange, GammaTooLarge, UnsupportedParameter, ContextLengthExceeded
 │   ├── ModelNotFound, MessageTooLarge, RouteNotFound, SessionNotFound, SessionExpired, GenerationNotFound
