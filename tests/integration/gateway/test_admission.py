@@ -4,10 +4,15 @@ import asyncio
 import json
 from dataclasses import replace
 
+import grpc
 import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from gateway.config import AdmissionSettings
 from gateway.store.redis_client import connect
+from protos.gateway.v1 import gateway_pb2 as pb
+from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.flood import attacker
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
@@ -63,6 +68,12 @@ async def test_who_waits_too_long_is_refused_and_a_running_generation_can_be_res
         await until(lambda: len(verifier.calls) == 14)  # the last that a user gets of sixteen
         full = await replica.post()
         assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
+        async with grpc.aio.insecure_channel(replica.gateway.grpc) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await pb_grpc.GenerationServiceStub(channel).Generate(pb.GenerateRequest(text="x"))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        status = rpc_status.from_call(refused.value)
+        assert any(detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details)
         await replica.resume(heard)
         assert heard.done
         await asyncio.gather(*taken)

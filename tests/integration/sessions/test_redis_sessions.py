@@ -10,7 +10,7 @@ from gateway.store import lua
 from gateway.store.redis_client import connect, server_facts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
-from specdec.errors import SessionDiverged, SessionNotFound, SessionStoreFull
+from specdec.errors import Fenced, SessionDiverged, SessionNotFound, SessionStoreFull
 from tests.contracts.session_store import MAX_TOKENS, Backend, SessionStoreContract, begin, finish_turn, open_turn
 from tests.integration.sessions.server import Server
 
@@ -91,6 +91,21 @@ async def test_scripts_come_back_after_the_server_forgot_them(
     async with connect(server.url) as client:
         await client.script_flush()
     assert (await store.acquire(sid, "a")).n == 3
+
+
+async def test_commands_wait_for_a_connection_and_the_question_whether_the_server_answers_does_not(
+    store: RedisSessionStore, server: Server, sid: str
+) -> None:
+    await open_turn(store, sid)
+    async with connect(server.url) as client:
+        await client.client_pause(1500, all=False)  # writes wait in the server, and each keeps its connection
+        renewals = [asyncio.create_task(store.renew(sid, 0)) for _ in range(300)]
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(store.check(), 1)
+        assert not any(renewal.done() for renewal in renewals)
+        await client.client_unpause()
+    answers = await asyncio.gather(*renewals, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {Fenced}
 
 
 async def test_the_server_never_evicts_and_keeps_a_log(store: RedisSessionStore, server: Server) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import FailoverSettings
+from gateway.config import AdmissionSettings, FailoverSettings
 from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
 from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.generation import Generator
@@ -358,6 +358,30 @@ async def test_a_cancelled_task_cancels_the_verifier_and_gives_the_session_back(
         await task
     assert verifier.cancelled == 1
     assert stage.store.journal[-1] == "release"
+
+
+async def test_a_generation_keeps_its_place_until_it_ends_even_without_a_reader() -> None:
+    verifier = ScriptedVerifier(script=Script(pause=3600))
+    stage = Stage(verifier, admission=AdmissionSettings(running=16, seconds=0.02), grace=3600)
+    streams = [stage.stream(prompt=TextPrompt(str(number))) for number in range(14)]
+    for events in streams:
+        await anext(events)
+        await events.aclose()
+    with pytest.raises(QueueFull):
+        await stage.run()
+    assert len(verifier.calls) == 14
+    await stage.services.broadcasts.close()
+    verifier.script = Script()
+    assert text_of(await stage.run()) == "Hello, world."
+
+
+async def test_a_prompt_that_cannot_fit_does_not_wait_to_be_let_in() -> None:
+    stage = Stage(admission=AdmissionSettings(running=16))
+    held = [stage.services.generations.take("t") for _ in range(16)]
+    with pytest.raises(ContextLengthExceeded):
+        await stage.run(prompt=TextPrompt("x" * CONTEXT * 2))
+    for place in held:
+        place.leave()
 
 
 async def test_a_slow_round_keeps_the_lease() -> None:
