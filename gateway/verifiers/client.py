@@ -9,7 +9,7 @@ import grpc.aio
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, MessageCorrupted, NoVerifier, SpecdecError
-from specdec.serving.access import OPEN, Access
+from specdec.serving.access import UNGUARDED, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
 from specdec.serving.status import from_rpc_error
@@ -32,7 +32,7 @@ class VerifierClient:
     DeadlineExceeded when the time is over, and the error that the verifier refused with.
     """
 
-    def __init__(self, address: str, access: Access = OPEN) -> None:
+    def __init__(self, address: str, access: Access = UNGUARDED) -> None:
         self.address = address
         self._access = access
         self._dial()

@@ -56,7 +56,7 @@ class Access:
         return ((_HEADER, _bearer(self.token)),) if self.token else ()
 
 
-OPEN = Access()
+UNGUARDED = Access()
 """No token and no certificates."""
 
 

@@ -4,7 +4,7 @@ from typing import cast
 
 import grpc.aio
 
-from specdec.serving.access import OPEN, Access
+from specdec.serving.access import UNGUARDED, Access
 from specdec.serving.checksum import CheckedChannel
 from specdec.serving.tls import Certificates
 
@@ -27,7 +27,7 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: str, access: Access = OPEN) -> grpc.aio.Channel:
+def open_channel(address: str, access: Access = UNGUARDED) -> grpc.aio.Channel:
     """A channel to `host:port`, in plaintext without certificates; it connects on first use.
 
     Calls carry the token only where they are made with `access.metadata`. Messages have checksums: an answer that came

@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specdec.errors import ConfigError
-from specdec.serving.access import OPEN, Access, TokenInterceptor
+from specdec.serving.access import UNGUARDED, Access, TokenInterceptor
 from specdec.serving.channel import MAX_MESSAGE_BYTES
 from specdec.serving.decoding import DecodeInterceptor
 from specdec.serving.interceptors import ErrorInterceptor
@@ -74,7 +74,7 @@ async def start_grpc(
     address: str,
     register: Callable[[grpc.aio.Server], None],
     services: Sequence[str],
-    access: Access = OPEN,
+    access: Access = UNGUARDED,
     health_address: str | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> GrpcServer:

@@ -17,8 +17,8 @@ import pytest
 
 from protos.common.v1 import common_pb2 as common
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.conftest import Note
 from tests.conformance.g_test import p_value
+from tests.conformance.notes import Note
 from tests.conformance.served_pair import Ask, Done, generate, running_drafter, running_verifier
 from tests.conformance.small_pair import END, PROMPT, small
 from tests.conformance.unsteady_link import Weather, unsteady

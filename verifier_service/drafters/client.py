@@ -13,7 +13,7 @@ import grpc.aio
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.errors import DrafterMismatch, MessageCorrupted, SpecdecError, TokenizerMismatch
-from specdec.serving.access import OPEN, Access
+from specdec.serving.access import UNGUARDED, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
 from specdec.wire.draft import PROTOCOL, draft_from_pb
@@ -50,7 +50,7 @@ class Identity:
     """Names the verifier in the drafters' logs."""
     tokenizer_hash: str
     """Fingerprint of the target's tokenizer, which a drafter must share."""
-    access: Access = OPEN
+    access: Access = UNGUARDED
     """What is shown to drafters."""
 
 

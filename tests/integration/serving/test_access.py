@@ -17,7 +17,7 @@ from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, DrafterMismatch, NoVerifier
 from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.access import OPEN, Access, Metadata
+from specdec.serving.access import UNGUARDED, Access, Metadata
 from specdec.serving.channel import open_channel
 from specdec.serving.discovery import Endpoint
 from specdec.serving.server import GrpcServer, start_grpc
@@ -108,7 +108,7 @@ async def test_who_carries_it_is_served(server: GrpcServer) -> None:
 
 async def test_without_a_token_everybody_is_served() -> None:
     running = await start_grpc("127.0.0.1:0", _register, [SERVICE])
-    for metadata in (OPEN.metadata, THEIRS.metadata):
+    for metadata in (UNGUARDED.metadata, THEIRS.metadata):
         assert await _code(running.address, metadata) is grpc.StatusCode.OK
     await running.stop(0)
 
@@ -150,7 +150,7 @@ async def test_anybody_may_ask_for_health(server: GrpcServer) -> None:
 async def test_reflection_takes_the_token_as_any_call_does(server: GrpcServer) -> None:
     assert SERVICE in await _services(server.address, OURS)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await _services(server.address, OPEN)
+        await _services(server.address, UNGUARDED)
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -158,7 +158,7 @@ async def test_reflection_is_where_probes_are_when_they_have_an_address_of_their
     probes = f"127.0.0.1:{free_port}"
     running = await start_grpc("127.0.0.1:0", _register, [SERVICE], access=OURS, health_address=probes)
     try:
-        assert SERVICE in await _services(probes, OPEN)
+        assert SERVICE in await _services(probes, UNGUARDED)
         with pytest.raises(grpc.aio.AioRpcError) as gone:
             await _services(running.address, OURS)
     finally:
