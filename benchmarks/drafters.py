@@ -1,14 +1,14 @@
 """The drafters of the tables: the pair's own, unigram and bigram counts, and what the context repeats."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
 from drafter_service.app import load_drafter as load_served
 from drafter_service.config import DrafterSettings
-from drafter_service.drafters.counts import COUNTS_FILE
+from drafter_service.drafters.counts import COUNTS_FILE, load_counts, save_counts
 from drafter_service.sessions.drafter import Drafter
 from models.counts import main as write_counts
 
@@ -44,11 +44,14 @@ def candidates(pair: Pair) -> list[Candidate]:
 
 
 def _counts(tokenizer: Path, order: int) -> Path:
+    """The folder of counts of one order; the text is read once, since the counts of bigrams hold those of unigrams."""
     digest = hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest()
-    folder = ROOT / "build" / "counts" / f"{digest[:16]}-{order}"
-    if not (folder / COUNTS_FILE).exists():
-        write_counts(folder, tokenizer, order)
-    return folder
+    bigrams, wanted = (ROOT / "build" / "counts" / f"{digest[:16]}-{each}" for each in (2, order))
+    if not (bigrams / COUNTS_FILE).exists():
+        write_counts(bigrams, tokenizer, 2)
+    if not (wanted / COUNTS_FILE).exists():
+        save_counts(replace(load_counts(bigrams / COUNTS_FILE), order=order), wanted / COUNTS_FILE)
+    return wanted
 
 
 def _weights(path: Path) -> int:

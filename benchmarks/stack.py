@@ -30,6 +30,8 @@ from specdec.serving.channel import open_channel
 from specdec.wire.params import mode_to_pb
 
 _START_SECONDS = 180.0
+_PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
+"""Options for an address each, so that two systems never want the same port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +94,7 @@ def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
 
 
 def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
-    ports = [
-        part
-        for option in ("--http", "--grpc", "--drafter-address", "--verifier-address")
-        for part in (option, f"127.0.0.1:{free('127.0.0.1')}")
-    ]
+    ports = [part for option in _PORTS for part in (option, f"127.0.0.1:{free('127.0.0.1')}")]
     start = "from specdec.cli.app import main; main()"
     models = ["--target", str(pair.target), "--drafter", str(pair.drafter)]
     tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends

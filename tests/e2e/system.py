@@ -99,6 +99,8 @@ def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[
     http, grpc, drafter, verifier = free_addresses(4)
     state, log = folder / "state.json", folder / "up.log"
     ports = ["--http", http, "--grpc", grpc, "--drafter-address", drafter, "--verifier-address", verifier]
+    for option in ("--drafter-metrics", "--verifier-metrics"):
+        ports += [option, "127.0.0.1:0"]  # two systems that start at once would both find the default port free
     with log.open("w") as output:
         process = subprocess.Popen(
             [SPECDEC, "up", *ports, "--no-sample", "--state", str(state), *arguments],

@@ -40,7 +40,8 @@ class Run:
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         anywhere = dict.fromkeys(
-            ("http", "grpc", "drafter_address", "verifier_address", "verifier_metrics"), "127.0.0.1:0"
+            ("http", "grpc", "drafter_address", "verifier_address", "drafter_metrics", "verifier_metrics"),
+            "127.0.0.1:0",
         )
         for part in ("target", "drafter", "broken"):
             (folder / part).mkdir(exist_ok=True)
