@@ -47,14 +47,9 @@ def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) ->
     ]
     refused = [start for start, count in zip(first, counts, strict=True) if not count]
     if refused:
-        raise _improper(mass, refused)
+        error = NoDistribution if bool(mass[refused].isnan().any()) else InternalError
+        raise error(f"not a distribution in rows {refused} of p")
     return counts
-
-
-def _improper(mass: Tensor, rows: list[int]) -> InternalError:
-    """The error that names the rows that are no distributions."""
-    error = NoDistribution if bool(mass[rows].isnan().any()) else InternalError
-    return error(f"not a distribution in rows {rows} of p")
 
 
 def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:

@@ -39,9 +39,11 @@ def lenient_greedy(
     """
     if not len(p) == len(logits) == sum(len(draft.tokens) + 1 for draft in drafts):
         raise InternalError(f"{len(p)} rows of p and {len(logits)} of logits do not fit the drafts")
+    # Behind the last token of each draft is a row that no draft token was drawn from.
+    drawn = [(token, ell) for draft, ell in zip(drafts, lenience, strict=True) for token in (*draft.tokens, None)]
     asked = [
         (row, token, ell)
-        for row, token, ell in _rows(drafts, lenience)
+        for row, (token, ell) in enumerate(drawn)
         if token is not None and ell < 1.0 and params[row].temperature == 0.0
     ]
     if not asked:
@@ -55,9 +57,3 @@ def lenient_greedy(
     lenient = p.clone()
     lenient[own] = torch.where(near, torch.zeros_like(law).scatter_(1, x, 1.0), p[own])
     return lenient
-
-
-def _rows(drafts: Sequence[Draft], lenience: Sequence[float]) -> list[tuple[int, int | None, float]]:
-    """For each row of p its number, the draft token drawn from it (None behind the last) and its ℓ."""
-    after = [(token, ell) for draft, ell in zip(drafts, lenience, strict=True) for token in (*draft.tokens, None)]
-    return [(row, token, ell) for row, (token, ell) in enumerate(after)]
