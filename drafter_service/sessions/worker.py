@@ -62,9 +62,14 @@ class Worker:
         self._inbox.put(lambda runner: None)
 
     def caught_up(self) -> "Future[None]":
-        """Done when everything that was handed over before has been taken."""
+        """Done when everything that was handed over before has been taken; may be cancelled."""
         done: Future[None] = Future()
-        self._inbox.put(lambda runner: done.set_result(None))
+
+        def note(_: DraftRunner) -> None:
+            if done.set_running_or_notify_cancel():
+                done.set_result(None)
+
+        self._inbox.put(note)
         return done
 
     def _run(self) -> None:

@@ -11,8 +11,6 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.errors import SessionStoreDown
-
 Reply = list[Any]
 """A word and what belongs to it: bytes, None, integers, and lists of these."""
 
@@ -47,18 +45,16 @@ def arguments_of(keys: Sequence[str], arguments: Sequence[str | bytes | float]) 
     return [*sent, _sha1(_flat([key.encode() for key in keys]) + _flat(sent))]
 
 
-def reply_of(answer: Any, sent: Sequence[bytes]) -> Reply:
+def reply_of(answer: Any, sent: Sequence[bytes]) -> Reply | None:
     """The reply in the answer to a script with the arguments `sent`.
 
-    Raises:
-        SessionStoreDown: it is no answer to that, or the script got other arguments.
+    None when it is no answer to that, or when the script got other arguments: bytes were changed on the way.
     """
     match answer:
         case [bytes() as digest, [bytes(), *_] as found]:
             reply: Reply = found
-            if digest == digest_of(sent[-1], reply):
-                return reply
-    raise SessionStoreDown("bytes were changed on the way to the session store or back")
+            return reply if digest == digest_of(sent[-1], reply) else None
+    return None
 
 
 def digest_of(sent: bytes, reply: Reply) -> bytes:

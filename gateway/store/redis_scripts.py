@@ -4,10 +4,11 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
 from gateway.store import lua
 from gateway.store.checked_scripts import Reply, arguments_of, checked, reply_of
@@ -17,6 +18,9 @@ ACK_TIMEOUT = 0.5
 """Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
 _NO_MEMORY = "command not allowed when used memory >"
 """What the server says of a write over its memory limit, also of one in a script."""
+
+TRIES = 3
+"""How often a script is run when its reply does not fit, before the store counts as down."""
 
 _Answer = TypeVar("_Answer")
 
@@ -50,9 +54,9 @@ class Scripts:
 
     async def run_on(self, source: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
         """Run a script on any keys, given with their prefix."""
-        sent = arguments_of(keys, arguments)
-        answer = await guarded(self._loaded(source, lambda sha: self._client.evalsha(sha, len(keys), *keys, *sent)))
-        return await self._reply(answer, sent)
+        return await self._reply(
+            source, keys, arguments, lambda sha, sent: self._client.evalsha(sha, len(keys), *keys, *sent)
+        )
 
     async def run_durably(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """Run a script and wait until enough replicas have what it wrote.
@@ -63,38 +67,50 @@ class Scripts:
         if not self._replicas:
             return await self.run(source, session_id, *arguments)
         keys = self._keys(session_id)
-        sent = arguments_of(keys, arguments)
 
-        async def written(sha: str) -> Any:
+        async def write(sha: str, sent: Sequence[bytes]) -> Any:
             async with self._client.pipeline(transaction=False) as pipe:
                 pipe.evalsha(sha, len(keys), *keys, *sent)
                 pipe.execute_command("WAIT", self._replicas, round(ACK_TIMEOUT * 1000))
-                return await pipe.execute()
+                answer, acknowledged = await pipe.execute()
+            if int(acknowledged) < self._replicas:
+                raise SessionStoreDown(f"{acknowledged} of {self._replicas} replicas have acknowledged the write")
+            return answer
 
-        answer, acknowledged = await guarded(self._loaded(source, written))
-        reply = await self._reply(answer, sent)
-        if not isinstance(acknowledged, int) or acknowledged < self._replicas:
-            raise SessionStoreDown(f"{acknowledged} of {self._replicas} replicas have acknowledged the write")
-        return reply
+        return await self._reply(source, keys, arguments, write)
 
-    async def _loaded(self, source: str, evaluate: Callable[[str], Any]) -> Any:
-        """What `evaluate` makes of the script's hash, once the server has the script."""
+    async def _reply(
+        self,
+        source: str,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | float],
+        evaluate: Callable[..., Any],
+    ) -> Reply:
+        """The reply of a script, which is run again, as every script may be, when bytes were changed on the way.
+
+        `evaluate` takes the script's hash, and the arguments to send as `sent`.
+        """
+        for _ in range(TRIES):
+            sent = arguments_of(keys, arguments)
+            reply = reply_of(await guarded(self._answer(source, partial(evaluate, sent=sent))), sent)
+            if reply is not None:
+                return reply
+            with suppress(RedisError, OSError):  # a connection may be out of step: those that are idle are not kept
+                await self._client.connection_pool.disconnect(inuse_connections=False)
+        raise SessionStoreDown("bytes were changed on the way to the session store or back")
+
+    async def _answer(self, source: str, evaluate: Callable[[str], Any]) -> Any:
+        """What `evaluate` makes of the script's hash, once the server has the script; None when it is no answer."""
         if source not in self._known:
             self._known[source] = _Script.of(source)
         script = self._known[source]
         try:
-            return await evaluate(script.sha)
-        except NoScriptError:
+            with suppress(NoScriptError):
+                return await evaluate(script.sha)
             await self._client.script_load(script.source)
             return await evaluate(script.sha)
-
-    async def _reply(self, answer: Any, sent: Sequence[bytes]) -> Reply:
-        try:
-            return reply_of(answer, sent)
-        except SessionStoreDown:
-            with suppress(RedisError, OSError):  # a connection may be out of step: those that are idle are not kept
-                await self._client.connection_pool.disconnect(inuse_connections=False)
-            raise
+        except InvalidResponse:  # it breaks the protocol of Redis
+            return None
 
     def _keys(self, session_id: str) -> tuple[str, ...]:
         return *lua.keys(session_id, self._prefix), self._prefix + lua.LEASES
@@ -109,6 +125,8 @@ async def guarded(answer: Awaitable[_Answer]) -> _Answer:
     """
     try:
         return await answer
+    except SessionStoreDown:
+        raise
     except ResponseError as error:
         if _NO_MEMORY in str(error):
             raise SessionStoreFull("the session store is full: it refuses to write") from error

@@ -12,7 +12,7 @@ import grpc.aio
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
-from specdec.errors import DrafterMismatch, MessageCorrupted, SpecdecError, TokenizerMismatch
+from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
 from specdec.serving.access import UNGUARDED, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
@@ -100,7 +100,9 @@ class DrafterClient:
                 async with asyncio.timeout(self._times.hello):
                     await self._greet(stream)
                 yield stream
-            except (grpc.aio.AioRpcError, MessageCorrupted, TimeoutError, asyncio.InvalidStateError) as error:
+            except (DrafterMismatch, LinkBroken):
+                raise
+            except Exception as error:  # whatever a stream fails with, it is lost, and the verifier lives on
                 raise LinkBroken(_explain(error)) from error
             finally:
                 stream.cancel()

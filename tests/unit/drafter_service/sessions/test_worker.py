@@ -86,6 +86,15 @@ def test_nobody_is_drafted_for_past_gamma(bench: Bench) -> None:
     assert bench.stream.tokens() == _drafted(gamma=4)
 
 
+def test_a_stream_that_ends_while_it_waits_for_the_worker_does_not_end_it(bench: Bench) -> None:
+    waited = bench.worker.caught_up()
+    assert waited.cancel() or waited.done()
+    for _ in range(20):
+        bench.worker.caught_up().cancel()
+    bench.worker.caught_up().result(timeout=30)
+    assert bench.worker.alive
+
+
 def test_a_full_acceptance_goes_on_from_the_bonus_token(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 3)
