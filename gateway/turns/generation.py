@@ -13,7 +13,7 @@ from gateway.text.fit import memory_of
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
 from gateway.turns.choices import joined
-from gateway.turns.events import Event, OutputRound
+from gateway.turns.events import Event, without_first
 from gateway.turns.services import Services
 from gateway.turns.turn import (
     Header,
@@ -83,7 +83,7 @@ class Generator:
             log = _log.bind(generation=turn.name, request=request.request_id)
             log.debug("generation_attached" if opened.repeated else "generation_began")
             broadcast = self._broadcast(turn, deadline, None if opened.repeated else header, request.resumable)
-        async with aclosing(_without_first(broadcast, after)) as events:
+        async with aclosing(without_first(broadcast.read(), after)) as events:
             async for event in events:
                 yield event
 
@@ -127,7 +127,8 @@ class Generator:
         return positions
 
     async def _resumed(self, turn: Turn, deadline: float, after: int) -> AsyncGenerator[Event]:
-        async with aclosing(_without_first(self._broadcast(turn, deadline, None, True), after)) as events:
+        broadcast = self._broadcast(turn, deadline, None, True)
+        async with aclosing(without_first(broadcast.read(), after)) as events:
             async for event in events:
                 yield event
 
@@ -235,16 +236,3 @@ def _skips(after: Sequence[int], choices: int) -> Sequence[int]:
     if after and len(after) != choices:
         raise FieldInvalid(f"the generation has {choices} choices, and the cursor speaks of {len(after)}", "received")
     return after or (0,) * choices
-
-
-async def _without_first(broadcast: Broadcast, count: int) -> AsyncGenerator[Event]:
-    """The events of a generation without its first `count` output tokens."""
-    skip = count
-    async with aclosing(broadcast.read()) as events:
-        async for event in events:
-            if not isinstance(event, OutputRound) or not skip:
-                yield event
-                continue
-            tokens, skip = event.tokens[skip:], max(0, skip - len(event.tokens))
-            if tokens:
-                yield replace(event, tokens=tokens, text="".join(token.text for token in tokens))
