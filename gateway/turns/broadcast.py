@@ -5,12 +5,11 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import replace
 
 import structlog
 
 from gateway.tasks import cancel_and_wait
-from gateway.turns.events import Event, OutputRound
+from gateway.turns.events import Event
 from specdec.errors import Draining, SpecdecError
 
 _log = structlog.get_logger()
@@ -65,18 +64,6 @@ class Broadcast:
             await self._remove_reader()
         if self._error is not None:
             raise self._error
-
-    async def read_behind(self, count: int) -> AsyncGenerator[Event]:
-        """As `read`, without the first `count` output tokens."""
-        skip = count
-        async with aclosing(self.read()) as events:
-            async for event in events:
-                if not isinstance(event, OutputRound) or not skip:
-                    yield event
-                    continue
-                tokens, skip = event.tokens[skip:], max(0, skip - len(event.tokens))
-                if tokens:
-                    yield replace(event, tokens=tokens, text="".join(token.text for token in tokens))
 
     def expect_reader(self, seconds: float) -> None:
         """Stop the generation unless it has a reader within `seconds`, counted from now."""

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.text.output import OutputToken
 from gateway.turns.statistics import Summary
@@ -75,6 +75,19 @@ class Output:
 
     tokens: tuple[OutputToken, ...]
     finished: Finished
+
+
+async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
+    """The events of one generation without its first `count` output tokens; `events` is closed with this iterator."""
+    skip = count
+    async with aclosing(events):
+        async for event in events:
+            if not isinstance(event, OutputRound) or not skip:
+                yield event
+                continue
+            tokens, skip = event.tokens[skip:], max(0, skip - len(event.tokens))
+            if tokens:
+                yield replace(event, tokens=tokens, text="".join(token.text for token in tokens))
 
 
 async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]:

@@ -13,7 +13,7 @@ from gateway.text.fit import memory_of
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
 from gateway.turns.choices import joined
-from gateway.turns.events import Event
+from gateway.turns.events import Event, without_first
 from gateway.turns.services import Services
 from gateway.turns.turn import (
     Header,
@@ -91,7 +91,7 @@ class Generator:
             log = _log.bind(generation=turn.name, request=request.request_id)
             log.debug("generation_attached" if opened.repeated else "generation_began")
             broadcast = self._broadcast(turn, deadline, None if opened.repeated else header, request.resumable)
-        async with aclosing(broadcast.read_behind(after)) as events:
+        async with aclosing(without_first(broadcast.read(), after)) as events:
             async for event in events:
                 yield event
 
@@ -134,7 +134,8 @@ class Generator:
         return positions
 
     async def _resumed(self, turn: Turn, deadline: float, after: int) -> AsyncGenerator[Event]:
-        async with aclosing(self._broadcast(turn, deadline, None, True).read_behind(after)) as events:
+        broadcast = self._broadcast(turn, deadline, None, True)
+        async with aclosing(without_first(broadcast.read(), after)) as events:
             async for event in events:
                 yield event
 
