@@ -91,7 +91,7 @@ class DrafterState:
 
     address: str
     state: str
-    """`ready`, `connecting`, or `refused: ` and why."""
+    """`ready`, `connecting`, or `refused: ` or `unauthenticated: ` and why."""
     model: str
     """Empty until known."""
 

@@ -54,6 +54,10 @@ class Identity:
     """What is shown to drafters."""
 
 
+class TokenRefused(DrafterMismatch):
+    """The drafter asks for another token than this verifier has."""
+
+
 class LinkBroken(Exception):
     """The stream could not be made or cannot go on."""
 
@@ -76,6 +80,9 @@ class DrafterClient:
             try:
                 async with self.greeted() as stream:
                     await self._exchange(stream)
+            except TokenRefused as error:
+                self._link.refused(error.message, LinkState.UNAUTHENTICATED)
+                retry = self._times.refused_retry
             except DrafterMismatch as error:
                 self._link.refused(error.message)
                 retry = self._times.refused_retry
@@ -90,7 +97,7 @@ class DrafterClient:
         """A stream to the drafter, after the handshake.
 
         Raises:
-            DrafterMismatch: the drafter does not fit.
+            DrafterMismatch: the drafter does not fit, or asks for another token.
             LinkBroken: no answer, or the stream broke inside the context.
         """
         access = self._identity.access
@@ -114,7 +121,9 @@ class DrafterClient:
             await stream.write(pb.DraftRequest(hello=hello))
             ack = (await _read(stream)).hello_ack
         except grpc.aio.AioRpcError as error:
-            if error.code() in {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED}:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise TokenRefused(error.details() or "the drafter asks for another token") from error
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise
         if ack.tokenizer_hash != mine.tokenizer_hash:

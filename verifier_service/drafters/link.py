@@ -27,6 +27,8 @@ class LinkState(StrEnum):
     READY = "ready"
     REFUSED = "refused"
     """The drafter answers but does not fit; it is tried again now and then."""
+    UNAUTHENTICATED = "unauthenticated"
+    """The drafter answers but asks for another token; it is tried again now and then."""
 
 
 class Listener(Protocol):
@@ -139,12 +141,12 @@ class DrafterLink:
         self._enter(LinkState.READY)
         _log.info("drafter_ready", address=self.address, model=model)
 
-    def refused(self, detail: str) -> None:
-        """Note that the drafter does not fit."""
+    def refused(self, detail: str, state: LinkState = LinkState.REFUSED) -> None:
+        """Note that the drafter does not fit, or asks for another token: `state` says which."""
         if detail != self._detail:
             _log.error("drafter_refused", address=self.address, detail=detail)
         self._detail = detail
-        self._drop_all(LinkState.REFUSED)
+        self._drop_all(state)
 
     def lost(self, detail: str) -> None:
         """Note that the stream broke or could not be made."""

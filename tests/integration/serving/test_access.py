@@ -1,5 +1,6 @@
 """The token of a server over loopback: who carries it is served, and anybody may ask for health."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -21,9 +22,10 @@ from specdec.serving.access import UNGUARDED, Access, Metadata
 from specdec.serving.channel import open_channel
 from specdec.serving.discovery import Endpoint
 from specdec.serving.server import GrpcServer, start_grpc
-from specdec.wire.generation import GenerationCall, Speculation
+from specdec.wire.generation import Fallback, GenerationCall, Speculation
 from verifier_service.drafters.client import DrafterClient, Identity
-from verifier_service.drafters.link import DrafterLink
+from verifier_service.drafters.link import DrafterLink, LinkState
+from verifier_service.drafters.pool import DrafterPool
 from verifier_service.metrics import VerifierMetrics
 
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
@@ -139,6 +141,19 @@ async def test_a_verifier_without_the_token_is_refused_by_a_drafter_and_says_why
             pass
     async with DrafterClient(link, Identity("v", "hash", OURS)).greeted():
         assert link.drafter_state.model == "small"
+
+
+async def test_a_drafter_that_asks_for_another_token_is_not_said_to_have_another_tokenizer(server: GrpcServer) -> None:
+    link = DrafterLink(server.address, 1.0, VerifierMetrics(CollectorRegistry()))
+    pool = DrafterPool()
+    pool.add(link)
+    running = asyncio.create_task(DrafterClient(link, Identity("v", "hash", THEIRS)).run())
+    async with asyncio.timeout(20):
+        while link.state is LinkState.CONNECTING:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert link.drafter_state.state.startswith("unauthenticated: ")
+    assert pool.absence() is Fallback.UNAVAILABLE
 
 
 async def test_anybody_may_ask_for_health(server: GrpcServer) -> None:

@@ -52,7 +52,7 @@ def test_the_state_is_told_with_its_reason_and_counted() -> None:
             state.value: registry.get_sample_value("specdec_drafter_up", {"address": "d:1", "state": state.value})
             for state in LinkState
         }
-        assert sorted(value or 0.0 for value in up.values()) == [0.0, 0.0, 1.0]
+        assert sorted(value or 0.0 for value in up.values()) == [0.0, 0.0, 0.0, 1.0]
         assert up[link.state.value] == 1.0
         seen.append(link.drafter_state.state)
     assert seen == ["connecting", "ready", "refused: no", "connecting"]
