@@ -84,6 +84,18 @@ specdec_(spec|requests_(running|waiting)|kv_cache|verify|batch|admission|preempt
 {{- if or $ratio (gt (include "specdec.leastReplicas" . | int) 0) }}true{{ end -}}
 {{- end -}}
 
+{{/* What a readiness probe asks for. A gateway without verifiers is not ready; where verifiers may be at 0, it has to take the requests that
+     wake them, so it is asked only whether it lives. */}}
+{{- define "specdec.readyService" -}}
+{{- $verifier := dict "root" .root "tier" "verifier" -}}
+{{- $wakes := and .root.Values.verifier.enabled (not (include "specdec.isNeverEmpty" $verifier)) -}}
+{{- if and (eq .tier "gateway") $wakes -}}
+liveness
+{{- else -}}
+{{ include "specdec.healthService" . }}
+{{- end -}}
+{{- end -}}
+
 {{/* Whether `helm test` insists on drafts: not where there may be no drafter, or no draft is allowed. */}}
 {{- define "specdec.testDrafts" -}}
 {{- $least := include "specdec.leastReplicas" (dict "root" . "tier" "drafter") | int -}}

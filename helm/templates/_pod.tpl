@@ -128,7 +128,7 @@ startupProbe:
 {{- end }}
 readinessProbe:
 {{- with $values.probes.readiness }}{{ include "specdec.probe" . | nindent 2 }}{{ else }}
-  grpc: {port: {{ $port }}, service: {{ include "specdec.healthService" . }}}
+  grpc: {port: {{ $port }}, service: {{ include "specdec.readyService" . }}}
   periodSeconds: 5
   timeoutSeconds: 3
   failureThreshold: 2

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from gateway.rpc.service import SERVICES as GATEWAY
+from specdec.serving.server import LIVENESS
 from tests.helm.engine import CHART, ChartRefused, Helm, Manifest, manifests
 from tests.helm.objects import config, named, of_kind, pods
 
@@ -37,6 +39,13 @@ def test_a_tier_at_zero_is_woken_by_those_before_it(helm: Helm, tier: str, wakes
     assert wakes in queries[0]
     assert "specdec_drafter_" not in queries[0]
     assert all("specdec_gateway_requests_running" in query for query in queries), "0 without verifiers, and not nothing"
+
+
+@pytest.mark.parametrize(("least", "asked"), [(0, LIVENESS), (1, GATEWAY[0])])
+def test_gateways_take_the_requests_that_wake_a_verifier(helm: Helm, least: int, asked: str) -> None:
+    """Without verifiers they are not ready, and a Service without endpoints counts no request."""
+    template = pods(_render(helm, {"verifier": _keda(minReplicas=least)}))["gateway"]
+    assert template["spec"]["containers"][0]["readinessProbe"]["grpc"]["service"] == asked
 
 
 @pytest.mark.parametrize("tier", ["drafter", "verifier", "gateway"])

@@ -277,5 +277,7 @@ def test_a_gateway_may_reach_the_chart_s_own_stores(helm: Helm) -> None:
 
 def test_passwords_are_in_no_object(helm: Helm, objects: list[Manifest]) -> None:
     maps = of_kind(objects, "ConfigMap")
-    assert not [each for each in maps if "redis_url" in str(each) or "redis://" in str(each)]
+    assert not [
+        each for each in maps if "redis_url" in str(each) or "redis://" in str(each) or "rediss://" in str(each)
+    ]
     assert not of_kind(objects, "Secret")
