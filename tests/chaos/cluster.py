@@ -113,7 +113,10 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
         drafters=setup.replicas,
         verifiers=setup.replicas,
         gateways=setup.replicas,
-        **dict.fromkeys(("http", "grpc", "drafter_address", "verifier_address"), "127.0.0.1:0"),
+        **dict.fromkeys(
+            ("http", "grpc", "drafter_address", "verifier_address", "drafter_metrics", "verifier_metrics"),
+            "127.0.0.1:0",
+        ),
     )
     addresses = plan.allot(settings)
 
