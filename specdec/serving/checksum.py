@@ -20,6 +20,7 @@ OURS = "/specdec."
 """What the methods of our services begin with."""
 METADATA = (("specdec-checksum", "crc32"),)
 """What a client sends with every call."""
+_KINDS = frozenset(("unary_unary", "unary_stream", "stream_unary", "stream_stream"))
 _TAG = bytes([15 << 3 | 5])
 SIZE = len(_TAG) + 4
 """Bytes that a checksum adds to a message."""
@@ -89,11 +90,11 @@ class CheckedChannel:
         """Close the channel; calls that run end after `grace` seconds."""
         await self._channel.close(grace)
 
-    def __getattr__(self, kind: str) -> Any:
-        """`unary_unary` and the other three kinds of calls, with the arguments that generated stubs give."""
-        if kind not in {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}:
-            raise AttributeError(kind)
-        make = getattr(self._channel, kind)
+    def __getattr__(self, name: str) -> Any:
+        """`unary_unary` and the other three kinds of calls, with the arguments of stubs; the rest is the channel's."""
+        make = getattr(self._channel, name)
+        if name not in _KINDS:
+            return make
 
         def multicallable(
             method: str, request_serializer: Any = _as_is, response_deserializer: Any = _as_is, **options: Any
