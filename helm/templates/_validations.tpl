@@ -24,6 +24,16 @@
 {{- if and .Values.tls.enabled (eq (include "specdec.tlsMode" .) "certManager") (not .Values.tls.certManager.issuerRef.name) -}}
 {{- $wrong = append $wrong "Mutual TLS by cert-manager needs an issuer: set tls.certManager.issuerRef.name." -}}
 {{- end -}}
+{{- if and .Values.tls.enabled (eq (include "specdec.tlsMode" .) "selfSigned") -}}
+{{- $drafters := or .Values.drafter.external.addresses (and .Values.drafter.enabled (not .Values.verifier.enabled)) -}}
+{{- $verifiers := or .Values.verifier.external.addresses (and .Values.verifier.enabled (not .Values.gateway.enabled)) -}}
+{{- if or $drafters $verifiers -}}
+{{- $wrong = append $wrong "Tiers of several releases need one authority: set tls.certManager.issuerRef or tls.existingSecrets, or tls.enabled=false." -}}
+{{- end -}}
+{{- if not .Values.rbac.create -}}
+{{- $wrong = append $wrong "Without rbac.create nobody may make certificates: set tls.certManager.issuerRef or tls.existingSecrets, or tls.enabled=false." -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.gateway.enabled (not .Values.verifier.enabled) (not .Values.verifier.external.addresses) -}}
 {{- $wrong = append $wrong "Gateways need verifiers: set verifier.enabled=true, or verifier.external.addresses to those of another release." -}}
 {{- end -}}

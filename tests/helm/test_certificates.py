@@ -82,7 +82,7 @@ def test_everything_of_it_is_a_hook_and_goes_again(default: list[Manifest]) -> N
 def test_it_calls_the_api_server_alone(default: list[Manifest]) -> None:
     policy = named(default, "NetworkPolicy", "certificates")["spec"]
     assert policy["ingress"] == []
-    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {53, 443, 6443}
+    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {53, 5353, 443, 6443}
 
 
 @pytest.mark.parametrize(

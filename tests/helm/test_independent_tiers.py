@@ -13,10 +13,11 @@ from tests.helm.engine import CHART, ChartRefused, Helm, Manifest, manifests, no
 from tests.helm.objects import config, named, of_kind, pods, selects
 from verifier_service.config import VerifierSettings
 
-REDIS = {"redis": {"external": {"url": "redis://redis:6379/0"}}}
+PLAINTEXT = {"tls": {"enabled": False}}
+REDIS = {**PLAINTEXT, "redis": {"external": {"url": "redis://redis:6379/0"}}}
 DRAFTERS = "shared-specdec-drafter-headless.ns.svc:50052"
 VERIFIERS = "large-specdec-verifier-headless.other.svc:50053"
-ONLY_DRAFTERS = {"verifier": {"enabled": False}, "gateway": {"enabled": False}}
+ONLY_DRAFTERS = {**PLAINTEXT, "verifier": {"enabled": False}, "gateway": {"enabled": False}}
 ONLY_GATEWAYS = {
     **REDIS,
     "drafter": {"enabled": False},
@@ -108,6 +109,10 @@ def test_a_peer_of_another_release_is_known_by_its_own_name(helm: Helm) -> None:
             "Gateways need verifiers: set verifier.enabled=true, or verifier.ext",
         ),
         ({**ONLY_DRAFTERS, "drafter": {"enabled": False}}, "There is nothing to install"),
+        ({**ONLY_DRAFTERS, "tls": {}}, "Tiers of several releases need one authority"),
+        ({**SHARED, "tls": {}}, "Tiers of several releases need one authority"),
+        ({**ONLY_GATEWAYS, "tls": {}}, "Tiers of several releases need one authority"),
+        ({"redis": REDIS["redis"], "rbac": {"create": False}}, "Without rbac.create nobody may make certificates"),
         (
             {**ONLY_DRAFTERS, "drafter": {"autoscaling": {"kind": "ratio"}}},
             "and this release has none: set metrics.prom",

@@ -153,7 +153,8 @@ def test_every_alert_has_a_case_in_which_its_series_are_missing(rules: dict[str,
 @pytest.mark.parametrize(
     ("values", "silent"),
     [
-        ({}, {"SpecdecRatioControllerStuck", "SpecdecCertificateExpires"}),
+        ({}, {"SpecdecRatioControllerStuck"}),
+        ({"tls": {"enabled": False}}, {"SpecdecCertificateExpires"}),
         ({"drafter": {"enabled": False}}, {"SpecdecNoDrafter"}),
         ({"drafter": {"autoscaling": {"kind": "keda"}}}, {"SpecdecNoDrafter"}),
         ({"verifier": {"autoscaling": {"kind": "keda", "minReplicas": 0}}}, {"SpecdecNoVerifier"}),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helm.engine import CHART, Helm, manifests
-from tests.helm.objects import of_kind
+from tests.helm.objects import pods
 
 Reply = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]
 
@@ -124,6 +124,5 @@ def test_equal_tokens_pass_where_drafts_came_or_need_not(answer: dict[str, Any],
 )
 def test_drafts_are_required_where_there_are_always_drafters(helm: Helm, values: dict[str, Any], drafts: str) -> None:
     redis = {"redis": {"external": {"url": "redis://redis:6379/0"}}}
-    (job,) = of_kind(manifests(helm.render(CHART, {**redis, **values})), "Job")
-    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (container,) = pods(manifests(helm.render(CHART, {**redis, **values})))["test"]["spec"]["containers"]
     assert {"name": "DRAFTS", "value": drafts} in container["env"]
