@@ -96,8 +96,10 @@ def beside(*frames: pb.DraftResponse) -> Script:
 def _of(frame: pb.DraftResponse, seen: Seen) -> pb.DraftResponse:
     copy = pb.DraftResponse()
     copy.CopyFrom(frame)
-    for message in (*copy.ends, *copy.nacks):
-        message.session_id, message.epoch = seen.session_id, seen.epoch
+    for end in copy.ends:
+        end.session_id, end.epoch = seen.session_id, seen.epoch
+    for nack in copy.nacks:
+        nack.session_id, nack.epoch = seen.session_id, seen.epoch
     return copy
 
 
