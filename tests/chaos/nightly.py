@@ -49,6 +49,8 @@ class Night:
     """Seconds of one run of chaos."""
     seed: int
     clients: int
+    length: int
+    """Tokens of one answer."""
     folder: Path
 
 
@@ -69,7 +71,7 @@ async def night(setup: Setup, plan: Night) -> AsyncGenerator[Run]:
 
 async def _corrupted(setup: Setup, plan: Night) -> AsyncGenerator[Run]:
     folder = _folder(plan, "corruption")
-    load = Load(plan.clients, scenarios=6, tokens=400)
+    load = Load(plan.clients, scenarios=6, tokens=plan.length)
     each = plan.tokens // 3 // len(HOPS)
     async with aclosing(corruption(setup, load, list(HOPS), each, _BYTE_EVERY, plan.seed, folder)) as hops:
         async for found in hops:
@@ -79,7 +81,7 @@ async def _corrupted(setup: Setup, plan: Night) -> AsyncGenerator[Run]:
 async def _disturbed(setup: Setup, plan: Night, number: int) -> Run:
     """One run of chaos, under a seed of its own and in a folder of its own."""
     seed = plan.seed + number
-    load = Load(plan.clients, scenarios=12, tokens=400)
+    load = Load(plan.clients, scenarios=12, tokens=plan.length)
     faults = tuple(schedule(seed, plan.each, _FAULT_EVERY))
     folder = _folder(plan, f"chaos-{number}")
     report = await chaos(setup, load, faults, seed, folder, lambda _: None)
@@ -114,7 +116,7 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
     target = make_tiny_model(folder / "target", "llama", seed=0, context=1024)
     drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, noise=0.02)
     limits = options.tokens, options.minutes * 60, options.each_seconds
-    plan = Night(*limits, options.seed, options.clients, folder)
+    plan = Night(*limits, options.seed, options.clients, options.length, folder)
     runs = asyncio.run(_report(Setup(target, drafter), plan, write))
     checked, faults = sum(run.tokens for run in runs), sum(len(run.faults) for run in runs)
     write(f"{checked} of {options.tokens} tokens checked, {faults} faults\n")
@@ -132,6 +134,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--each-seconds", type=float, default=300.0, help="of one run of chaos")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of faults, requests and flips")
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--length", type=int, default=400, help="of one answer, in tokens")
     parser.add_argument("--json", type=Path, help="where to write the report")
     return parser.parse_args()
 
