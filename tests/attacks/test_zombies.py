@@ -33,7 +33,7 @@ async def test_no_token_is_lost_repeated_or_changed_by_who_wakes_up_late(tmp_pat
     target = make_tiny_model(tmp_path / "target", "llama", seed=0, context=512)
     drafter = make_tiny_model(tmp_path / "drafter", "llama", seed=0, context=512, noise=0.02)
     faults = [Fault(2.0 + number, Kind.STOP, role, number) for number, role in enumerate(ZOMBIES)]
-    load = Load(clients=3, scenarios=2, tokens=120)
+    load = Load(clients=4, scenarios=4, tokens=150)
     report = await chaos(Setup(target, drafter, lease=LEASE), load, faults, 20, folder, lambda _: None)
     assert [each.fault.role for each in report.injected] == list(ZOMBIES)
     assert report.tokens
