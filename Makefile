@@ -56,6 +56,13 @@ chaos: install-dev ## Kill everything at random for five minutes; ARGS='--second
 corruption: install-dev ## Flip bytes on every hop while 30,000 tokens pass; ARGS='--hops redis --every 5000' and more.
 	$(BIN)/python -m tests.chaos.corruption $(ARGS)
 
+.PHONY: nightly soak
+nightly: install-dev ## Check 100,000 tokens while bytes are flipped and everything is killed; ARGS='--tokens 5000' and more.
+	$(BIN)/python -m tests.chaos.nightly --json nightly.json $(ARGS)
+
+soak: install-dev ## Load a system for 30 minutes: no process may grow, no key may stay; ARGS='--minutes 3 --bound 8' and more.
+	$(BIN)/python -m tests.soak --json soak.json $(ARGS)
+
 .PHONY: kube-apiserver kubernetes
 SPECDEC_KUBE_APISERVER ?= $(CURDIR)/build/kube/kube-apiserver
 

@@ -100,7 +100,7 @@ async def replicas(
         chosen = GatewaySettings(**(values | settings))
         made = []
         for _ in range(count):
-            store = RedisSessionStore.at(url, StorePolicy(lease=chosen.lease, patience=chosen.store_patience))
+            store = RedisSessionStore.at(url, StorePolicy(chosen.lease, chosen.session_ttl, chosen.store_patience))
             gateway = await stack.enter_async_context(running(chosen, ByteTokenizer(), store))
             client = httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=30)
             made.append(Replica(gateway, await stack.enter_async_context(client), store))

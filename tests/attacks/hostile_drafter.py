@@ -1,0 +1,183 @@
+"""What a hostile drafter sends: every field of every message of its stream, by turns false.
+
+Each lie is a script of `ScriptedDrafter`, so that all of them go over real gRPC, with a checksum that fits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, nan
+from struct import pack
+
+from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.rules.draft import MAX_WEIGHT
+from specdec.rules.prefix import PrefixHash
+from specdec.wire.tokens import tokens_to_bytes
+from tests.conformance.small_pair import VOCAB_SIZE
+from tests.integration.verifier.scripted_drafter import Script, Seen, drafts
+
+Change = Callable[[pb.DraftTokens], object]
+EVERY_ID = tuple(range(VOCAB_SIZE))
+LIKELY = 4
+"""The id that hostile drafters draft; small_pair's target gives it a probability behind every prefix."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A draft of one token, always the same one, and the q̂ from which the drafter says that it was drawn."""
+
+    token: int
+    weights: tuple[int, ...]
+    """Of every id."""
+
+    def script(self, seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
+        """The whole chain of γ such drafts."""
+        frame = drafts(seen, [self.token] * gamma)
+        frame.drafts[0].support_sizes[:] = [VOCAB_SIZE] * gamma
+        frame.drafts[0].support_ids = tokens_to_bytes(EVERY_ID * gamma)
+        frame.drafts[0].support_weights = weights(*self.weights * gamma)
+        return [frame]
+
+    def q(self) -> tuple[float, ...]:
+        """The probability of each id under the q̂."""
+        return tuple(weight / sum(self.weights) for weight in self.weights)
+
+
+def weights(*values: int) -> bytes:
+    """Weights as they are sent."""
+    return pack(f"<{len(values)}H", *values)
+
+
+def changed(change: Change, tokens: Sequence[int] = (LIKELY,)) -> Script:
+    """A script that sends a chain of point masses, γ or fewer, after a change of its message."""
+
+    def script(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
+        frame = drafts(seen, (list(tokens) * gamma)[: max(gamma, len(tokens))])
+        change(frame.drafts[0])
+        return [frame]
+
+    return script
+
+
+def field(**values: object) -> Script:
+    """A script that replaces fields of a chain's message."""
+
+    def change(message: pb.DraftTokens) -> None:
+        for name, value in values.items():
+            if name == "support_sizes":
+                del message.support_sizes[:]
+                message.support_sizes.extend(value)  # type: ignore[arg-type]
+            else:
+                setattr(message, name, value)
+
+    return changed(change)
+
+
+def support(ids: Sequence[int], *chosen: int) -> Script:
+    """A script whose every q̂ has these ids with these weights."""
+
+    def change(message: pb.DraftTokens) -> None:
+        count = len(message.support_sizes)
+        message.support_sizes[:] = [len(ids)] * count
+        message.support_ids = tokens_to_bytes(list(ids) * count)
+        message.support_weights = weights(*chosen * count)
+
+    return changed(change)
+
+
+def beside(*frames: pb.DraftResponse) -> Script:
+    """A script that sends these frames, for the session where they name none, and then a chain."""
+
+    def script(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
+        return [*(_of(frame, seen) for frame in frames), drafts(seen, [LIKELY] * gamma)]
+
+    return script
+
+
+def _of(frame: pb.DraftResponse, seen: Seen) -> pb.DraftResponse:
+    copy = pb.DraftResponse()
+    copy.CopyFrom(frame)
+    for end in copy.ends:
+        end.session_id, end.epoch = seen.session_id, seen.epoch
+    for nack in copy.nacks:
+        nack.session_id, nack.epoch = seen.session_id, seen.epoch
+    return copy
+
+
+def for_the_other_sessions(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
+    """Sends chains under the names of other sessions, some of which run here and some nowhere."""
+    number = int(seen.session_id.removeprefix("s"))
+    names = [f"s{number ^ 1}", f"s{number + 1000}", "", "x" * 100_000]
+    return [drafts(Seen(name, seen.epoch, seen.tokens, seen.prompt_len), [LIKELY] * gamma) for name in names]
+
+
+def on_another_prefix(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
+    """Sends a chain whose hash is right for a prefix that was never committed."""
+    tokens = [*seen.tokens[:-1], (seen.tokens[-1] + 1) % VOCAB_SIZE]
+    frame = drafts(seen, [LIKELY] * gamma)
+    frame.drafts[0].prefix_hash = PrefixHash(tokens).value
+    return [frame]
+
+
+def rewritten(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
+    """Sends chains that begin inside the committed tokens and say other tokens there."""
+    base = max(1, len(seen.tokens) - 2)
+    return [drafts(seen, [(token + 1) % VOCAB_SIZE for token in seen.tokens[base:]] + [LIKELY] * gamma, base_len=base)]
+
+
+def _load(seconds: float) -> Script:
+    return beside(pb.DraftResponse(load=pb.Load(sessions=2**32 - 1, step_seconds=seconds)))
+
+
+def _nack(reason: int) -> Script:
+    return beside(pb.DraftResponse(nacks=[pb.Nack(reason=reason, detail="y" * 10_000)]))  # type: ignore[arg-type]
+
+
+HONEST = beside()
+"""Drafts always the same token and says so: the one script here that is true."""
+RARE = Claim(LIKELY, tuple(1 if token == LIKELY else MAX_WEIGHT for token in EVERY_ID))
+"""Says that its draft was a most unlikely one, so that nearly every p accepts it."""
+EVEN = Claim(LIKELY, (1,) * VOCAB_SIZE)
+"""Says that it drew evenly from all ids."""
+
+LIES: Mapping[str, Script] = {
+    "q̂: the draft was unlikely": RARE.script,
+    "q̂: the draft was one of all": EVEN.script,
+    "q̂: all of it on other ids": support([1, 2, 3], 1, 1, 1),
+    "q̂: none": field(support_sizes=[], support_ids=b"", support_weights=b""),
+    "q̂: empty": support([]),
+    "q̂: 0 / 0": support(EVERY_ID, *[0] * VOCAB_SIZE),
+    "q̂: one weight is 0": support([1, LIKELY], 1, 0),
+    "q̂: an id twice": support([LIKELY, LIKELY], 1, 1),
+    "q̂: ids descend": support([LIKELY, 1], 1, 1),
+    "q̂: negative ids": support([-(2**31), LIKELY], 1, 1),
+    "q̂: ids beyond the vocabulary": support([LIKELY, 2**31 - 1], 1, 1),
+    "q̂: more ids than there are": support([*EVERY_ID, VOCAB_SIZE], *[1] * (VOCAB_SIZE + 1)),
+    "counts: four thousand million ids": field(support_sizes=[2**32 - 1]),
+    "counts: too many distributions": field(support_sizes=[1] * 100_000),
+    "counts: too few weights": field(support_weights=b"\1"),
+    "tokens: not whole": field(tokens=b"\1\2\3"),
+    "tokens: none": field(tokens=b"", support_sizes=[], support_ids=b"", support_weights=b""),
+    "tokens: beyond the vocabulary": changed(lambda _: None, [VOCAB_SIZE]),
+    "tokens: negative": changed(lambda _: None, [-1]),
+    "tokens: the largest": changed(lambda _: None, [2**31 - 1]),
+    "tokens: a chain of 20,000": changed(lambda _: None, [LIKELY] * 20_000),
+    "prefix: length 0": field(base_len=0),
+    "prefix: the largest length": field(base_len=2**32 - 1),
+    "prefix: another hash": field(prefix_hash=2**64 - 1),
+    "prefix: of another text": on_another_prefix,
+    "prefix: other committed tokens": rewritten,
+    "epoch: 0": field(epoch=0),
+    "epoch: the largest": field(epoch=2**64 - 1),
+    "sessions of others": for_the_other_sessions,
+    "end: behind everything": beside(pb.DraftResponse(ends=[pb.DraftEnd(base_len=2**32 - 1)])),
+    "nack: of no kind": _nack(0),
+    "nack: of an unknown kind": _nack(99),
+    "nack: forgotten": _nack(pb.Nack.REASON_UNKNOWN),
+    "nack: overloaded": _nack(pb.Nack.REASON_OVERLOADED),
+    "load: not a number": _load(nan),
+    "load: without end": _load(inf),
+    "load: negative": _load(-inf),
+    "pong: never asked for": beside(pb.DraftResponse(pong=pb.Pong(nonce=2**64 - 1))),
+    "hello: again, of another tokenizer": beside(pb.DraftResponse(hello_ack=pb.HelloAck(tokenizer_hash="x"))),
+}
+"""By what is false in them."""

@@ -1,0 +1,100 @@
+"""Callers that fill the session store, its memory or its disk: they are refused by name, and nothing shown is lost."""
+
+import asyncio
+import resource
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.store.redis_client import connect
+from specdec.cli import valkey
+from specdec.cli.processes import Children
+from tests.gateway_fakes import Script, ScriptedVerifier, facts
+from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
+from tests.integration.sessions.server import Server
+
+pytestmark = pytest.mark.e2e
+
+SLOW = replace(LONG, pause=0.5)
+"""An answer of 26 tokens that takes longer than it takes to fill the store."""
+FAST = Script(text="ok", gamma=0)
+FACTS = facts(context_length=8192)
+PROMPT = "x" * 3000
+ROOM = 4 * 2**20
+"""Bytes of memory that the callers may fill."""
+MOST = 2000
+"""Requests after which a store that is not full has no limit."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of its own for each test, in a folder whose path is short enough for a socket file."""
+    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
+    try:
+        with Children(grace=5) as children:
+            yield Server(folder, children)
+    finally:
+        shutil.rmtree(folder)
+
+
+async def filled(replica: Replica) -> Counter[tuple[int, str]]:
+    """Ask until the store takes no more; the answers by status and code."""
+    found: Counter[tuple[int, str]] = Counter()
+    while found.total() < MOST and set(found) <= {(200, "")}:
+        answers = await asyncio.gather(*(replica.post(prompt=PROMPT, user="loud") for _ in range(16)))
+        found.update((each.status_code, each.json().get("error", {}).get("code", "")) for each in answers)
+    return found
+
+
+async def test_callers_that_fill_its_memory_are_refused_until_what_they_left_expires(server: Server) -> None:
+    fast, slow = ScriptedVerifier(script=FAST, info=FACTS), ScriptedVerifier(script=SLOW)
+    async with (
+        replicas(server.url, slow, 1) as (other,),
+        replicas(server.url, fast, 1, session_ttl=6.0) as (replica,),
+        connect(server.url) as client,
+    ):
+        heard = Heard()
+        running = asyncio.create_task(other.stream(heard))
+        used = int((await client.info("memory"))["used_memory"])
+        await client.config_set("maxmemory", str(used + ROOM))
+        found = await filled(replica)
+        assert found.keys() == {(200, ""), (503, "session_store_full")}, found
+        assert (await replica.client.get("/readyz")).status_code == 503
+        await running
+        assert heard.text == SLOW.text, "what ran goes on, and is stored"
+        async with asyncio.timeout(60):
+            while (await replica.post(user="honest")).status_code != 200:  # noqa: ASYNC110 - until keys expire
+                await asyncio.sleep(0.5)
+        assert (await replica.client.get("/readyz")).status_code == 200
+        assert int((await client.info("stats"))["evicted_keys"]) == 0
+
+
+async def test_a_full_disk_loses_nothing_that_was_shown(server: Server) -> None:
+    """The server ends when it cannot write its log; a limit on the size of its files stands for the disk."""
+    fast, slow = ScriptedVerifier(script=FAST, info=FACTS), ScriptedVerifier(script=SLOW)
+    async with (
+        replicas(server.url, slow, 1) as (other,),
+        replicas(server.url, fast, 1, store_patience=1.0) as (replica,),
+    ):
+        heard = Heard()
+        running = asyncio.create_task(other.stream(heard))
+        async with connect(server.url) as client:
+            pid = int((await client.info("server"))["process_id"])
+            written = int((await client.info("persistence"))["aof_current_size"])
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (written + 2**18, hard))
+        found = await filled(replica)
+        assert found.keys() <= {(200, ""), (503, "session_store_down")}, found
+        assert not valkey.answers(server.url)
+        assert (await replica.client.get("/readyz")).status_code == 503
+        shown = len(heard.text)
+        server.start()
+        await running
+        assert shown < len(heard.text)
+        assert heard.text == SLOW.text, "each token once, with those from before and from behind the full disk"
+        assert (await replica.post(user="honest")).status_code == 200
