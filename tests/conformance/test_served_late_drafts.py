@@ -31,7 +31,7 @@ GAMMAS = (3, 1, 2)
 P_VALUE = 1e-6
 DRAFTERS = 2
 TITLE = f"G-tests with late and lost drafts: {SESSIONS} joint sequences of {LENGTH} tokens a cell"
-SHORT = {"timeout": 0.01, "probe": 0.01, "overload_pause": 0.02}
+SHORT = {"timeout": 0.03, "probe": 0.01, "overload_pause": 0.02}
 """Seconds: a round waits less long for its drafts than a link stalls."""
 
 
@@ -100,5 +100,5 @@ def test_drafts_were_late_lost_and_kept(served: Served, note: Note) -> None:
     note(TITLE, ", ".join(f"{reason or 'drafted or not wanted'} {count}" for reason, count in reasons.most_common()))
     assert reasons["draft_timeout"] > SESSIONS / 10
     assert reasons["drafter_unavailable"] > SESSIONS / 10
-    assert origins[common.TOKEN_ORIGIN_ACCEPTED] > SESSIONS
+    assert origins[common.TOKEN_ORIGIN_ACCEPTED] > SESSIONS / 5
     assert origins[common.TOKEN_ORIGIN_RECOVERED] > SESSIONS / 10

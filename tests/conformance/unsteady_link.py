@@ -13,11 +13,11 @@ from tests.chaos.proxy import Proxy
 class Weather:
     """What the dice decide; times in seconds."""
 
-    stall: float = 0.02
+    stall: float = 0.06
     """Longest time in which nothing passes."""
-    flow: float = 0.04
+    flow: float = 0.12
     """Longest time between two stalls."""
-    cut: float = 0.03
+    cut: float = 0.06
     """Chance that a stall ends with every connection cut."""
 
 

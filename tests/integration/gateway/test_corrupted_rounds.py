@@ -17,6 +17,7 @@ from gateway.verifiers.failover import Failover
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.serving import checksum
+from specdec.serving.discovery import Endpoint
 from specdec.wire.generation import GenerationCall
 from tests.flipping_server import FlipInterceptor, flipping_server
 from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, output
@@ -35,14 +36,15 @@ async def flips() -> FlipInterceptor:
 async def pool(flips: FlipInterceptor) -> AsyncIterator[VerifierPool]:
     """Two verifiers that say the same over connections that change it."""
     async with AsyncExitStack() as stack:
-        clients = []
+        clients = {}
         for _ in range(2):
             server, address = flipping_server(flips)
             pb_grpc.add_VerifierServiceServicer_to_server(ScriptedServicer(ScriptedVerifier(script=SCRIPT)), server)
             await server.start()
             stack.push_async_callback(server.stop, 0)
-            clients.append(VerifierClient(address))
-        made = VerifierPool(clients, TOKENIZER_HASH, GatewayMetrics(CollectorRegistry()))
+            clients[address] = VerifierClient(address)
+        made = VerifierPool(TOKENIZER_HASH, GatewayMetrics(CollectorRegistry()))
+        made.replace(tuple(map(Endpoint, clients)), clients.__getitem__)
         stack.push_async_callback(made.close)
         watching = asyncio.create_task(made.watch(0.01))
         stack.push_async_callback(cancel_and_wait, watching)

@@ -145,8 +145,7 @@ async def test_a_verifier_without_the_token_is_refused_by_a_drafter_and_says_why
 
 async def test_a_drafter_that_asks_for_another_token_is_not_said_to_have_another_tokenizer(server: GrpcServer) -> None:
     link = DrafterLink(server.address, 1.0, VerifierMetrics(CollectorRegistry()))
-    pool = DrafterPool()
-    pool.add(link)
+    pool = DrafterPool([link])
     running = asyncio.create_task(DrafterClient(link, Identity("v", "hash", THEIRS)).run())
     async with asyncio.timeout(20):
         while link.state is LinkState.CONNECTING:  # noqa: ASYNC110 - there is no event to wait for

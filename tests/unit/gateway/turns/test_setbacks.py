@@ -76,14 +76,14 @@ def _short_pauses() -> Iterator[None]:
         yield
 
 
-async def generated(store: LyingStore) -> object:
-    """The last event, or the error, of a generation over that store."""
+async def generated(store: LyingStore, seconds: float = 20.0) -> object:
+    """The last event, or the error, of a generation over that store that may take so long."""
     made = services()
     object.__setattr__(made, "sessions", store)
     await open_turn(store, header())
     await made.pool.probe()
     try:
-        async for event in TurnStream(made, TURN, time.monotonic() + 0.3, header()).events():
+        async for event in TurnStream(made, TURN, time.monotonic() + seconds, header()).events():
             last = event
     except SpecdecError as error:
         return error
@@ -112,7 +112,7 @@ async def test_whatever_the_store_says_a_generation_ends_and_never_as_internal(
     acquire: list[str], commit: list[str], read: list[str]
 ) -> None:
     store = LyingStore(acquire=acquire, commit=commit, read=read)
-    end = await generated(store)
+    end = await generated(store, seconds=0.3)
     assert isinstance(end, Finished | SpecdecError)
     assert getattr(end, "reason", "") != "INTERNAL"
     assert store.calls <= CALLS
