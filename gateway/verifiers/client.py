@@ -21,7 +21,7 @@ _KV_TIMEOUT = 30.0
 """Seconds after which a block transfer is given up; generations stop waiting for one much earlier."""
 
 
-class TokenRefused(NoVerifier):
+class VerifierRefusedToken(NoVerifier):
     """The verifier asks for another token than this gateway has."""
 
 
@@ -57,14 +57,14 @@ class VerifierClient:
         Raises:
             Draining: it is shutting down.
             DeadlineExceeded: it does not answer within `timeout` seconds.
-            TokenRefused: it asks for another token.
+            VerifierRefusedToken: it asks for another token.
             NoVerifier: it cannot be reached, or its answer cannot be read.
         """
         try:
             with self._errors():
                 answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), **self._sent(timeout))
                 return info_from_pb(received(answer))
-        except (Draining, DeadlineExceeded, TokenRefused):
+        except (Draining, DeadlineExceeded, VerifierRefusedToken):
             raise
         except SpecdecError as error:
             await self._redial_with_new_certificates()
@@ -128,7 +128,7 @@ class VerifierClient:
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
         match code:
             case grpc.StatusCode.UNAUTHENTICATED:
-                return TokenRefused(f"verifier {self.address} asks for another token than this gateway's")
+                return VerifierRefusedToken(f"verifier {self.address} asks for another token than this gateway's")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return DeadlineExceeded(f"verifier {self.address} did not answer before the deadline")
         return NoVerifier(f"verifier {self.address} was lost: {code.name}")

@@ -54,7 +54,7 @@ class Identity:
     """What is shown to drafters."""
 
 
-class TokenRefused(DrafterMismatch):
+class DrafterRefusedToken(DrafterMismatch):
     """The drafter asks for another token than this verifier has."""
 
 
@@ -80,7 +80,7 @@ class DrafterClient:
             try:
                 async with self.greeted() as stream:
                     await self._exchange(stream)
-            except TokenRefused as error:
+            except DrafterRefusedToken as error:
                 self._link.refused(error.message, LinkState.UNAUTHENTICATED)
                 retry = self._times.refused_retry
             except DrafterMismatch as error:
@@ -122,7 +122,7 @@ class DrafterClient:
             ack = (await _read(stream)).hello_ack
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                raise TokenRefused(error.details() or "the drafter asks for another token") from error
+                raise DrafterRefusedToken(error.details() or "the drafter asks for another token") from error
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from drafter_service.config import DrafterSettings
-from gateway.verifiers.client import TokenRefused, VerifierClient
+from gateway.verifiers.client import VerifierClient, VerifierRefusedToken
 from gateway.verifiers.replica import Replica
 from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
@@ -123,7 +123,7 @@ async def test_a_gateway_says_that_its_token_is_refused_and_goes_elsewhere(serve
     assert not replica.ready
     with pytest.raises(NoVerifier) as refused:
         await anext(client.generate(CALL, 5))
-    assert isinstance(refused.value, TokenRefused)
+    assert isinstance(refused.value, VerifierRefusedToken)
     await client.close()
 
 
