@@ -1,19 +1,15 @@
 """A flood of 2,600 requests at once: every one is answered or refused by name, and an honest caller is served."""
 
 import asyncio
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from specdec.cli.processes import Children
 from tests.gateway_fakes import Script, ScriptedVerifier
 from tests.integration.gateway.flood import TIMEOUT, Answer, attacker
 from tests.integration.gateway.replicas import Replica, replicas
-from tests.integration.sessions.server import Server
+from tests.integration.sessions.server import Server, running_server
 
 pytestmark = pytest.mark.e2e
 
@@ -23,12 +19,8 @@ FLOOD = [BODY, BODY | {"stream": True}] * 1300
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
-    try:
-        with Children(grace=5) as children:
-            yield Server(folder, children)
-    finally:
-        shutil.rmtree(folder)
+    with running_server() as running:
+        yield running
 
 
 async def test_each_of_2600_requests_is_answered_or_told_to_come_back(server: Server) -> None:

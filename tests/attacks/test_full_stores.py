@@ -2,21 +2,17 @@
 
 import asyncio
 import resource
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gateway.store.redis_client import connect
 from specdec.cli import valkey
-from specdec.cli.processes import Children
 from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
-from tests.integration.sessions.server import Server
+from tests.integration.sessions.server import Server, running_server
 
 pytestmark = pytest.mark.e2e
 
@@ -34,12 +30,8 @@ MOST = 2000
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A server of its own for each test, in a folder whose path is short enough for a socket file."""
-    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
-    try:
-        with Children(grace=5) as children:
-            yield Server(folder, children)
-    finally:
-        shutil.rmtree(folder)
+    with running_server() as running:
+        yield running
 
 
 async def filled(replica: Replica) -> Counter[tuple[int, str]]:

@@ -1,28 +1,15 @@
 """Gateways on free ports, over verifiers that are real gRPC servers with a script."""
 
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
 
-from specdec.cli.processes import Children
 from tests.gateway_fakes import ScriptedVerifier
 from tests.integration.gateway.replicas import LONG, Replica, replicas
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.sessions.server import Server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
-    try:
-        with Children(grace=5) as children:
-            yield Server(folder, children)
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +10,7 @@ import pytest
 from gateway.check import check
 from gateway.config import GatewaySettings, KvSettings, TokenizerSettings
 from gateway.store.redis_client import connect
-from specdec.cli.processes import Children
-from tests.integration.sessions.server import Server
+from tests.integration.sessions.server import Server, running_server
 from tests.integration.verifier.target import Target
 
 _VERSION = re.compile(r"(redis|valkey) \d")
@@ -21,12 +18,8 @@ _VERSION = re.compile(r"(redis|valkey) \d")
 
 @pytest.fixture(scope="module")
 def second() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
-    try:
-        with Children(grace=5) as children:
-            yield Server(folder, children)
-    finally:
-        shutil.rmtree(folder)
+    with running_server() as running:
+        yield running
 
 
 async def found(target: Target, sessions: str, blocks: str) -> dict[str, str]:

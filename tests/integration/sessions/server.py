@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -79,12 +79,19 @@ class Server:
                 return await store.acquire(session_id, owner)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """One server for a test module, in a private folder."""
+@contextmanager
+def running_server() -> Iterator[Server]:
+    """A server in a private folder, whose path is short enough for a socket file."""
     folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
     try:
         with Children(grace=5) as children:
             yield Server(folder, children)
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One server for a test module."""
+    with running_server() as running:
+        yield running
