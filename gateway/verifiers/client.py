@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import grpc.aio
 
@@ -62,7 +61,7 @@ class VerifierClient:
         """
         try:
             with self._errors():
-                answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), **self._sent(timeout))
+                answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
                 return info_from_pb(received(answer))
         except (Draining, DeadlineExceeded, VerifierRefusedToken):
             raise
@@ -72,7 +71,7 @@ class VerifierClient:
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
-        rpc = self._stub.Generate(call_to_pb(call), **self._sent(timeout))
+        rpc = self._stub.Generate(call_to_pb(call), timeout=timeout)
         try:
             with self._errors():
                 async for message in rpc:
@@ -84,13 +83,13 @@ class VerifierClient:
         """How many of `tokens`, from the first on, the verifier has in its prefix cache."""
         request = pb.FindKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt)
         with self._errors():
-            return int(received(await self._stub.FindKv(request, **self._sent(_KV_TIMEOUT))).held)
+            return int(received(await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
 
     async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
         """The value of the block of `tokens[start:]`; empty when the verifier does not have it."""
         request = pb.ExportKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt, start=start)
         with self._errors():
-            pieces = self._stub.ExportKv(request, **self._sent(_KV_TIMEOUT))
+            pieces = self._stub.ExportKv(request, timeout=_KV_TIMEOUT)
             return b"".join([received(message).data async for message in pieces])
 
     async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
@@ -100,16 +99,12 @@ class VerifierClient:
             How many tokens it has then, and why it took no more; the reason is empty when it took all.
         """
         with self._errors():
-            answer = received(await self._stub.RestoreKv(restore_to_pb(span, values), **self._sent(_KV_TIMEOUT)))
+            answer = received(await self._stub.RestoreKv(restore_to_pb(span, values), timeout=_KV_TIMEOUT))
             return answer.held, answer.miss
 
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
-
-    def _sent(self, timeout: float) -> dict[str, Any]:
-        """What is sent with every call."""
-        return {"timeout": timeout, "metadata": self._access.metadata}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -30,11 +30,11 @@ _OPTIONS = (
 def open_channel(address: str, access: Access = UNGUARDED) -> grpc.aio.Channel:
     """A channel to `host:port`, in plaintext without certificates; it connects on first use.
 
-    Calls carry the token only where they are made with `access.metadata`. Messages have checksums: an answer that came
-    with other bytes than were sent, or without a checksum, is a MessageCorrupted in place of a message, which
+    Calls of our services carry the token, and their messages have checksums: an answer that came with other bytes than
+    were sent, or without a checksum, is a MessageCorrupted in place of a message, which
     `specdec.serving.checksum.received` raises.
     """
-    return cast("grpc.aio.Channel", CheckedChannel(_open(address, access.certificates)))
+    return cast("grpc.aio.Channel", CheckedChannel(_open(address, access.certificates), access.metadata))
 
 
 def _open(address: str, certificates: Certificates | None) -> grpc.aio.Channel:

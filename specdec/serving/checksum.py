@@ -76,8 +76,10 @@ class CheckedChannel:
     Services of others, as for health, are called as they are.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+        """Every call of our services also sends `metadata`."""
         self._channel = channel
+        self._metadata = (*METADATA, *metadata)
 
     async def __aenter__(self) -> grpc.aio.Channel:
         await self._channel.__aenter__()
@@ -102,7 +104,7 @@ class CheckedChannel:
             if not method.startswith(OURS):
                 return make(method, request_serializer, response_deserializer, **options)
             call = make(method, encoder(request_serializer), decoder(response_deserializer), **options)
-            return lambda *request, metadata=(), **rest: call(*request, metadata=(*METADATA, *metadata), **rest)
+            return lambda *request, metadata=(), **rest: call(*request, metadata=(*self._metadata, *metadata), **rest)
 
         return multicallable
 

@@ -100,9 +100,8 @@ class DrafterClient:
             DrafterMismatch: the drafter does not fit, or asks for another token.
             LinkBroken: no answer, or the stream broke inside the context.
         """
-        access = self._identity.access
-        async with open_channel(self._link.address, access) as channel:
-            stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft(metadata=access.metadata)
+        async with open_channel(self._link.address, self._identity.access) as channel:
+            stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             try:
                 async with asyncio.timeout(self._times.hello):
                     await self._greet(stream)
