@@ -1,8 +1,8 @@
 """The filters top-k, top-p and min-p, in that order: each is a least score to keep, so tokens that tie stay together.
 
-Scores [N, V] are logits after temperature whose best in each row is 0. On the host the floor of a row is
-found in time linear in the vocabulary. On another device the rows are sorted, because every look at a number would wait
-for the device.
+Scores [N, V] are logits after temperature whose best in each row is 0. On the host the floor of a row is found in
+time linear in the vocabulary. On another device the rows are sorted, because every look at a number would wait for the
+device.
 """
 
 import math
