@@ -49,7 +49,7 @@ class _Probes:
         """The metrics, as Prometheus reads them."""
         await health.missing(
             self._services
-        )  # so that the store's gauge is of now, also where nobody asks for readiness
+        )
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
 
