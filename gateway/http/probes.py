@@ -47,9 +47,7 @@ class _Probes:
 
     async def metrics(self, request: Request) -> Response:
         """The metrics, as Prometheus reads them."""
-        await health.missing(
-            self._services
-        )
+        await health.missing(self._services)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
 
