@@ -47,6 +47,7 @@ class _Probes:
 
     async def metrics(self, request: Request) -> Response:
         """The metrics, as Prometheus reads them."""
+        # The gauge of the session store is of now, also where nobody asks for readiness.
         await health.missing(self._services)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})
