@@ -1,8 +1,9 @@
 """Writes docs/configuration.md from the settings themselves: `make docs`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -24,7 +25,8 @@ Made by `make docs` from the settings themselves.
 Every process takes flags or a `--config FILE` (YAML), and reads its environment. Flags win over the environment, the
 environment over the file, the file over secrets of the container, those over the defaults. A nested setting is
 `section: {name: value}` in a file and `PREFIX_SECTION__NAME` in the environment; a secret is a file
-`/run/secrets/PREFIX_NAME`. An unknown or wrong setting stops the process with one line that names it.
+`/run/secrets/PREFIX_NAME`. NAME in a setting stands for a name of your own. An unknown or wrong setting stops the
+process with one line that names it.
 """
 
 SERVICES: tuple[tuple[str, type[Settings]], ...] = (
@@ -51,6 +53,8 @@ def _rows(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, st
     for name, field in settings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _rows(field.annotation, f"{prefix}{name}.")
+        elif get_origin(field.annotation) is Mapping and issubclass(get_args(field.annotation)[1], BaseModel):
+            yield from _rows(get_args(field.annotation)[1], f"{prefix}{name}.NAME.")
         else:
             yield prefix + name, _default(field), " ".join((field.description or "").split())
 

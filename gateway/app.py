@@ -2,9 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import structlog
@@ -15,14 +14,14 @@ from starlette.types import ASGIApp
 from gateway import health
 from gateway.admission import Admission
 from gateway.config import GatewaySettings
-from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.http import probes, routes
 from gateway.http.connection import BoundedConnection
 from gateway.kv.check import check_block_store
-from gateway.kv.tier import KvTier, KvVerifierClient
+from gateway.kv.tier import KvTier
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
+from gateway.routing import load_tokenizers, models_of, searches
 from gateway.rpc import service
 from gateway.store import redis_client
 from gateway.store.check import store_checks
@@ -31,19 +30,13 @@ from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.sessions import SessionStore
 from gateway.tasks import cancel_and_wait
-from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
 from gateway.turns.services import Services
-from gateway.verifiers.balancer import VerifierPool
-from gateway.verifiers.client import VerifierClient
 from specdec.errors import ConfigError, SessionStoreDown
-from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
-from specdec.serving.discovery import watch_age
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import split_address
-from specdec.serving.tls import watch_expiry
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
@@ -63,7 +56,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     Raises:
         ConfigError: the tokenizer does not load, the session store is unfit, or an address cannot be bound.
     """
-    tokenizer = await asyncio.to_thread(ModelTokenizer.load, settings.model.path)
+    tokenizers = await load_tokenizers(settings)
     policy = StorePolicy(
         lease=settings.lease,
         ttl=settings.session_ttl,
@@ -73,9 +66,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     )
     sessions = RedisSessionStore.at(settings.redis_url, policy)
     pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl, settings.redis_prefix)
-    async with running(settings, tokenizer, sessions, pins) as gateway:
+    async with running(settings, tokenizers, sessions, pins) as gateway:
         await _check_stores(settings)
-        _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
+        _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, models=list(tokenizers))
         await stop.wait()
         await gateway.drain()
 
@@ -126,7 +119,10 @@ class Gateway:
 
 @asynccontextmanager
 async def running(
-    settings: GatewaySettings, tokenizer: ModelTokenizer, sessions: SessionStore, pins: Pins | None = None
+    settings: GatewaySettings,
+    tokenizers: Mapping[str, ModelTokenizer],
+    sessions: SessionStore,
+    pins: Pins | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve HTTP and gRPC until the context ends.
 
@@ -134,19 +130,10 @@ async def running(
         ConfigError: an address cannot be bound.
     """
     metrics = GatewayMetrics(CollectorRegistry())
-    pool = VerifierPool(tokenizer.fingerprint, metrics, pins)
-    access = Access.of(settings.tls, settings.token)
-    watch_expiry(access.certificates, metrics.registry)
-    dial: Callable[[str], VerifierClient] = partial(VerifierClient, access=access)
+    models = models_of(tokenizers, metrics, pins)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
-    if kv_tier:
-        dial = partial(KvVerifierClient, access=access, tier=kv_tier)
-    source = source_of(settings.discovery, settings.verifiers, settings.cluster)
-    watch_age(source, metrics.registry)
     services = Services(
-        tokenizer=tokenizer,
-        prompts=PromptEncoder(tokenizer),
-        pool=pool,
+        models=models,
         sessions=sessions,
         drain=Drain(metrics),
         generations=Admission("generations", settings.admission.running, settings.admission, metrics),
@@ -157,16 +144,18 @@ async def running(
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
-        stack.push_async_callback(pool.close)
+        if pins:
+            stack.push_async_callback(pins.close)
+        stack.push_async_callback(models.close)
         stack.push_async_callback(services.broadcasts.close)
         if kv_tier:
             stack.push_async_callback(kv_tier.store.close)
             await stack.enter_async_context(_background(kv_tier.writer.run()))
-        await stack.enter_async_context(_background(pool.follow(source, dial)))
-        await stack.enter_async_context(_background(pool.watch(settings.poll)))
+        for search in searches(settings, models, metrics, kv_tier):
+            await stack.enter_async_context(_background(search))
         await stack.enter_async_context(_background(Adopter(services).run()))
         with suppress(TimeoutError):
-            await asyncio.wait_for(pool.known.wait(), FIRST_PROBE)
+            await asyncio.wait_for(models.wait_known(), FIRST_PROBE)
         grpc_server = await start_grpc(
             settings.address,
             lambda server: service.register(server, services),

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from gateway.config import GatewaySettings
+from gateway.config import GatewaySettings, ModelRoute
 from gateway.discovery.sources import source_of
 from gateway.kv.check import check_block_store
+from gateway.routing import access_of
 from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient, VerifierRefusedToken
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
-from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
 
@@ -21,29 +21,33 @@ DISCOVERY_TIMEOUT = 5.0
 
 async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bool:
     """Write each check as a line of JSON; False when one has failed."""
-    tokenizer, fingerprint = _tokenizer(settings)
-    checks = [tokenizer]
-    found, addresses = await _discovered(settings)
-    checks += found
-    checks += await _verifiers(settings, addresses, fingerprint)
+    checks: list[Check] = []
+    for name, route in settings.routes.items():
+        checks += await _model(settings, name, route)
     checks += await _stores(settings)
     own = {"http": settings.http, "address": settings.address, "admin": settings.admin, "health": settings.health}
     checks += [port_check(name, address) for name, address in own.items() if address]
     return write_checks(checks, write)
 
 
-def _tokenizer(settings: GatewaySettings) -> tuple[Check, str]:
+async def _model(settings: GatewaySettings, name: str, route: ModelRoute) -> list[Check]:
+    tokenizer, fingerprint = _tokenizer(route)
+    found, addresses = await _discovered(settings, route)
+    return [tokenizer, *found, *await _verifiers(settings, name, addresses, fingerprint)]
+
+
+def _tokenizer(route: ModelRoute) -> tuple[Check, str]:
     try:
-        fingerprint = ModelTokenizer.load(settings.model.path).fingerprint
+        fingerprint = ModelTokenizer.load(route.path).fingerprint
     except ConfigError as error:
-        return Check.fail("tokenizer", error.message, "set model.path to a folder with the model's tokenizer"), ""
-    return Check.ok("tokenizer", f"{settings.model.path} loads, fingerprint {fingerprint}"), fingerprint
+        return Check.fail("tokenizer", error.message, "set the model's path to a folder with its tokenizer"), ""
+    return Check.ok("tokenizer", f"{route.path} loads, fingerprint {fingerprint}"), fingerprint
 
 
-async def _discovered(settings: GatewaySettings) -> tuple[list[Check], list[str]]:
+async def _discovered(settings: GatewaySettings, route: ModelRoute) -> tuple[list[Check], list[str]]:
     """The check of discovery, and the addresses of the verifiers that it finds."""
-    kind = settings.discovery.kind
-    source = source_of(settings.discovery, settings.verifiers, settings.cluster)
+    kind = route.discovery.kind
+    source = source_of(route.discovery, route.verifiers, settings.cluster)
     try:
         endpoints = await first_snapshot(source, DISCOVERY_TIMEOUT)
     except ConfigError as error:
@@ -56,9 +60,9 @@ async def _discovered(settings: GatewaySettings) -> tuple[list[Check], list[str]
     return [Check.ok("discovery", f"{kind}: {', '.join(addresses)}")], addresses
 
 
-async def _verifiers(settings: GatewaySettings, addresses: Iterable[str], fingerprint: str) -> list[Check]:
+async def _verifiers(settings: GatewaySettings, model: str, addresses: Iterable[str], fingerprint: str) -> list[Check]:
     try:
-        access = Access.of(settings.tls, settings.token)
+        access = access_of(settings, model)
     except ConfigError as error:
         return [Check.fail("tls", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
     clients = [VerifierClient(address, access) for address in addresses]

@@ -1,9 +1,11 @@
 """The settings of the gateway."""
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gateway.discovery.cluster import ClusterSettings
@@ -74,12 +76,32 @@ class KvSettings(Section):
     """Seconds a generation waits for its blocks at least; longer where computing them would take over twice as long."""
 
 
+class ModelRoute(Section):
+    """A model that is served beside the first one: its tokenizer, and where its verifiers are."""
+
+    path: Path
+    """A folder with its tokenizer, as `model.path` is for the first model."""
+    verifiers: tuple[Address, ...] = ()
+    """Its verifiers, where they are a static list."""
+    discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
+    peer: str = ""
+    """The DNS name in the certificates of its verifiers; empty takes `tls.peer`."""
+
+    @model_validator(mode="after")
+    def _has_verifiers(self) -> Self:
+        if self.discovery.kind == "static" and not self.verifiers:
+            raise ValueError("verifiers must not be empty, unless discovery finds them")
+        return self
+
+
 class GatewaySettings(Settings):
     """Settings of the gateway."""
 
     model_config = SettingsConfigDict(env_prefix="SPECDEC_GATEWAY_")
 
     model: TokenizerSettings
+    models: Mapping[str, ModelRoute] = {}
+    """More models by the name that callers use; requests that name none are for `model`."""
     http: Address = "127.0.0.1:8000"
     """The OpenAI-compatible API."""
     address: Address = "127.0.0.1:50051"
@@ -123,3 +145,17 @@ class GatewaySettings(Settings):
     failover: FailoverSettings = FailoverSettings()
     drain: DrainSettings = DrainSettings()
     kv: KvSettings = KvSettings()
+
+    @model_validator(mode="after")
+    def _has_distinct_models(self) -> Self:
+        if self.model.served_name in self.models:
+            raise ValueError(f"models.{self.model.served_name}: this is the name of `model` already")
+        if "" in self.models:
+            raise ValueError("models: a name must not be empty")
+        return self
+
+    @property
+    def routes(self) -> dict[str, ModelRoute]:
+        """The models by their names, `model` first."""
+        first = ModelRoute(path=self.model.path, verifiers=self.verifiers, discovery=self.discovery)
+        return {self.model.served_name: first, **self.models}

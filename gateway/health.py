@@ -14,8 +14,8 @@ async def missing(services: Services) -> list[str]:
     found = []
     if services.drain.closing:
         found.append("the gateway is shutting down")
-    if not services.pool.ready_addresses:
-        states = [f"verifier {address} is {state}" for address, state in services.pool.states.items()]
+    if not services.models.ready:
+        states = [f"verifier {address} is {state}" for address, state in services.models.states.items()]
         found += states or ["no verifier is known"]
     try:
         async with asyncio.timeout(STORE_TIMEOUT):

@@ -34,7 +34,7 @@ class GatewayMetrics:
             "specdec_gateway_requests_refused", "Requests refused because too much ran and waited.", ("kind",)
         )
         self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
-        self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier",))
+        self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier", "model"))
         self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.")
         self.failovers = counter("specdec_failovers", "Verifiers lost by a running generation.")
         self.store_seconds = histogram(

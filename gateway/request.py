@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.priority import PriorityClass
-from specdec.errors import FieldInvalid, FieldRequired, ModelNotFound
+from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
 
 MAX_STOPS = 16
@@ -73,12 +73,6 @@ def check_name(name: str, param: str) -> str:
     if len(name) > MAX_NAME:
         raise FieldInvalid(f"{param} must have at most {MAX_NAME} characters", param)
     return name
-
-
-def check_model(asked: str, served: str) -> None:
-    """Raise ModelNotFound unless `asked` is empty or the model served."""
-    if asked not in ("", served):
-        raise ModelNotFound(f"model {asked!r} is not served here; {served!r} is", "model")
 
 
 def tenant_of(user: str) -> str:

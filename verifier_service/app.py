@@ -101,7 +101,7 @@ async def _running(
     """The parts behind the servicer; if one of their tasks dies, so does the process."""
     pool = DrafterPool()
     source = source_of(settings.discovery, settings.drafters)
-    watch_age(source, metrics.registry)
+    watch_age(metrics.registry, source)
     costs = MeasuredCosts(settings.gamma_max, pool.step_seconds)
     scheduler = Scheduler(engine, thread, settings, costs.passes, metrics)
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, access)

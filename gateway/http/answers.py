@@ -16,10 +16,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.cursor import cursor
-from gateway.http.logprobs import TokenBytes
 from gateway.http.problems import CLIENT_GONE, error_body
 from gateway.http.replies import Answer
 from gateway.http.writers import AnswerFormat, Writer, writer_for
+from gateway.models import ServedModels
 from gateway.tasks import cancel_and_wait
 from gateway.turns.events import Event, Finished, OutputRound, Started, collect
 from specdec.errors import InternalError, SpecdecError
@@ -54,15 +54,15 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def whole(events: AsyncGenerator[Event], token_bytes: TokenBytes, answer_format: AnswerFormat) -> Response:
+async def whole(events: AsyncGenerator[Event], models: ServedModels, answer_format: AnswerFormat) -> Response:
     """The answer in one piece."""
     started, outputs = await collect(events)
-    return json_response(writer_for(started, token_bytes, answer_format).whole(outputs), exclude_unset=True)
+    return json_response(_writer(started, models, answer_format).whole(outputs), exclude_unset=True)
 
 
 async def streamed(
     events: AsyncGenerator[Event],
-    token_bytes: TokenBytes,
+    models: ServedModels,
     answer_format: AnswerFormat | None,
     ping: float,
     after: Sequence[int],
@@ -79,7 +79,7 @@ async def streamed(
         started = await pending.take()
         if not isinstance(started, Started):
             raise InternalError("a generation did not begin with Started")
-        writer = writer_for(started, token_bytes, answer_format)
+        writer = _writer(started, models, answer_format)
         if await pending.ready(ping):
             pending.raise_if_failed()
     except BaseException:
@@ -169,6 +169,11 @@ async def _stream(
     except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
         _log.error("stream_failed", exc_info=error)
         yield _failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
+
+
+def _writer(started: Started, models: ServedModels, answer_format: AnswerFormat | None) -> Writer:
+    """The writer of a generation, which spells tokens as the model of the generation does."""
+    return writer_for(started, models.of_turn(started.header.model).tokenizer.token_bytes, answer_format)
 
 
 def _event(name: str, positions: Sequence[int], chunk: Answer) -> bytes:

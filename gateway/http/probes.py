@@ -43,7 +43,7 @@ class _Probes:
     async def readyz(self) -> Response:
         """Whether a request would be served, and what is missing if not."""
         missing = await health.missing(self._services)
-        return _readiness(missing, {"missing": missing, "verifiers": self._services.pool.states})
+        return _readiness(missing, {"missing": missing, "verifiers": self._services.models.states})
 
     async def metrics(self, request: Request) -> Response:
         """The metrics, as Prometheus reads them."""

@@ -16,7 +16,8 @@ from gateway.http.cursor import idempotency_key, received
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.http.writers import AnswerFormat
-from gateway.request import ANONYMOUS, check_model
+from gateway.models import ServedModel
+from gateway.request import ANONYMOUS
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from specdec.errors import SpecdecError
@@ -66,31 +67,31 @@ class _Api:
     async def tokenize(self, request: Request) -> Response:
         """Show the tokens of a text or a conversation."""
         body = await self._body(request, TokenizeBody)
-        check_model(body.model or "", self._services.settings.model.served_name)
-        context = self._services.pool.info.context_length
-        tokens = await self._services.prompts.encode(body.input(), ANONYMOUS, context)
+        model = self._services.models.named(body.model or "")
+        context = model.pool.info.context_length
+        tokens = await model.prompts.encode(body.input(), ANONYMOUS, context)
         return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context))
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
         body = await self._body(request, DetokenizeBody)
-        check_model(body.model or "", self._services.settings.model.served_name)
-        text = await self._services.prompts.decode(body.tokens, "tokens", self._services.pool.info)
+        model = self._services.models.named(body.model or "")
+        text = await model.prompts.decode(body.tokens, "tokens", model.pool.info)
         return json_response(Text(prompt=text))
 
     async def models(self) -> ModelList:
-        """The models; there is one."""
-        return ModelList(data=[self._describe()])
+        """The models of which a verifier is ready, the first of the settings first."""
+        models = self._services.models
+        return ModelList(data=[self._describe(model) for model in models.ready or [models.first]])
 
     async def model(self, model: str) -> Model:
         """One model and its limits."""
-        check_model(model, self._services.settings.model.served_name)
-        return self._describe()
+        return self._describe(self._services.models.named(model))
 
-    def _describe(self) -> Model:
-        info = self._services.pool.info
+    def _describe(self, model: ServedModel) -> Model:
+        info = model.pool.info
         return Model(
-            id=self._services.settings.model.served_name,
+            id=model.name,
             created=self._created,
             max_model_len=info.context_length,
             vocab_size=info.vocab_size,
@@ -111,10 +112,10 @@ class _Api:
             answer_format=answer_format.text(),
             resumable=bool(body.stream or key or body.session),
         )
-        token_bytes = self._services.tokenizer.token_bytes
+        models = self._services.models
         if not body.stream:
-            return await while_connected(request, whole(self._generator.stream(wanted), token_bytes, answer_format))
+            return await while_connected(request, whole(self._generator.stream(wanted), models, answer_format))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        answer = streamed(events, token_bytes, answer_format, self._services.settings.ping, after)
+        answer = streamed(events, models, answer_format, self._services.settings.ping, after)
         return await while_connected(request, answer)

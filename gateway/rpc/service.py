@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 
+from gateway.models import ServedModel
 from gateway.priority import PriorityClass
 from gateway.request import (
     ANONYMOUS,
@@ -16,7 +17,6 @@ from gateway.request import (
     Prompt,
     TextPrompt,
     TokenPrompt,
-    check_model,
     check_prompt,
     new_id,
     random_seed,
@@ -85,20 +85,20 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
         """Answer with the token ids of a text or a chat."""
-        check_model(request.model, self._services.settings.model.served_name)
+        model = self._services.models.named(request.model)
         which = request.WhichOneof("input")
         if which is None:
             raise FieldRequired("one of text and chat is required", "input")
         prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
-        length = self._services.pool.info.context_length
-        tokens = await self._services.prompts.encode(prompt, ANONYMOUS, length)
+        length = model.pool.info.context_length
+        tokens = await model.prompts.encode(prompt, ANONYMOUS, length)
         return pb.TokenizeResponse(token_ids=tokens, context_length=length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
         """Answer with the text of token ids."""
-        check_model(request.model, self._services.settings.model.served_name)
-        text = await self._services.prompts.decode(request.token_ids, "token_ids", self._services.pool.info)
+        model = self._services.models.named(request.model)
+        text = await model.prompts.decode(request.token_ids, "token_ids", model.pool.info)
         return pb.DetokenizeResponse(text=text)
 
 
@@ -109,23 +109,24 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         self._services = services
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802
-        """List the models; there is one."""
-        return pb.ListModelsResponse(models=[self._model()])
+        """List the models of which a verifier is ready."""
+        models = self._services.models
+        return pb.ListModelsResponse(models=[_model(each) for each in models.ready or [models.first]])
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802
         """Describe one model."""
-        check_model(request.model, self._services.settings.model.served_name)
-        return pb.GetModelResponse(model=self._model())
+        return pb.GetModelResponse(model=_model(self._services.models.named(request.model)))
 
-    def _model(self) -> pb.Model:
-        info = self._services.pool.info
-        return pb.Model(
-            id=self._services.settings.model.served_name,
-            context_length=info.context_length,
-            vocab_size=info.vocab_size,
-            gamma_max=info.gamma_max,
-            tokenizer_hash=info.tokenizer_hash,
-        )
+
+def _model(model: ServedModel) -> pb.Model:
+    info = model.pool.info
+    return pb.Model(
+        id=model.name,
+        context_length=info.context_length,
+        vocab_size=info.vocab_size,
+        gamma_max=info.gamma_max,
+        tokenizer_hash=info.tokenizer_hash,
+    )
 
 
 def _request(message: pb.GenerateRequest) -> GenerationRequest:

@@ -78,6 +78,7 @@ class SessionView:
     n: int
     """Tokens in the log, of all turns."""
     model_fingerprint: str
+    """What `create` or the first `open` said of its model."""
     expires_in: float
     """Seconds until the session expires, unless it is used before."""
     request_turn: int | None = None

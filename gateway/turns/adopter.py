@@ -53,7 +53,9 @@ class Adopter:
         """Own the turn; continues it ("continued"), or releases it for whoever resumes it ("paused")."""
         services = self._services
         view = await services.sessions.read(turn.session_id, turn.tenant, turn.number)
-        grace_left = self._grace_left(header_from_bytes(view.params, view.prompt), orphan)
+        header = header_from_bytes(view.params, view.prompt)
+        services.models.of_turn(header.model)  # a turn of a model that is not served here is left to other gateways
+        grace_left = self._grace_left(header, orphan)
         lease = await services.sessions.acquire(turn.session_id, services.owner, turn=turn.number)
         if services.broadcasts.get(turn.name) is not None:  # meanwhile its caller resumed it here
             return "continued"

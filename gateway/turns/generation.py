@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from gateway.request import GenerationRequest, check_model, new_id, tenant_of
+from gateway.request import GenerationRequest, new_id, tenant_of
 from gateway.store.values import Opened, TurnView
 from gateway.text.fit import memory_of
 from gateway.turns.broadcast import Broadcast
@@ -60,11 +60,12 @@ class Generator:
             ServiceError: something failed that could not be made good; raised at any time.
         """
         services, deadline = self._services, self._deadline(timeout)
-        check_model(request.model, services.settings.model.served_name)
+        model = services.models.named(request.model)
         skips = _skips(after, request.n)
         services.drain.check_open()
-        with suppress(NoVerifier):  # one may become ready meanwhile
-            services.prompts.check(request.prompt, services.pool.info.context_length)
+        if request.model or not request.session:  # else the session tells the model
+            with suppress(NoVerifier):  # one may become ready meanwhile
+                model.prompts.check(request.prompt, model.pool.info.context_length)
         with await services.generations.enter(request.tenant, request.n, memory_of(request.prompt)) as entrance:
             first = await self._session_id(request)
             generations = [
@@ -170,13 +171,14 @@ class Generator:
     async def _open(self, request: GenerationRequest, session_id: str) -> tuple[Opened, Header]:
         """Begin the request's turn in the session store, unless the same request began it before."""
         services = self._services
-        history, fingerprint, expect_turn = await self._history(request)
-        _, info = await services.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
-        added = await services.prompts.encode(request.prompt, request.tenant, info.context_length, history)
+        history, kept, expect_turn = await self._history(request)
+        model, fingerprint = services.models.of_session(kept, request.model)
+        _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
+        added = await model.prompts.encode(request.prompt, request.tenant, info.context_length, history)
         header = Header(
             call=make_call(request, (*history, *added), info, services.settings.mode),
             stop=request.stop,
-            model=services.settings.model.served_name,
+            model=model.name,
             system_fingerprint=info.system_fingerprint,
             created=int(time.time()),
             priority=request.priority,
@@ -191,7 +193,7 @@ class Generator:
                 request.idempotency_key or new_id(),
                 added,
                 header_to_bytes(header),
-                header.system_fingerprint,
+                kept or services.models.kept(model, info.system_fingerprint),
                 request.tenant,
                 expect_turn,
                 request.digest,
@@ -202,7 +204,7 @@ class Generator:
         return opened, header
 
     async def _history(self, request: GenerationRequest) -> tuple[tuple[int, ...], str, int | None]:
-        """The tokens of the request's session, the fingerprint it began with, and the turns it must have had before.
+        """The tokens of the request's session, what is kept of its model, and the turns it must have had before.
 
         A turn that this request opened earlier has its history already: it is not read again.
         """

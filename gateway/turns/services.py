@@ -6,20 +6,16 @@ from gateway.admission import Admission
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
+from gateway.models import ServedModels
 from gateway.store.sessions import SessionStore
-from gateway.text.prompt_encoder import PromptEncoder
-from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.broadcast import Broadcasts
-from gateway.verifiers.balancer import VerifierPool
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """What a generation works with."""
 
-    tokenizer: ModelTokenizer
-    prompts: PromptEncoder
-    pool: VerifierPool
+    models: ServedModels
     sessions: SessionStore
     drain: Drain
     generations: Admission

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.request import check_model, tenant_of
+from gateway.request import tenant_of
 from gateway.store.values import SessionState
 from gateway.turns.services import Services
 from gateway.turns.turn import check_session_id, new_session_id, session_id_for
@@ -42,7 +42,7 @@ class UserSessions:
 
         Args:
             user: the user it belongs to; empty for callers that name none.
-            model: the model it is for; empty for the one served.
+            model: the model it is for; empty for the first one served.
             ttl: seconds it lives after its last use; None takes the server's limit.
             key: idempotency key: the same key of the same user creates one session; empty for a new one each time.
 
@@ -53,16 +53,16 @@ class UserSessions:
             UserRequired: there is a key, and no user.
         """
         services, tenant = self._services, tenant_of(user)
-        check_model(model, services.settings.model.served_name)
+        served = services.models.named(model)
         if key and not user:
             raise UserRequired("a key for a session needs a user: whoever guesses the key gets the session", "user")
         if ttl is not None and not 1 <= ttl <= services.settings.session_ttl:
             raise FieldInvalid(f"ttl must be between 1 and {services.settings.session_ttl:g} seconds", "ttl")
-        fingerprint, sessions = services.pool.info.system_fingerprint, services.sessions
+        kept, sessions = services.models.kept(served, served.pool.info.system_fingerprint), services.sessions
         with await services.calls.enter(tenant):
             secret = await sessions.secret() if key else b""
             session_id = session_id_for(secret, tenant, f"session {key}") if key else new_session_id()
-            await sessions.create(session_id, tenant, fingerprint, ttl, listed=bool(user))
+            await sessions.create(session_id, tenant, kept, ttl, listed=bool(user))
             return await self._read(session_id, tenant)
 
     async def get(self, session_id: str, user: str) -> SessionInfo:
@@ -107,7 +107,7 @@ class UserSessions:
         view = await self._services.sessions.get(session_id, tenant)
         return SessionInfo(
             id=session_id,
-            model=self._services.settings.model.served_name,
+            model=self._services.models.name_of(view.model_fingerprint),
             turn=view.turn,
             tokens=view.n,
             generating=view.state is SessionState.GENERATING,

@@ -49,11 +49,12 @@ class TurnRunner:
             SpecdecError: something failed that could not be made good.
         """
         services, header = self._services, self._transcript.header
-        failover = Failover(services.pool, services.settings.failover, services.metrics)
+        pool = services.models.of_turn(header.model).pool
+        failover = Failover(pool, services.settings.failover, services.metrics)
         async with self._session.kept():
             # The turn is acquired before a verifier is chosen: a gateway that must wait for another owner needs none.
             self._unused_epoch = await self._acquire()
-            first, info = await services.pool.wait_for_verifier(
+            first, info = await pool.wait_for_verifier(
                 self._session_id, header.system_fingerprint, services.settings.failover.arrival
             )
             rounds = failover.rounds(first, info, self._next_call, self._deadline)

@@ -46,8 +46,7 @@ class TurnStream:
         self._services = services
         self._turn = turn
         self._deadline = deadline
-        self._decode = services.tokenizer.decode
-        self._transcript_or_none = Transcript(turn, header, self._decode) if header else None
+        self._transcript_or_none = self._transcript_of(header) if header else None
         self._sent = 0
         """Rounds that were streamed."""
         self._began = time.monotonic()
@@ -85,6 +84,9 @@ class TurnStream:
         if self._transcript_or_none is None:
             raise InternalError("a turn is streamed before it was read")
         return self._transcript_or_none
+
+    def _transcript_of(self, header: Header) -> Transcript:
+        return Transcript(self._turn, header, self._services.models.of_turn(header.model).tokenizer.decode)
 
     async def _rounds(self) -> AsyncGenerator[OutputRound]:
         """Generate as the owner where the turn is free, and follow its owner where it is not."""
@@ -128,8 +130,7 @@ class TurnStream:
         """Read the whole turn again, which drops rounds that were not committed; returns what was not streamed yet."""
         view = await self._read(None)
         sent, self._sent = self._sent, 0
-        header = header_from_bytes(view.params, view.prompt)
-        self._transcript_or_none = Transcript(self._turn, header, self._decode)
+        self._transcript_or_none = self._transcript_of(header_from_bytes(view.params, view.prompt))
         rounds = self._take(view)
         if len(rounds) < sent:
             raise CursorAhead("the session store lost rounds that were shown")

@@ -26,14 +26,16 @@ _log = structlog.get_logger()
 class VerifierPool:
     """All known verifiers, probed again and again; only those that are ready are chosen."""
 
-    def __init__(self, tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None) -> None:
+    def __init__(self, tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None, model: str = "") -> None:
         """Begin without verifiers.
 
         Args:
             tokenizer_hash: verifiers whose tokenizer has another hash are refused.
             pins: remembers the verifier of each session; None relies on the ranking alone.
+            model: the model's name, for the metrics.
         """
         self._pins = pins
+        self._model = model
         self._replicas: dict[str, Replica] = {}
         self._leaving: list[Replica] = []
         """Replicas that are no longer known, kept open while generations of this gateway run there."""
@@ -159,13 +161,13 @@ class VerifierPool:
         for address, replica in list(self._replicas.items()):
             if address not in wanted or wanted[address].uid != replica.endpoint.uid:
                 self._leaving.append(self._replicas.pop(address))
-                self._metrics.verifier_up.remove(address)
+                self._metrics.verifier_up.remove(address, self._model)
         for address, endpoint in wanted.items():
             if address not in self._replicas:
                 self._replicas[address] = Replica(dial(address), endpoint)
             replica = self._replicas[address]
             replica.endpoint = endpoint
-            self._metrics.verifier_up.labels(address).set(replica.ready)
+            self._metrics.verifier_up.labels(address, self._model).set(replica.ready)
         self._wake()
 
     async def watch(self, every: float) -> None:
@@ -183,8 +185,6 @@ class VerifierPool:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._pins is not None:
-            await self._pins.close()
         replicas = (*self._replicas.values(), *self._leaving)
         await asyncio.gather(*(replica.verifier.close() for replica in replicas))
 
@@ -198,7 +198,7 @@ class VerifierPool:
             return
         log = _log.error if replica.state.startswith("refused") else _log.info
         log("verifier_state", address=replica.verifier.address, state=replica.state)
-        self._metrics.verifier_up.labels(replica.verifier.address).set(replica.ready)
+        self._metrics.verifier_up.labels(replica.verifier.address, self._model).set(replica.ready)
         self._wake()
 
     def _wake(self) -> None:

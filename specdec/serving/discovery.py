@@ -155,7 +155,7 @@ async def first_snapshot(source: Source, timeout: float) -> Endpoints:
         return await anext(snapshots)
 
 
-def watch_age(source: Source, registry: CollectorRegistry) -> None:
-    """Export the age of a source as a metric."""
-    help_text = "Since the source of endpoints last answered."
-    Gauge("specdec_discovery_sync_age_seconds", help_text, registry=registry).set_function(lambda: source.age)
+def watch_age(registry: CollectorRegistry, *sources: Source) -> None:
+    """Export the age of the source that has been silent longest as a metric."""
+    age = Gauge("specdec_discovery_sync_age_seconds", "Since the source of endpoints last answered.", registry=registry)
+    age.set_function(lambda: max(source.age for source in sources))

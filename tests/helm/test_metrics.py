@@ -40,7 +40,7 @@ def _registries() -> dict[str, CollectorRegistry]:
     KvMetrics(found["gateway"])
     ControllerMetrics(found["ratio-controller"])
     for searching in ("verifier", "gateway"):
-        watch_age(StaticSource(()), found[searching])
+        watch_age(found[searching], StaticSource(()))
     pem = CHART / "Chart.yaml"  # any file: only the name of the metric counts
     for speaking in ("drafter", "verifier", "gateway"):
         watch_expiry(Certificates(pem, pem, pem), found[speaking])

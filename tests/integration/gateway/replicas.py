@@ -101,7 +101,8 @@ async def replicas(
         made = []
         for _ in range(count):
             store = RedisSessionStore.at(url, StorePolicy(chosen.lease, chosen.session_ttl, chosen.store_patience))
-            gateway = await stack.enter_async_context(running(chosen, ByteTokenizer(), store))
+            tokenizers = {chosen.model.served_name: ByteTokenizer()}
+            gateway = await stack.enter_async_context(running(chosen, tokenizers, store))
             client = httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=30)
             made.append(Replica(gateway, await stack.enter_async_context(client), store))
         yield made

@@ -44,7 +44,7 @@ async def stage(**settings: Any) -> AsyncIterator[Stage]:
             "store_patience": 0.0,
         }
         chosen = GatewaySettings(**(values | settings))
-        gateway = await stack.enter_async_context(running(chosen, ByteTokenizer(), store))
+        gateway = await stack.enter_async_context(running(chosen, {chosen.model.served_name: ByteTokenizer()}, store))
         client = AsyncOpenAI(base_url=f"http://{gateway.http}/v1", api_key="none", max_retries=0, timeout=30)
         stack.push_async_callback(client.close)
         yield Stage(gateway, verifier, store, chosen, client)

@@ -192,7 +192,7 @@ async def test_metrics_count_requests_and_tokens(here: Stage) -> None:
     assert 'specdec_requests_total{code="200",route="/v1/completions"} 1.0' in text
     assert 'specdec_requests_total{code="400",route="/v1/completions"} 1.0' in text
     assert 'specdec_tokens_total{kind="output"} 14.0' in text
-    assert 'specdec_verifier_up{verifier="' in text
+    assert 'specdec_verifier_up{model="bytes",verifier="' in text
 
 
 async def test_tokens_can_be_looked_at(here: Stage) -> None:

@@ -83,7 +83,8 @@ async def house(api: FakeKubernetes, cluster: ClusterSettings) -> AsyncIterator[
         made = House(api, AsyncOpenAI(api_key="none", base_url="http://unknown", max_retries=0), verifiers)
         stack.push_async_callback(made.client.close)
         made.says(0)
-        gateway = await stack.enter_async_context(running(settings, ByteTokenizer(), MemorySessionStore()))
+        tokenizers = {settings.model.served_name: ByteTokenizer()}
+        gateway = await stack.enter_async_context(running(settings, tokenizers, MemorySessionStore()))
         made.client.base_url = f"http://{gateway.http}/v1/"  # type: ignore[assignment]
         yield made
 

@@ -1,6 +1,5 @@
 """A gateway over real verifiers, which lose their keys and values, and a real store, which does not."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ from redis.asyncio import Redis
 
 from gateway.app import running
 from gateway.config import GatewaySettings, TokenizerSettings
-from gateway.text.tokenizer import ModelTokenizer
+from gateway.routing import load_tokenizers
 from protos.drafter.v1 import drafter_pb2
 from tests.gateway_fakes import MemorySessionStore
 from tests.integration.kv.stage import BLOCK, LENGTH, PROMPT, Stage
@@ -61,8 +60,8 @@ async def here(target: Target, server: Server, kv_settings: dict[str, Any]) -> A
             poll=0.1,
             kv=kv,  # type: ignore[arg-type]
         )
-        tokenizer = await asyncio.to_thread(ModelTokenizer.load, target.folder)
-        gateway = await stack.enter_async_context(running(settings, tokenizer, MemorySessionStore()))
+        tokenizers = await load_tokenizers(settings)
+        gateway = await stack.enter_async_context(running(settings, tokenizers, MemorySessionStore()))
         stage.client = httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=60)
         stack.push_async_callback(stage.client.aclose)
         try:

@@ -10,6 +10,7 @@ from gateway.admission import Admission
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
+from gateway.models import ServedModel, ServedModels
 from gateway.text.prompt_encoder import PromptEncoder
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_to_bytes
@@ -28,9 +29,7 @@ def services(*verifiers: ScriptedVerifier, owner: str = "me", **settings: Any) -
     values = {"grace": 0.0, "store_patience": 0.0} | settings
     chosen = GatewaySettings(model=TokenizerSettings(path=Path("models/bytes")), **values)
     return Services(
-        tokenizer=ByteTokenizer(),
-        prompts=PromptEncoder(ByteTokenizer()),
-        pool=knowing(VerifierPool(ByteTokenizer.fingerprint, metrics), *(verifiers or (ScriptedVerifier(),))),
+        models=ServedModels(served("bytes", metrics, *(verifiers or (ScriptedVerifier(),)))),
         sessions=MemorySessionStore(),
         drain=Drain(metrics),
         generations=Admission("generations", chosen.admission.running, chosen.admission, metrics),
@@ -39,6 +38,13 @@ def services(*verifiers: ScriptedVerifier, owner: str = "me", **settings: Any) -
         settings=chosen,
         owner=owner,
     )
+
+
+def served(name: str, metrics: GatewayMetrics, *verifiers: ScriptedVerifier) -> ServedModel:
+    """A model of that name, which those verifiers serve."""
+    tokenizer = ByteTokenizer()
+    pool = knowing(VerifierPool(tokenizer.fingerprint, metrics, model=name), *verifiers)
+    return ServedModel(name, tokenizer, PromptEncoder(tokenizer), pool)
 
 
 def header(stop: Sequence[str] = (), resumable: bool = True) -> Header:

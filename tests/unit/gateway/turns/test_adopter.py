@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from gateway.models import ServedModels
 from gateway.store.values import LapsedTurn
 from gateway.turns.adopter import Adopter
 from tests.gateway_fakes import Script, ScriptedVerifier, output, until
-from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
+from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, served, services
 
 
 class Stage:
@@ -15,7 +16,7 @@ class Stage:
 
     def __init__(self, script: Script | None = None, **settings: Any) -> None:
         self.services = services(ScriptedVerifier(script=script), **{"grace": 60.0} | settings)
-        self.store, self.pool = self.services.sessions, self.services.pool
+        self.store, self.pool = self.services.sessions, self.services.models.first.pool
 
     async def orphan(self, silent: float = 1.0, resumable: bool = True) -> None:
         await self.pool.probe()
@@ -95,3 +96,13 @@ async def test_a_store_that_is_away_is_looked_at_again_later() -> None:
     stage.store.down = False
     await stage.adopt_orphans()
     await until(lambda: stage.store.only.finish)
+
+
+async def test_a_turn_of_a_model_that_is_not_served_here_is_left_to_others() -> None:
+    stage = Stage()
+    models = ServedModels(*(served(name, stage.services.metrics) for name in ("large", "small")))
+    object.__setattr__(stage.services, "models", models)
+    await stage.orphan()
+    await stage.adopt_orphans()
+    assert "acquire" not in stage.store.journal
+    assert (stage.outcomes("continued"), stage.outcomes("paused")) == (0, 0)

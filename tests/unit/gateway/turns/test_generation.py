@@ -45,7 +45,7 @@ class Stage:
         self.verifiers = verifiers or (ScriptedVerifier(),)
         self.services = services(*self.verifiers, **settings)
         self.store, self.metrics = self.services.sessions, self.services.metrics
-        self.pool, self.drain = self.services.pool, self.services.drain
+        self.pool, self.drain = self.services.models.first.pool, self.services.drain
         self.generator = Generator(self.services)
 
     async def stream(self, timeout: float | None = None, **request: Any) -> AsyncGenerator[Event]:

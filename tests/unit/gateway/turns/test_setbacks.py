@@ -81,7 +81,7 @@ async def generated(store: LyingStore, seconds: float = 20.0) -> object:
     made = services()
     object.__setattr__(made, "sessions", store)
     await open_turn(store, header())
-    await made.pool.probe()
+    await made.models.first.pool.probe()
     try:
         async for event in TurnStream(made, TURN, time.monotonic() + seconds, header()).events():
             last = event

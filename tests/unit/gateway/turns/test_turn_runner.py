@@ -20,8 +20,8 @@ FOREVER = float("inf")
 async def runner(made: Services, stop: tuple[str, ...] = ()) -> tuple[TurnRunner, Transcript]:
     if not made.sessions.sessions:
         await open_turn(made.sessions, header(stop))
-    await made.pool.probe()
-    transcript = Transcript(TURN, header(stop), made.tokenizer.decode)
+    await made.models.first.pool.probe()
+    transcript = Transcript(TURN, header(stop), made.models.first.tokenizer.decode)
     return TurnRunner(made, transcript, FOREVER), transcript
 
 

@@ -21,7 +21,7 @@ from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, 
 async def opened(*verifiers: ScriptedVerifier) -> Services:
     made = services(*verifiers)
     await open_turn(made.sessions, header())
-    await made.pool.probe()
+    await made.models.first.pool.probe()
     return made
 
 

@@ -1,0 +1,103 @@
+"""The models that a gateway serves by their names, each with a tokenizer and verifiers of its own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.text.prompt_encoder import PromptEncoder
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.verifiers.balancer import VerifierPool
+from specdec.errors import FieldInvalid, ModelNotFound
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model, and what its requests work with."""
+
+    name: str
+    """The name that callers use."""
+    tokenizer: ModelTokenizer
+    prompts: PromptEncoder
+    pool: VerifierPool
+
+
+class ServedModels:
+    """All models by their names; the first is that of requests that name none.
+
+    A session belongs to one model for good. The session store keeps one string of it: the fingerprint alone for the
+    first model, which is what gateways of one model write, and the fingerprint, a space and the name for another one.
+    """
+
+    def __init__(self, *models: ServedModel) -> None:
+        """Raises ValueError where there is no model."""
+        self._models = {model.name: model for model in models}
+        if not models:
+            raise ValueError("a gateway serves one model at least")
+        self.first = models[0]
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models.values())
+
+    def named(self, name: str) -> ServedModel:
+        """The model of that name, or the first for an empty one; raises ModelNotFound."""
+        model = self._models.get(name) if name else self.first
+        if model is None:
+            raise ModelNotFound(f"model {name!r} is not served here; {self._names()}", "model")
+        return model
+
+    def of_turn(self, name: str) -> ServedModel:
+        """The model with which a turn began; raises ModelNotFound.
+
+        Where there is only one, it may have had another name when the turn began.
+        """
+        return self.first if len(self._models) == 1 else self.named(name)
+
+    def of_session(self, kept: str, asked: str) -> tuple[ServedModel, str]:
+        """The model of a request, and the fingerprint that its session began with.
+
+        Args:
+            kept: what the session store keeps of the session's model; empty for a session that begins now.
+            asked: the name in the request; empty when it has none.
+
+        Raises:
+            ModelNotFound: the model is not served here.
+            FieldInvalid: the session belongs to another model than the one asked for.
+        """
+        if not kept:
+            return self.named(asked), ""
+        fingerprint, _, name = kept.partition(" ")
+        model = self.named(name)
+        if asked and self.named(asked) is not model:
+            raise FieldInvalid(f"the session belongs to model {model.name!r}", "model")
+        return model, fingerprint
+
+    def kept(self, model: ServedModel, fingerprint: str) -> str:
+        """What the session store keeps of a session's model."""
+        return fingerprint if model is self.first else f"{fingerprint} {model.name}"
+
+    def name_of(self, kept: str) -> str:
+        """The name of a session's model, also where it is not served any more."""
+        return kept.partition(" ")[2] or self.first.name
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The states of the verifiers of all models, by address."""
+        return {address: state for model in self for address, state in model.pool.states.items()}
+
+    @property
+    def ready(self) -> list[ServedModel]:
+        """The models of which a verifier is ready."""
+        return [model for model in self if model.pool.ready_addresses]
+
+    async def wait_known(self) -> None:
+        """Wait until the first verifiers of every model have been probed."""
+        for model in self:
+            await model.pool.known.wait()
+
+    async def close(self) -> None:
+        """Close the connections to all verifiers."""
+        for model in self:
+            await model.pool.close()
+
+    def _names(self) -> str:
+        *names, last = map(repr, self._models)
+        return f"{', '.join(names)} and {last} are" if names else f"{last} is"

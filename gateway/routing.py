@@ -1,0 +1,67 @@
+"""Makes the models of the settings: their tokenizers, and the search for the verifiers of each."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from gateway.config import GatewaySettings
+from gateway.discovery.sources import source_of
+from gateway.kv.tier import KvTier, KvVerifierClient
+from gateway.metrics import GatewayMetrics
+from gateway.models import ServedModel, ServedModels
+from gateway.store.pins import Pins
+from gateway.text.prompt_encoder import PromptEncoder
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.verifiers.balancer import VerifierPool
+from gateway.verifiers.client import VerifierClient
+from specdec.serving.access import Access
+from specdec.serving.discovery import watch_age
+from specdec.serving.tls import watch_expiry
+
+
+async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer]:
+    """The tokenizers of all models by their names; raises ConfigError where one does not load."""
+    return {name: await asyncio.to_thread(ModelTokenizer.load, route.path) for name, route in settings.routes.items()}
+
+
+def models_of(tokenizers: Mapping[str, ModelTokenizer], metrics: GatewayMetrics, pins: Pins | None) -> ServedModels:
+    """The models of those tokenizers, by name, which know no verifier yet."""
+    return ServedModels(
+        *(
+            ServedModel(
+                name, tokenizer, PromptEncoder(tokenizer), VerifierPool(tokenizer.fingerprint, metrics, pins, name)
+            )
+            for name, tokenizer in tokenizers.items()
+        )
+    )
+
+
+def searches(
+    settings: GatewaySettings, models: ServedModels, metrics: GatewayMetrics, kv_tier: KvTier | None
+) -> Iterator[Coroutine[Any, Any, None]]:
+    """What runs as long as the gateway: for each model, the search for its verifiers, and the probes of these.
+
+    Raises:
+        ConfigError: a file of the TLS settings cannot be read.
+    """
+    routes = settings.routes
+    sources = {name: source_of(each.discovery, each.verifiers, settings.cluster) for name, each in routes.items()}
+    watch_age(metrics.registry, *sources.values())
+    watch_expiry(Access.of(settings.tls, settings.token).certificates, metrics.registry)
+    for model in models:
+        dial = _dial(access_of(settings, model.name), kv_tier)
+        yield model.pool.follow(sources[model.name], dial)
+        yield model.pool.watch(settings.poll)
+
+
+def access_of(settings: GatewaySettings, model: str) -> Access:
+    """What the gateway shows to the verifiers of a model; raises ConfigError where a file cannot be read."""
+    peer = settings.routes[model].peer or settings.tls.peer
+    return Access.of(settings.tls.model_copy(update={"peer": peer}), settings.token)
+
+
+def _dial(access: Access, kv_tier: KvTier | None) -> Callable[[str], VerifierClient]:
+    if kv_tier is None:
+        return partial(VerifierClient, access=access)
+    return partial(KvVerifierClient, access=access, tier=kv_tier)
