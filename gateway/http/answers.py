@@ -16,11 +16,11 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.cursor import cursor
-from gateway.http.logprobs import TokenBytes
 from gateway.http.problems import CLIENT_GONE, error_body
 from gateway.http.replies import Answer
 from gateway.http.writers import AnswerFormat, Writer, writer_for
 from gateway.tasks import cancel_and_wait
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, OutputRound, Started, collect
 from specdec.errors import InternalError, SpecdecError
 
@@ -54,18 +54,20 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def whole(events: AsyncGenerator[Event], token_bytes: TokenBytes, answer_format: AnswerFormat) -> Response:
+async def whole(events: AsyncGenerator[Event], tokenizer: ModelTokenizer, answer_format: AnswerFormat) -> Response:
     """The answer in one piece."""
     started, outputs = await collect(events)
-    return json_response(writer_for(started, token_bytes, answer_format).whole(outputs), exclude_unset=True)
+    return json_response(writer_for(started, tokenizer, answer_format).whole(outputs), exclude_unset=True)
 
 
 async def streamed(
     events: AsyncGenerator[Event],
-    token_bytes: TokenBytes,
+    tokenizer: ModelTokenizer,
     answer_format: AnswerFormat | None,
     ping: float,
     after: Sequence[int],
+    *,
+    ids: bool,
 ) -> Response:
     """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
 
@@ -73,19 +75,21 @@ async def streamed(
         answer_format: None for the one that the generation began with.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens `events` leaves out; empty for none.
+        ids: whether each event has an id, with which its reader can come back.
     """
     pending = Pending(events)
     try:
         started = await pending.take()
         if not isinstance(started, Started):
             raise InternalError("a generation did not begin with Started")
-        writer = writer_for(started, token_bytes, answer_format)
+        writer = writer_for(started, tokenizer, answer_format)
         if await pending.ready(ping):
             pending.raise_if_failed()
     except BaseException:
         await pending.aclose()
         raise
-    return EventStream(pending, _stream(pending, writer, started.turn.name, ping, after))
+    name = started.turn.name if ids else ""
+    return EventStream(pending, _stream(pending, writer, name, ping, after))
 
 
 class Pending:
@@ -144,7 +148,7 @@ async def _stream(
 
     Args:
         pending: the events after Started.
-        name: public id of the generation.
+        name: public id of the generation, for the ids of its events; empty for events without ids.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens the client has already; empty when it has none.
     """
@@ -172,7 +176,8 @@ async def _stream(
 
 
 def _event(name: str, positions: Sequence[int], chunk: Answer) -> bytes:
-    return f"id: {cursor(name, positions)}\ndata: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
+    event_id = f"id: {cursor(name, positions)}\n" if name else ""
+    return f"{event_id}data: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
 
 
 def _failure(error: SpecdecError) -> bytes:

@@ -74,8 +74,8 @@ class _Routes:
         count = _parse("received", received, 0)
         after = cursor.received(request.headers, id) or ((count,) if count else ())
         stream = self._generator.resume(id, user, after)
-        token_bytes, ping = self._services.tokenizer.token_bytes, self._services.settings.ping
-        return await while_connected(request, streamed(stream, token_bytes, None, ping, after))
+        tokenizer, ping = self._services.tokenizer, self._services.settings.ping
+        return await while_connected(request, streamed(stream, tokenizer, None, ping, after, ids=True))
 
     async def cancel(self, id: str, user: str = "") -> Response:
         """End a generation with what is committed."""

@@ -61,11 +61,12 @@ class Generator:
         """
         services, deadline = self._services, self._deadline(timeout)
         check_model(request.model, services.settings.model.served_name)
-        skips = _skips(after, request.n)
+        skips = _skips(after, request.number)
         services.drain.check_open()
         with suppress(NoVerifier):  # one may become ready meanwhile
-            services.prompts.check(request.prompt, services.pool.info.context_length)
-        with await services.generations.enter(request.tenant, request.n, memory_of(request.prompt)) as entrance:
+            services.prompts.check(request, services.pool.info.context_length)
+        memory = sum(map(memory_of, request.prompts))
+        with await services.generations.enter(request.tenant, request.number, memory) as entrance:
             first = await self._session_id(request)
             generations = [
                 self._generation(choice, choice_session_id(first, index), deadline, skips[index])
@@ -172,7 +173,7 @@ class Generator:
         services = self._services
         history, fingerprint, expect_turn = await self._history(request)
         _, info = await services.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
-        added = await services.prompts.encode(request.prompt, request.tenant, info.context_length, history)
+        added = await services.prompts.encode_request(request, info.context_length, history)
         header = Header(
             call=make_call(request, (*history, *added), info, services.settings.mode),
             stop=request.stop,
@@ -183,7 +184,8 @@ class Generator:
             answer_format=request.answer_format,
             in_session=bool(request.session),
             resumable=request.resumable,
-            choices=request.n,
+            choices=request.number,
+            prompts=request.of_prompts,
         )
         with services.metrics.store_seconds.labels("open").time():
             opened = await services.sessions.open(
