@@ -4,18 +4,17 @@ import hashlib
 import math
 import secrets
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from gateway.lists import check_stops, unique_ids
 from gateway.priority import PriorityClass
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
 
-MAX_STOPS = 16
-MAX_STOP_CHARS = 256
-MAX_IDS = 4096
-"""Most token ids in one field that lists them, and most biases."""
 MAX_CHOICES = 16
+"""Most choices of one request, those of all its prompts together."""
 MAX_NAME = 256
 ANONYMOUS = "default"
 """The tenant of all callers that name no user."""
@@ -53,6 +52,8 @@ class ChatPrompt:
     """A conversation, which the model's chat template turns into text."""
 
     messages: tuple[Message, ...]
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Values that the caller gives the chat template beside the messages, by name."""
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -105,7 +106,14 @@ class GenerationRequest:
     """
 
     prompt: Prompt
+    """The prompt; of a request with several, the first."""
     sampling: SamplingParams
+    more_prompts: tuple[Prompt, ...] = ()
+    """The other prompts; each has its own choices."""
+    of_prompts: int = 1
+    """How many prompts the request has that this one is a choice of."""
+    truncate_prompt: int | None = None
+    """How many of the prompt's last tokens are used; -1 for as many as there is room for, None for all."""
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -129,7 +137,7 @@ class GenerationRequest:
     logprobs: int | None = None
     """How many likely tokens are reported beside each token of the output; None reports no log probabilities."""
     n: int = 1
-    """How many outputs are generated; the one at index i has the seed `sampling.seed` + i."""
+    """How many outputs each prompt gets; the one at index i has the seed `sampling.seed` + i."""
     request_id: str = field(default_factory=new_id)
     idempotency_key: str = ""
     """Requests of one key get the same generation; every request without a key gets a new one."""
@@ -148,6 +156,16 @@ class GenerationRequest:
     """Whether the caller can come back: it has a key, or learns the generation's id before its end."""
 
     @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """All prompts."""
+        return (self.prompt, *self.more_prompts)
+
+    @property
+    def number(self) -> int:
+        """How many generations the request has."""
+        return self.n * (len(self.more_prompts) + self.of_prompts)
+
+    @property
     def tenant(self) -> str:
         """The tenant whose sessions the request may use."""
         return tenant_of(self.user)
@@ -160,11 +178,12 @@ class GenerationRequest:
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def __post_init__(self) -> None:
-        check_prompt(self.prompt)
+        for prompt in self.prompts:
+            check_prompt(prompt)
         check_name(self.user, "user")
         check_name(self.idempotency_key, "request_id")
         check_name(self.cache_salt, "cache_salt")
-        _check_stops(self.stop)
+        check_stops(self.stop)
         check_ids(unique_ids(self.stop_token_ids, "stop_token_ids"), "stop_token_ids", _IDS)
         for name, ids in self.sampling.named_ids.items():
             check_ids(unique_ids(ids, name), name, _IDS)
@@ -177,29 +196,27 @@ class GenerationRequest:
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
         Speculation(gamma=self.gamma, lenience=self.lenience)
-        if not 1 <= self.n <= MAX_CHOICES:
-            raise FieldInvalid(f"n must be in 1..{MAX_CHOICES}, got {self.n}", "n")
-        if self.session and self.n > 1:
+        if self.n < 1 or self.number > MAX_CHOICES:
+            most, prompts = MAX_CHOICES // len(self.prompts), len(self.prompts)
+            raise FieldInvalid(f"n must be in 1..{most} for requests with {prompts} prompts, got {self.n}", "n")
+        _check_truncation(self.truncate_prompt)
+        if self.session and self.number > 1:
             raise FieldInvalid("a session takes one choice a turn", "n")
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
-        """One request for each of its generations, with the seed of that generation."""
+        """One request for each of its generations, with the prompt and the seed of that generation; by prompts."""
         seeds = [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
-        return tuple(replace(self, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
+        count = len(self.prompts)
+        return tuple(
+            replace(self, prompt=prompt, more_prompts=(), of_prompts=count, sampling=replace(self.sampling, seed=seed))
+            for prompt in self.prompts
+            for seed in seeds
+        )
 
 
-def unique_ids(ids: Collection[int], param: str) -> tuple[int, ...]:
-    """The ids of a field without repetitions; raises FieldInvalid when there are over MAX_IDS of them."""
-    if len(ids) > MAX_IDS:
-        raise FieldInvalid(f"{param} takes at most {MAX_IDS} token ids, got {len(ids)}", param)
-    return tuple(dict.fromkeys(ids))
-
-
-def unique_stops(stops: Collection[str]) -> tuple[str, ...]:
-    """The stop strings without repetitions; raises FieldInvalid when there are over MAX_STOPS of them."""
-    if len(stops) > MAX_STOPS:
-        raise FieldInvalid(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}", "stop")
-    return tuple(dict.fromkeys(stops))
+def _check_truncation(truncate: int | None) -> None:
+    if truncate is not None and truncate != -1 and truncate < 1:
+        raise FieldInvalid(f"truncate_prompt_tokens must be -1 or at least 1, got {truncate}", "truncate_prompt_tokens")
 
 
 def check_prompt(prompt: Prompt) -> None:
@@ -225,10 +242,3 @@ def _check_messages(messages: Sequence[Message]) -> None:
                 f"messages[{index}].role must be one of {', '.join(ROLES)}, got {message.role!r}",
                 f"messages[{index}].role",
             )
-
-
-def _check_stops(stops: Sequence[str]) -> None:
-    if not all(unique_stops(stops)):
-        raise FieldInvalid("stop must not hold an empty string", "stop")
-    if any(len(stop) > MAX_STOP_CHARS for stop in stops):
-        raise FieldInvalid(f"a stop string has at most {MAX_STOP_CHARS} characters", "stop")

@@ -59,6 +59,9 @@ class ByteTokenizer:
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = 0) -> tuple[int, ...]:
         return self.encode(prompt)
 
+    def encode_last(self, prompt: Prompt, history: Sequence[int], keep: int) -> tuple[int, ...]:
+        return self.encode(prompt)[-keep:]
+
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 

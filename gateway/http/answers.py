@@ -66,6 +66,8 @@ async def streamed(
     answer_format: AnswerFormat | None,
     ping: float,
     after: Sequence[int],
+    *,
+    ids: bool,
 ) -> Response:
     """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
 
@@ -73,6 +75,7 @@ async def streamed(
         answer_format: None for the one that the generation began with.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens `events` leaves out; empty for none.
+        ids: whether each event has an id, with which its reader can come back.
     """
     pending = Pending(events)
     try:
@@ -85,7 +88,8 @@ async def streamed(
     except BaseException:
         await pending.aclose()
         raise
-    return EventStream(pending, _stream(pending, writer, started.turn.name, ping, after))
+    name = started.turn.name if ids else ""
+    return EventStream(pending, _stream(pending, writer, name, ping, after))
 
 
 class Pending:
@@ -144,7 +148,7 @@ async def _stream(
 
     Args:
         pending: the events after Started.
-        name: public id of the generation.
+        name: public id of the generation, for the ids of its events; empty for events without ids.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens the client has already; empty when it has none.
     """
@@ -173,11 +177,12 @@ async def _stream(
 
 def _writer(started: Started, models: ServedModels, answer_format: AnswerFormat | None) -> Writer:
     """The writer of a generation, which spells tokens as the model of the generation does."""
-    return writer_for(started, models.of_turn(started.header.model).tokenizer.token_bytes, answer_format)
+    return writer_for(started, models.of_turn(started.header.model).tokenizer, answer_format)
 
 
 def _event(name: str, positions: Sequence[int], chunk: Answer) -> bytes:
-    return f"id: {cursor(name, positions)}\ndata: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
+    event_id = f"id: {cursor(name, positions)}\n" if name else ""
+    return f"{event_id}data: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
 
 
 def _failure(error: SpecdecError) -> bytes:

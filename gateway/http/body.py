@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from gateway.request import MAX_IDS
+from gateway.lists import MAX_IDS
 from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
 
 _MISTAKES = ("int_type", "greater_than_equal")

@@ -1,6 +1,7 @@
 """The bodies of the endpoints for completions and for tokens: OpenAI's fields, with vLLM's additions and ours."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,14 +21,15 @@ from gateway.http.fields import (
     Nothing,
     Off,
     On,
-    PromptField,
+    Prompts,
     Role,
     StopField,
+    Truncation,
 )
 from gateway.http.sampling import SamplingBody
 from gateway.priority import PriorityClass
 from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt, TextPrompt, check_prompt
-from specdec.errors import FieldInvalid, FieldRequired
+from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.rules.params import Mode
 
 COMPLETION_TOKENS = 16
@@ -62,6 +64,8 @@ class StreamOptions(Body):
     """How a stream is written."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    resumable: bool | None = None
     include_obfuscation: Off | None = None
 
 
@@ -74,7 +78,6 @@ class _DefaultOnlyFields(Body):
     skip_special_tokens: On | None = None
     spaces_between_special_tokens: On | None = None
     priority: JustZero | None = None
-    echo: Off | None = None
 
 
 class GenerationBody(SamplingBody, _DefaultOnlyFields):
@@ -84,6 +87,7 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
 
     model: str | None = None
     max_tokens: AtLeastOne | None = None
+    truncate_prompt_tokens: Truncation | None = None
     n: Choices | None = None
     stop: StopField = ()
     stop_token_ids: Ids | None = None
@@ -103,19 +107,21 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
     prompt_cache_key: str | None = None
 
     @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with a chunk of counts."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+    def options(self) -> StreamOptions:
+        """How a stream is written; without effect on an answer in one piece."""
+        return self.stream_options or StreamOptions()
 
     def _request(
-        self, prompt: Prompt, request_id: str, limits: tuple[int | None, int | None], logprobs: int | None
+        self, prompts: Sequence[Prompt], request_id: str, limits: tuple[int | None, int | None], logprobs: int | None
     ) -> GenerationRequest:
         """The request; `limits` are its max_tokens and cap_tokens."""
         if self.stream_options is not None and not self.stream:
             raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
         speculation = self.speculation or SpeculationBody()
         return GenerationRequest(
-            prompt=prompt,
+            prompt=prompts[0],
+            more_prompts=tuple(prompts[1:]),
+            truncate_prompt=self.truncate_prompt_tokens,
             sampling=self.sampling(),
             model=self.model or "",
             max_tokens=limits[0],
@@ -143,13 +149,16 @@ class CompletionBody(GenerationBody):
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {"suffix", "add_special_tokens"}
 
-    prompt: PromptField
+    prompt: Prompts
     suffix: Literal[""] | None = None
     add_special_tokens: On | None = None
+    echo: bool | None = None
     logprobs: Logprobs | None = None
 
     def request(self, request_id: str) -> GenerationRequest:
         """The request that the body asks for; raises RequestError."""
+        if self.echo and self.logprobs is not None:
+            raise UnsupportedParameter("logprobs of the prompt are not supported: leave echo or logprobs out", "echo")
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
         return self._request(self.prompt, request_id, (self.max_tokens, cap), self.logprobs)
 
@@ -166,7 +175,7 @@ class _ChatDefaultOnlyFields(Body):
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
     prediction: None = None
-    reasoning_effort: None = None
+    reasoning_effort: Literal["none"] | None = None
     verbosity: None = None
     web_search_options: None = None
     add_generation_prompt: On | None = None
@@ -180,6 +189,7 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
+    chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: AtLeastOne | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
@@ -192,33 +202,47 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        return self._request(chat_prompt(self.messages), request_id, (limit, None), logprobs)
+        prompt = chat_prompt(self.messages, self.chat_template_kwargs)
+        return self._request((prompt,), request_id, (limit, None), logprobs)
 
 
-def chat_prompt(messages: list[MessageBody]) -> ChatPrompt:
+def chat_prompt(messages: list[MessageBody], template_arguments: dict[str, Any] | None = None) -> ChatPrompt:
     """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system"."""
     roles = ("system" if message.role == "developer" else message.role for message in messages)
-    return ChatPrompt(tuple(Message(role, message.content) for role, message in zip(roles, messages, strict=True)))
+    turns = tuple(Message(role, message.content) for role, message in zip(roles, messages, strict=True))
+    return ChatPrompt(turns, template_arguments or {})
 
 
 class TokenizeBody(Body):
-    """POST /v1/tokenize: a text, or a conversation."""
+    """POST /tokenize: a text, or a conversation."""
+
+    default_only: ClassVar[frozenset[str]] = frozenset(
+        {"add_special_tokens", "add_generation_prompt", "continue_final_message"}
+    )
 
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+    add_special_tokens: On | None = None
+    add_generation_prompt: On | None = None
+    continue_final_message: Off | None = None
 
     def input(self) -> Prompt:
         """What is to be tokenized; raises RequestError."""
         if (self.prompt is None) == (self.messages is None):
             raise FieldRequired("exactly one of prompt and messages is required", "prompt")
-        prompt = TextPrompt(self.prompt or "") if self.messages is None else chat_prompt(self.messages)
+        prompt = TextPrompt(self.prompt or "") if self.messages is None else self._chat(self.messages)
         check_prompt(prompt)
         return prompt
 
+    def _chat(self, messages: list[MessageBody]) -> ChatPrompt:
+        return chat_prompt(messages, self.chat_template_kwargs)
+
 
 class DetokenizeBody(Body):
-    """POST /v1/detokenize."""
+    """POST /detokenize."""
 
     model: str | None = None
     tokens: Naturals

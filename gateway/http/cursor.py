@@ -1,4 +1,4 @@
-"""How much of a generation a client has: the `id` of each server-sent event, and the headers that send it back."""
+"""Coming back to a stream: the header that asks for it, the `id` of each event, and the header that sends it back."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,6 +30,18 @@ def received(headers: Mapping[str, str], name: str = "") -> tuple[int, ...]:
     if match is None or name not in ("", match[1]):
         raise FieldInvalid("Last-Event-ID is not the id of an event of this generation", "Last-Event-ID")
     return tuple(map(int, match[2].split(".")[1:]))
+
+
+def wants_ids(headers: Mapping[str, str]) -> bool:
+    """Whether a header asks for events with ids: `Specdec-Resumable: true`, or the `Last-Event-ID` of an earlier one.
+
+    Raises:
+        FieldInvalid: `Specdec-Resumable` is neither true nor false.
+    """
+    given = headers.get("specdec-resumable", "false").lower()
+    if given not in ("true", "false"):
+        raise FieldInvalid("Specdec-Resumable must be true or false", "Specdec-Resumable")
+    return given == "true" or "last-event-id" in headers
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str:

@@ -4,24 +4,28 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
-from gateway.request import MAX_CHOICES, MAX_IDS, MAX_STOPS, Prompt, TextPrompt, TokenPrompt, unique_stops
+from gateway.lists import MAX_IDS, MAX_STOPS, unique_stops
+from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.params import MAX_LOGPROBS
+
+
+def _parse_prompts(value: Any) -> tuple[Prompt, ...]:
+    match value:
+        case [str() | list(), *_]:
+            if len(value) > MAX_CHOICES:
+                raise FieldInvalid(f"prompt takes at most {MAX_CHOICES} prompts, got {len(value)}", "prompt")
+            return tuple(_parse_prompt(each) for each in value)
+    return (_parse_prompt(value),)
 
 
 def _parse_prompt(value: Any) -> Prompt:
     match value:
         case str():
             return TextPrompt(value)
-        case [str(text)]:
-            return TextPrompt(text)
-        case [list(ids)]:
-            return TokenPrompt(_parse_ids(ids, "prompt"))
-        case [str() | list(), *_]:
-            raise UnsupportedParameter("prompt: several prompts in one request are not supported", "prompt")
         case list():
             return TokenPrompt(_parse_ids(value, "prompt"))
-    raise FieldInvalid("prompt must be a string or a list of token ids", "prompt")
+    raise FieldInvalid("prompt must be a string or a list of token ids, or a list of these", "prompt")
 
 
 def _parse_ids(value: list[Any], param: str) -> tuple[int, ...]:
@@ -80,19 +84,16 @@ def _on(value: bool) -> bool:
     return value
 
 
-def _only(kinds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The schema of a list with one item of these kinds, which means the same as the item alone."""
-    return {"type": "array", "items": {"anyOf": kinds}, "minItems": 1, "maxItems": 1}
-
-
 _TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _ONE: list[dict[str, Any]] = [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA]
-PromptField = Annotated[Prompt, PlainValidator(_parse_prompt), WithJsonSchema({"anyOf": [*_ONE, _only(_ONE)]})]
+_SEVERAL = {"type": "array", "items": {"anyOf": _ONE}, "minItems": 1, "maxItems": MAX_CHOICES}
+Prompts = Annotated[tuple[Prompt, ...], PlainValidator(_parse_prompts), WithJsonSchema({"anyOf": [*_ONE, _SEVERAL]})]
 # Ranges in a schema are for the API's description; where there is no Field, GenerationRequest checks the value.
 Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
 Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 AtLeastOne = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})]
+Truncation = Annotated[int, WithJsonSchema({"type": "integer", "minimum": -1})]
 Natural = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
 Naturals = Annotated[list[Natural], Field(fail_fast=True)]
 """A list of any length, whose first mistake is its only one: a list of a million may hold a million."""

@@ -10,12 +10,19 @@ from gateway.turns.statistics import Summary
 FinishReasonField = Literal["stop", "length"]
 
 
+class PromptTokensDetails(BaseModel):
+    """What became of the prompt's tokens."""
+
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     """Token counts."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
 
 
 class SpeculativeDecoding(BaseModel):

@@ -12,7 +12,7 @@ from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
 from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from gateway.http.cursor import idempotency_key, received
+from gateway.http.cursor import idempotency_key, received, wants_ids
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.http.writers import AnswerFormat
@@ -104,18 +104,30 @@ class _Api:
         return kind.parse(await parse_body(request, self._services.settings.max_body_bytes))
 
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
-        answer_format = AnswerFormat(isinstance(body, ChatBody), body.include_usage, bool(body.return_token_ids))
-        key = idempotency_key(request.headers)
+        answer_format, key = answer_format_of(body), idempotency_key(request.headers)
+        ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
         wanted = replace(
             body.request(request.state.request_id),
             idempotency_key=key,
             answer_format=answer_format.text(),
-            resumable=bool(body.stream or key or body.session),
+            resumable=bool(ids or key or body.session),
         )
         models = self._services.models
         if not body.stream:
             return await while_connected(request, whole(self._generator.stream(wanted), models, answer_format))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        answer = streamed(events, models, answer_format, self._services.settings.ping, after)
+        answer = streamed(events, models, answer_format, self._services.settings.ping, after, ids=ids)
         return await while_connected(request, answer)
+
+
+def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:
+    """The form of the answer that a body asks for."""
+    options = body.options
+    return AnswerFormat(
+        chat=isinstance(body, ChatBody),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
+        token_ids=bool(body.return_token_ids),
+        echo=isinstance(body, CompletionBody) and bool(body.echo),
+    )

@@ -6,7 +6,8 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from gateway.http.body import Body
 from gateway.http.fields import Ids, Natural
-from gateway.request import MAX_IDS, random_seed
+from gateway.lists import MAX_IDS
+from gateway.request import random_seed
 from specdec.errors import FieldInvalid
 from specdec.rules.params import SamplingParams
 

@@ -75,7 +75,7 @@ class _Routes:
         after = cursor.received(request.headers, id) or ((count,) if count else ())
         stream = self._generator.resume(id, user, after)
         models, ping = self._services.models, self._services.settings.ping
-        return await while_connected(request, streamed(stream, models, None, ping, after))
+        return await while_connected(request, streamed(stream, models, None, ping, after, ids=True))
 
     async def cancel(self, id: str, user: str = "") -> Response:
         """End a generation with what is committed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.http.logprobs import TokenBytes, chat_logprobs, completion_logprobs
+from gateway.http.logprobs import chat_logprobs, completion_logprobs
 from gateway.http.replies import (
     Answer,
     AssistantMessage,
@@ -18,12 +18,14 @@ from gateway.http.replies import (
     CompletionChoice,
     Delta,
     DeltaChoice,
+    PromptTokensDetails,
     SessionRef,
     Usage,
     metrics_of,
     report_of,
 )
 from gateway.text.output import OutputToken
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
 
@@ -36,8 +38,12 @@ class AnswerFormat:
     """Whether it is a chat completion; otherwise it is a completion."""
     include_usage: bool = False
     """Whether a stream ends with a chunk of token counts."""
+    continuous_usage: bool = False
+    """Whether every chunk of such a stream has the token counts so far."""
     token_ids: bool = False
     """Whether token ids are shown beside the text."""
+    echo: bool = False
+    """Whether the text of a completion begins with the prompt's."""
 
     def text(self) -> str:
         """The format as text, for `parse`."""
@@ -56,11 +62,13 @@ class Writer(ABC):
 
     id_prefix: str
 
-    def __init__(self, started: Started, answer_format: AnswerFormat, token_bytes: TokenBytes) -> None:
+    def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         self._started = started
         self._format = answer_format
-        self._token_bytes = token_bytes
+        self._tokenizer = tokenizer
         self._ended: list[Finished] = []
+        self._committed: dict[int, int] = {}
+        """Output tokens so far, by the index of each choice that has begun."""
 
     @property
     def choices(self) -> int:
@@ -85,6 +93,8 @@ class Writer(ABC):
 
     def chunks(self, event: Event) -> Iterator[Answer]:
         """The chunks of an event; none of a round whose tokens are all held back."""
+        if isinstance(event, OutputRound):
+            self._committed[event.choice] = event.committed
         match event:
             case OutputRound(tokens=tokens) if tokens:
                 yield self._chunk(self._chunk_head(), self._part(event.choice, tokens, None))
@@ -106,13 +116,24 @@ class Writer(ABC):
 
     def _chunk_head(self, finished: Finished | None = None) -> dict[str, Any]:
         if self._format.include_usage:
-            return self._head() | {"usage": None}
+            return self._head() | {"usage": self._usage_so_far() if self._format.continuous_usage else None}
         return self._head() | (self._statistics([finished]) if finished else {})
+
+    @property
+    def _first_choices(self) -> range:
+        """The index of each prompt's first choice."""
+        header = self._started.header
+        return range(0, header.choices, header.choices // header.prompts)
+
+    def _usage_so_far(self) -> Usage:
+        prompt = sum(len(self._started.prompt(choice)) for choice in self._first_choices)
+        return _usage(prompt, sum(self._committed.values()))
 
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
         """The counts and statistics at the end of an answer to generations that have all ended."""
-        prompt, output = ended[0].prompt_tokens, sum(each.completion_tokens for each in ended)
-        usage = Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
+        first = [each for each in ended if each.choice in self._first_choices]
+        usage = _usage(sum(each.prompt_tokens for each in first), sum(each.completion_tokens for each in ended))
+        usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(each.cached_tokens for each in first))
         return {"usage": usage} | self._statistics(ended)
 
     def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:
@@ -129,8 +150,8 @@ class Writer(ABC):
         ending = {"finish_reason": finished.reason.value, "stop_reason": finished.matched_stop or None}
         return {"index": index, **ending, **ids}
 
-    def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": list(self._started.header.prompt)} if self._format.token_ids else {}
+    def _prompt_ids(self, choice: int = 0) -> dict[str, Any]:
+        return {"prompt_token_ids": list(self._started.prompt(choice))} if self._format.token_ids else {}
 
 
 class CompletionWriter(Writer):
@@ -138,20 +159,31 @@ class CompletionWriter(Writer):
 
     id_prefix = "cmpl"
 
-    def __init__(self, started: Started, answer_format: AnswerFormat, token_bytes: TokenBytes) -> None:
-        super().__init__(started, answer_format, token_bytes)
+    def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
+        super().__init__(started, answer_format, tokenizer)
         self._written: dict[int, int] = {}
         """Characters of text written so far, by the index of each choice that has begun."""
 
     def whole(self, outputs: Sequence[Output]) -> Answer:
         choices = [self._part(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
+        for choice in choices if self._format.echo else ():
+            choice.text = self._prompt_text(choice.index) + choice.text
         return self._chunk(self._head() | self._report([each.finished for each in outputs]), *choices)
 
+    def opening(self) -> Iterator[Answer]:
+        """The text of each choice's prompt, where it is shown."""
+        for index in range(self.choices) if self._format.echo else ():
+            choice = CompletionChoice(**self._choice(index, (), None), text=self._prompt_text(index), logprobs=None)
+            yield self._chunk(self._chunk_head(), choice)
+
+    def _prompt_text(self, choice: int) -> str:
+        return self._tokenizer.decode(self._started.prompt(choice))
+
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
-        prompt_ids = {} if choice in self._written else self._prompt_ids()
+        prompt_ids = {} if choice in self._written else self._prompt_ids(choice)
         start, text = self._written.get(choice, 0), _text(tokens)
         self._written[choice] = start + len(text)
-        logprobs = completion_logprobs(tokens, self._token_bytes, start)
+        logprobs = completion_logprobs(tokens, self._tokenizer.token_bytes, start)
         return CompletionChoice(**self._choice(choice, tokens, finished), text=text, logprobs=logprobs, **prompt_ids)
 
     def _chunk(self, head: dict[str, Any], *choices: Any) -> Completion:
@@ -177,7 +209,7 @@ class ChatWriter(Writer):
 
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> DeltaChoice:
         delta = Delta() if finished else Delta(content=_text(tokens))
-        logprobs = chat_logprobs(tokens, self._token_bytes)
+        logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
         return DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)
 
     def _chunk(self, head: dict[str, Any], *choices: Any) -> ChatCompletionChunk:
@@ -185,16 +217,20 @@ class ChatWriter(Writer):
 
     def _message_choice(self, index: int, output: Output) -> ChatChoice:
         message = AssistantMessage(role="assistant", content=_text(output.tokens), refusal=None)
-        logprobs = chat_logprobs(output.tokens, self._token_bytes)
+        logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
 
-def writer_for(started: Started, token_bytes: TokenBytes, answer_format: AnswerFormat | None) -> Writer:
+def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
     """A writer of that format, or for None of the one that the generation began with."""
     chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
     kind = ChatWriter if chosen.chat else CompletionWriter
-    return kind(started, chosen, token_bytes)
+    return kind(started, chosen, tokenizer)
 
 
 def _text(tokens: Sequence[OutputToken]) -> str:
     return "".join(token.text for token in tokens)
+
+
+def _usage(prompt: int, output: int) -> Usage:
+    return Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)

@@ -1,11 +1,12 @@
 """From the events of a generation to the messages of the gRPC API."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.priority import PriorityClass
 from gateway.text.output import OutputToken
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
-from gateway.turns.statistics import Summary
+from gateway.turns.statistics import Summary, total
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.rules.logprobs import TokenLogprobs
@@ -36,6 +37,7 @@ def event(happened: Event) -> dict[str, Any]:
                 rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in happened.rejected],
                 drafted=happened.drafted,
                 accepted=happened.accepted,
+                choice=happened.choice,
             )
             return {"round": shown}
         case Finished():
@@ -44,25 +46,38 @@ def event(happened: Event) -> dict[str, Any]:
                 matched_stop=happened.matched_stop,
                 usage=_usage(happened),
                 speculation=_summary(happened.summary),
+                choice=happened.choice,
             )
             return {"finished": finished}
 
 
-def whole(started: Started, output: Output) -> pb.GenerateResponse:
+def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
     """The whole answer to Generate."""
-    header, finished = started.header, output.finished
+    header, output, ended = started.header, outputs[0], [each.finished for each in outputs]
+    usage = _usage(ended[0])
+    usage.completion_tokens = sum(each.completion_tokens for each in ended)
     return pb.GenerateResponse(
         id=started.turn.name,
         model=header.model,
         text="".join(token.text for token in output.tokens),
         tokens=[_token(token) for token in output.tokens],
-        finish_reason=finish_to_pb(finished.reason),
-        usage=_usage(finished),
-        speculation=_summary(finished.summary),
+        finish_reason=finish_to_pb(ended[0].reason),
+        usage=usage,
+        speculation=_summary(total([each.summary for each in ended])),
         seed=header.call.sampling.seed,
         session=started.session,
         turn=started.turn.number,
         priority=_priority(header.priority),
+        choices=[_choice(each) for each in outputs] if len(outputs) > 1 else (),
+    )
+
+
+def _choice(output: Output) -> pb.Choice:
+    return pb.Choice(
+        text="".join(token.text for token in output.tokens),
+        tokens=[_token(token) for token in output.tokens],
+        finish_reason=finish_to_pb(output.finished.reason),
+        matched_stop=output.finished.matched_stop,
     )
 
 
@@ -84,7 +99,11 @@ def _logprobs(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
 
 
 def _usage(finished: Finished) -> pb.Usage:
-    return pb.Usage(prompt_tokens=finished.prompt_tokens, completion_tokens=finished.completion_tokens)
+    return pb.Usage(
+        prompt_tokens=finished.prompt_tokens,
+        completion_tokens=finished.completion_tokens,
+        cached_tokens=finished.cached_tokens,
+    )
 
 
 def _summary(summary: Summary) -> pb.SpeculationSummary:

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 
+from gateway.lists import unique_ids, unique_stops
 from gateway.models import ServedModel
 from gateway.priority import PriorityClass
 from gateway.request import (
@@ -20,8 +21,6 @@ from gateway.request import (
     check_prompt,
     new_id,
     random_seed,
-    unique_ids,
-    unique_stops,
 )
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
@@ -56,14 +55,16 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         """Answer with the whole output at once."""
         wanted = _request(request)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
-        started, (output,) = await collect(self._generator.stream(wanted, context.time_remaining()))
-        return replies.whole(started, output)
+        started, outputs = await collect(self._generator.stream(wanted, context.time_remaining()))
+        return replies.whole(started, outputs)
 
     async def StreamGenerate(  # noqa: N802
         self, request: pb.StreamGenerateRequest, context: Context
     ) -> AsyncIterator[pb.StreamGenerateResponse]:
         """Answer with one event for each round."""
-        stream = self._generator.stream(_request(request.request), context.time_remaining())
+        wanted = _request(request.request)
+        resumable = bool(request.resumable or wanted.idempotency_key or wanted.session)
+        stream = self._generator.stream(replace(wanted, resumable=resumable), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
                 yield pb.StreamGenerateResponse(**replies.event(event))
@@ -72,7 +73,8 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.ResumeGenerationRequest, context: Context
     ) -> AsyncIterator[pb.ResumeGenerationResponse]:
         """Stream the events again, from where the caller stopped reading."""
-        stream = self._generator.resume(request.id, request.user, (request.received,), context.time_remaining())
+        received = tuple(request.received_of_choices) or ((request.received,) if request.received else ())
+        stream = self._generator.resume(request.id, request.user, received, context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
                 yield pb.ResumeGenerationResponse(**replies.event(event))
@@ -153,6 +155,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         expect_turn=message.expect_turn if message.HasField("expect_turn") else None,
         priority=_priority(message.priority),
         cache_salt=message.cache_salt,
+        n=message.n if message.HasField("n") else 1,
     )
 
 

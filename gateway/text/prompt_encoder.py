@@ -1,14 +1,17 @@
 """Prompts to token ids for every caller: what cannot fit is refused first, and long prompts never delay short ones."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
-from gateway.request import ANONYMOUS, Prompt, TokenPrompt
+from gateway.request import ANONYMOUS, GenerationRequest, Prompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
 from gateway.text.lane import TokenizingLane
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.rules.params import check_ids
 from specdec.wire.generation import VerifierInfo
+
+_Result = TypeVar("_Result")
 
 _SHORT = 16 * 1024
 """Largest memory of a short prompt, in bytes; it is tokenized in a tenth of a second."""
@@ -27,9 +30,25 @@ class PromptEncoder:
         self._short = TokenizingLane("short prompts", _SHORT_CAPACITY)
         self._long = TokenizingLane("long prompts", _LONG_CAPACITY)
 
-    def check(self, prompt: Prompt, context_length: int) -> None:
-        """Raise ContextLengthExceeded when the prompt cannot fit the context, whatever it continues."""
-        check_fits(prompt, context_length, self._tokenizer.longest_token)
+    def check(self, request: GenerationRequest, context_length: int) -> None:
+        """Raise ContextLengthExceeded when a prompt, used whole, cannot fit the context, whatever it continues."""
+        if request.truncate_prompt is None:
+            for prompt in request.prompts:
+                check_fits(prompt, context_length, self._tokenizer.longest_token)
+
+    async def encode_request(
+        self, request: GenerationRequest, context_length: int, history: Sequence[int]
+    ) -> tuple[int, ...]:
+        """As `encode`, for the prompt of a request, which may use only its last tokens."""
+        prompt, keep, room = request.prompt, request.truncate_prompt, context_length - len(history)
+        if keep is None:
+            return await self.encode(prompt, request.tenant, context_length, history)
+        if keep == -1:
+            keep = max(1, room - (request.max_tokens or 1))
+        if isinstance(prompt, TokenPrompt):
+            return prompt.tokens[-keep:]
+        work = partial(self._tokenizer.encode_last, prompt, history, keep)
+        return await self._run(request.tenant, memory_of(prompt), work)
 
     async def encode(
         self, prompt: Prompt, tenant: str, context_length: int, history: Sequence[int] = ()
@@ -52,8 +71,8 @@ class PromptEncoder:
         check_fits(prompt, room, self._tokenizer.longest_token)
         if isinstance(prompt, TokenPrompt):
             return prompt.tokens
-        size = memory_of(prompt)
-        return await self._lane(size).run(tenant, size, partial(self._tokenizer.encode_after, prompt, history, room))
+        work = partial(self._tokenizer.encode_after, prompt, history, room)
+        return await self._run(tenant, memory_of(prompt), work)
 
     async def decode(self, tokens: Sequence[int], param: str, info: VerifierInfo) -> str:
         """The text of token ids that a caller sent in the field `param`.
@@ -65,8 +84,7 @@ class PromptEncoder:
         """
         check_count(len(tokens), info.context_length, param)
         check_ids(tokens, param, info.vocab_size)
-        size = _TOKEN_MEMORY * len(tokens)
-        return await self._lane(size).run(ANONYMOUS, size, partial(self._tokenizer.decode, tokens))
+        return await self._run(ANONYMOUS, _TOKEN_MEMORY * len(tokens), partial(self._tokenizer.decode, tokens))
 
-    def _lane(self, size: int) -> TokenizingLane:
-        return self._short if size <= _SHORT else self._long
+    async def _run(self, tenant: str, size: int, work: Callable[[], _Result]) -> _Result:
+        return await (self._short if size <= _SHORT else self._long).run(tenant, size, work)

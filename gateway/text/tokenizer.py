@@ -1,7 +1,8 @@
 """The model's tokenizer: prompts to token ids, token ids to text."""
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ class ModelTokenizer:
                 return tokens
             case TextPrompt(text):
                 return self._encode(text, True, room, "prompt")
-            case ChatPrompt(messages):
-                return self._encode(self._render(messages), False, room, "messages")
+            case ChatPrompt(messages, arguments):
+                return self._encode(self._render(messages, arguments), False, room, "messages")
 
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = sys.maxsize) -> tuple[int, ...]:
         """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
@@ -79,9 +80,23 @@ class ModelTokenizer:
         match prompt:
             case TextPrompt(text) if history:
                 return self._encode(text, False, room, "prompt")
-            case ChatPrompt(messages) if history:
-                return self._encode_turn(messages, history[-1], room)
+            case ChatPrompt() if history:
+                return self._encode_turn(prompt, history[-1], room)
         return self.encode(prompt, room)
+
+    def encode_last(self, prompt: TextPrompt | ChatPrompt, history: Sequence[int], keep: int) -> tuple[int, ...]:
+        """The last `keep` of the token ids that `encode_after` gives.
+
+        Only the end of a long text is tokenized, of twice as many tokens as are kept: how it begins changes nothing
+        that far behind.
+        """
+        most = _MARGIN * keep * self.longest_token
+        match prompt:
+            case TextPrompt(text):
+                prompt = TextPrompt(text[-most:])
+            case ChatPrompt(messages, arguments) if not history:
+                return self._ids(self._render(messages, arguments)[-most:], False)[-keep:]
+        return self.encode_after(prompt, history)[-keep:]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -108,23 +123,31 @@ class ModelTokenizer:
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
 
-    def _encode_turn(self, messages: Sequence[Message], last: int, room: int) -> tuple[int, ...]:
+    def _encode_turn(self, chat: ChatPrompt, last: int, room: int) -> tuple[int, ...]:
         """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
-        _, mark, rest = self._render((*before, *messages)).rpartition(_MARK)
+        _, mark, rest = self._render((*before, *chat.messages), chat.template_arguments).rpartition(_MARK)
         if not mark:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
         ids = self._encode(rest, False, room, "messages")
         return ids[1:] if ids[:1] == (last,) else ids
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
         from jinja2 import TemplateError
 
         if self._tokenizer.chat_template is None:
             raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
+        apply = self._tokenizer.apply_chat_template
+        for name in arguments.keys() & inspect.signature(apply).parameters.keys():
+            raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            text = apply(turns, tokenize=False, add_generation_prompt=True, **arguments)
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
+        except Exception as error:
+            if not arguments:
+                raise
+            message = f"the model's chat template fails with chat_template_kwargs: {error}"
+            raise FieldInvalid(message, "chat_template_kwargs") from error
         return str(text)

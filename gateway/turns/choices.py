@@ -30,7 +30,7 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
         waiting = {_next(each): index for index, each in enumerate(generations)}
         started = await asyncio.gather(*waiting)
         waiting = {_next(each): index for index, each in enumerate(generations)}
-        yield started[0]
+        yield _together([each for each in started if isinstance(each, Started)])
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=lambda task: waiting[task]):
@@ -44,6 +44,11 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
         await asyncio.gather(*waiting, return_exceptions=True)
         for generation in generations:
             await generation.aclose()
+
+
+def _together(started: Sequence[Started]) -> Started:
+    """The first Started, with the prompts of all."""
+    return replace(started[0], prompts=tuple(each.header.prompt for each in started))
 
 
 def _next(generation: AsyncGenerator[Event]) -> "asyncio.Task[Event]":

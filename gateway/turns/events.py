@@ -18,6 +18,12 @@ class Started:
 
     turn: Turn
     header: Header
+    prompts: tuple[tuple[int, ...], ...] = ()
+    """The prompt of each choice, in tokens, where there are several choices."""
+
+    def prompt(self, choice: int) -> tuple[int, ...]:
+        """Every token before the output of a choice."""
+        return self.prompts[choice] if self.prompts else self.header.prompt
 
     @property
     def session(self) -> str:
@@ -61,6 +67,8 @@ class Finished:
     """The stop string that ended the output; empty when none did."""
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    """Tokens of the prompt that were not computed anew."""
     summary: Summary
     choice: int = 0
     """Index of the generation among the choices of its request."""

@@ -61,12 +61,13 @@ class Generator:
         """
         services, deadline = self._services, self._deadline(timeout)
         model = services.models.named(request.model)
-        skips = _skips(after, request.n)
+        skips = _skips(after, request.number)
         services.drain.check_open()
         if request.model or not request.session:  # else the session tells the model
             with suppress(NoVerifier):  # one may become ready meanwhile
-                model.prompts.check(request.prompt, model.pool.info.context_length)
-        with await services.generations.enter(request.tenant, request.n, memory_of(request.prompt)) as entrance:
+                model.prompts.check(request, model.pool.info.context_length)
+        memory = sum(map(memory_of, request.prompts))
+        with await services.generations.enter(request.tenant, request.number, memory) as entrance:
             first = await self._session_id(request)
             generations = [
                 self._generation(choice, choice_session_id(first, index), deadline, skips[index])
@@ -174,7 +175,7 @@ class Generator:
         history, kept, expect_turn = await self._history(request)
         model, fingerprint = services.models.of_session(kept, request.model)
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
-        added = await model.prompts.encode(request.prompt, request.tenant, info.context_length, history)
+        added = await model.prompts.encode_request(request, info.context_length, history)
         header = Header(
             call=make_call(request, (*history, *added), info, services.settings.mode),
             stop=request.stop,
@@ -185,7 +186,8 @@ class Generator:
             answer_format=request.answer_format,
             in_session=bool(request.session),
             resumable=request.resumable,
-            choices=request.n,
+            choices=request.number,
+            prompts=request.of_prompts,
         )
         with services.metrics.store_seconds.labels("open").time():
             opened = await services.sessions.open(

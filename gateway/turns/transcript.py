@@ -22,6 +22,8 @@ class Transcript:
         self.tokens = list(header.prompt)
         """The prompt, then the committed output."""
         self.finish: FinishReason | None = None
+        self._cached = 0
+        """Tokens of the prompt that the first verifier did not compute anew."""
         self._decode = decode
         self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, header.call.sampling.min_tokens)
         self._rounds: Counter[tuple[int, int, str]] = Counter()
@@ -47,6 +49,8 @@ class Transcript:
         """
         if verified.base_len != len(self.tokens) or self.finish is not None:
             raise InternalError(f"a round begins at {verified.base_len}, not at {len(self.tokens)}")
+        if not self.committed:
+            self._cached = verified.cached_tokens
         shown = self._text.take(verified.tokens, verified.origins, verified.logprobs)
         if verified.finish or self._text.stop:
             shown += self._text.finish()
@@ -66,6 +70,7 @@ class Transcript:
             matched_stop=self._text.stop,
             prompt_tokens=len(self.header.prompt),
             completion_tokens=self.committed,
+            cached_tokens=self._cached,
             summary=self.summary,
         )
 

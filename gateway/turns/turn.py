@@ -77,6 +77,8 @@ class Header:
     """Whether the caller can come back to the turn."""
     choices: int = 1
     """How many generations the request has; this is one of them."""
+    prompts: int = 1
+    """How many prompts the request has; each has as many choices."""
 
     @property
     def prompt(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ class RoundCheck:
     def __init__(self, call: GenerationCall, vocab_size: int) -> None:
         self._length = len(call.tokens)
         self._limit = call.prompt_len + call.max_tokens
+        self._prompt_len = call.prompt_len
         self._vocab_size = vocab_size
 
     def take(self, verified: Round) -> None:
@@ -28,6 +29,7 @@ class RoundCheck:
             and len(verified.origins) == count
             and len(verified.logprobs) in (0, count)
             and verified.accepted <= min(count, len(verified.draft))
+            and verified.cached_tokens <= self._prompt_len
             and self._has_only_ids(verified)
             and not _has_nan(verified)
         )

@@ -83,6 +83,8 @@ class Round:
     timing: Timing = Timing()
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Of `tokens`; empty when nobody asked."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that were not computed anew; set on the first round."""
 
 
 @dataclass(frozen=True, slots=True)

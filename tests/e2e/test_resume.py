@@ -20,6 +20,7 @@ REQUEST: dict[str, Any] = {
     "ignore_eos": True,
     "return_token_ids": True,
     "stream": True,
+    "stream_options": {"resumable": True},
 }
 
 
@@ -83,7 +84,9 @@ class Listener:
 def undisturbed(system: System, request: dict[str, Any]) -> dict[int, list[int]]:
     """The tokens of each choice, from a system in which nothing is stopped."""
     with httpx2.Client(timeout=60) as client:
-        answer = client.post(f"{system.http}/v1/completions", json=request | {"stream": False}).json()
+        answer = client.post(
+            f"{system.http}/v1/completions", json=request | {"stream": False, "stream_options": None}
+        ).json()
     return {choice["index"]: list(choice["token_ids"]) for choice in answer["choices"]}
 
 

@@ -1,7 +1,7 @@
 """One step of the model thread: which sequences leave, which get KV, and one pass over what can run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -34,8 +34,8 @@ class ModelStep:
     """Sequences that lost their KV in this step."""
     queried: int
     """Tokens of the sequences that were admitted."""
-    found: int
-    """Those of them that had KV already."""
+    found: Mapping[str, int]
+    """How many tokens of each sequence that was admitted had KV already, by its KV name."""
     memory: KvMemory
 
 
@@ -71,15 +71,17 @@ class ModelThread:
         lost = self._kv.preempted - preempted
         return ModelStep(results, chunks, seconds, len(self._kv), lost, queried, found, self._engine.memory)
 
-    def _admit(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> tuple[int, int]:
+    def _admit(
+        self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]
+    ) -> tuple[int, dict[str, int]]:
         """Give KV to the sequences that have none, in the order of the rows, until one does not fit.
 
         Returns:
-            Tokens of the sequences that were admitted, and how many of these have KV already.
+            Tokens of the sequences that were admitted, and how many of each of them have KV already.
         """
         for row in rows:
             self._kv.touch(row.kv_name)
-        queried = found = 0
+        queried, found = 0, {}
         for row in rows:
             if row.kv_name in self._kv:
                 continue
@@ -91,7 +93,7 @@ class ModelThread:
                 results[row] = InternalError("there is no memory for this sequence")
             else:
                 queried += len(row.tokens)
-                found += self._engine.length(row.kv_name)
+                found[row.kv_name] = self._engine.length(row.kv_name)
         return queried, found
 
     def _runnable(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> list[Row]:

@@ -52,6 +52,8 @@ class Scheduler:
         """KV names of the sequences inside `admitted`, with KV or without."""
         self._entering: set[str] = set()
         """Those of them that have not had KV yet."""
+        self._found: dict[str, int] = {}
+        """How many tokens of each of these had KV when it was let in."""
         self._waiting: dict[Row, asyncio.Future[Outcome | None]] = {}
         """The result that each row waits for; None for a prefill."""
         self._ended: list[str] = []
@@ -59,8 +61,10 @@ class Scheduler:
         self._wake = asyncio.Event()
 
     @asynccontextmanager
-    async def admitted(self, row: Row) -> AsyncIterator[None]:
+    async def admitted(self, row: Row) -> AsyncIterator[int]:
         """Hold the right to KV for the sequence of a row of goal 0, once there is room for its tokens; by rank.
+
+        The context's value is how many of the tokens had KV already.
 
         The KV may be taken away between the sequence's rows; it is computed again for the next one, which costs time
         and changes no token.
@@ -80,8 +84,9 @@ class Scheduler:
             await self._submit(row)
             self._entering.remove(row.kv_name)
             self._metrics.admission_seconds.observe(time.perf_counter() - arrived)
-            yield
+            yield self._found.pop(row.kv_name, 0)
         finally:
+            self._found.pop(row.kv_name, None)
             self._entering.discard(row.kv_name)
             self._sequences.remove(row.kv_name)
             self._ended.append(row.kv_name)
@@ -140,6 +145,7 @@ class Scheduler:
             _log.error("step_failed", exc_info=error)
             self._deliver({row: InternalError("the model failed") for row in rows})
             return False
+        self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         self._deliver(step.results)
         self._measure(step)
         return bool(step.chunks or step.results)
@@ -160,7 +166,7 @@ class Scheduler:
         metrics.waiting.set(max(len(self._sequences) - step.running, 0))
         metrics.preemptions.inc(step.preempted)
         metrics.prefix_queried.inc(step.queried)
-        metrics.prefix_found.inc(step.found)
+        metrics.prefix_found.inc(sum(step.found.values()))
         metrics.kv_usage.set(memory.live / memory.budget)
         for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
             metrics.kv_bytes.labels(state).set(size)

@@ -44,6 +44,8 @@ class Session:
         self._tokens = list(admission.tokens)
         self._wanted = 0
         """γ of the next round."""
+        self._cached = 0
+        """Tokens of the prompt that had KV when the session was let in."""
 
     async def run(self) -> AsyncGenerator[Round, None]:
         """Yield rounds; the last one, and only it, has a finish reason."""
@@ -54,7 +56,8 @@ class Session:
             yield done
             return
         # The last token of a sequence never needs KV, so the limit has room for every draft as well.
-        async with self._target.admitted(self._row):
+        async with self._target.admitted(self._row) as held:
+            self._cached = min(held, self._call.prompt_len)
             try:
                 self._wanted = self._next_gamma()
                 self._drafts.begin(self._wanted)
@@ -86,6 +89,7 @@ class Session:
             draft=proposal.draft.tokens[: verdict.drafted],
             fallback=proposal.fallback.value,
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
+            cached_tokens=self._cached if first else 0,
         )
         self._commit(done, judged=verdict.drafted)
         self._count(done, awaited)

@@ -65,7 +65,7 @@ class Replica:
     async def stream(self, heard: Heard, enough: int = 10**6, **body: Any) -> None:
         """Listen to a new generation until `enough` characters have come."""
         headers = body.pop("headers", {})
-        request = ASKED | {"stream": True} | body
+        request = ASKED | {"stream": True, "stream_options": {"resumable": True}} | body
         async with self.client.stream("POST", "/v1/completions", json=request, headers=headers) as events:
             await _listen(events, heard, enough)
 

@@ -93,10 +93,49 @@ async def test_the_event_stream_is_what_openai_clients_and_proxies_expect(here: 
     assert answer.headers["x-request-id"] == "mine"
     *events, last, rest = answer.text.split("\n\n")
     assert (last, rest) == ("data: [DONE]", "")
+    assert all(json.loads(event.removeprefix("data: "))["object"] == "text_completion" for event in events)
+
+
+ASKING: list[tuple[dict[str, Any], dict[str, str]]] = [
+    ({"stream_options": {"resumable": True}}, {}),
+    ({}, {"specdec-resumable": "true"}),
+]
+
+
+@pytest.mark.parametrize(("body", "headers"), ASKING)
+async def test_events_have_ids_where_the_caller_asks_for_them(
+    here: Stage, body: dict[str, Any], headers: dict[str, str]
+) -> None:
+    async with httpx2.AsyncClient(base_url=here.url) as client:
+        answer = await client.post("/v1/completions", json=GOOD | {"stream": True} | body, headers=headers)
+    *events, last, _ = answer.text.split("\n\n")
+    assert last == "data: [DONE]"
     generation = next(iter(here.store.sessions))
     positions = [event.split("\n")[0] for event in events]
     assert positions == [f"id: {generation}-1.{n}" for n in (4, 8, 12, 14, 14)]
-    assert all(json.loads(event.split("\ndata: ")[1])["object"] == "text_completion" for event in events)
+
+
+async def test_the_header_that_asks_for_ids_is_true_or_false(here: Stage) -> None:
+    async with httpx2.AsyncClient(base_url=here.url) as client:
+        headers = {"specdec-resumable": "yes"}
+        answer = await client.post("/v1/completions", json=GOOD | {"stream": True}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Specdec-Resumable")
+
+
+@pytest.mark.parametrize(("body", "headers"), [({}, {}), *ASKING])
+async def test_a_stream_that_is_left_ends_within_a_second_unless_its_caller_can_come_back(
+    body: dict[str, Any], headers: dict[str, str]
+) -> None:
+    async with stage(grace=3600.0) as here, httpx2.AsyncClient(base_url=here.url) as client:
+        here.verifier.script = Script(text="x" * 200, gamma=0, pause=0.01)
+        asked = GOOD | {"stream": True, "max_tokens": 200} | body
+        async with client.stream("POST", "/v1/completions", json=asked, headers=headers) as answer:
+            await anext(answer.aiter_lines())
+        if body or headers:
+            await asyncio.sleep(1.0)
+            assert here.verifier.cancelled == 0
+        else:
+            await until(lambda: here.verifier.cancelled == 1, seconds=1.0)
 
 
 async def test_silence_is_filled_with_comments() -> None:

@@ -7,7 +7,12 @@ from gateway.http.writers import AnswerFormat
 
 @pytest.mark.parametrize(
     "given",
-    [AnswerFormat(), AnswerFormat(chat=True), AnswerFormat(True, True, True), AnswerFormat(include_usage=True)],
+    [
+        AnswerFormat(),
+        AnswerFormat(chat=True),
+        AnswerFormat(True, True, True, True, True),
+        AnswerFormat(include_usage=True),
+    ],
 )
 def test_a_format_comes_back_from_its_text(given: AnswerFormat) -> None:
     assert AnswerFormat.parse(given.text()) == given

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.http.body import parse_json, read_body
 from gateway.http.completions import CompletionBody
-from gateway.request import MAX_IDS
+from gateway.lists import MAX_IDS
 from specdec.errors import FieldInvalid, MessageTooLarge
 
 

@@ -152,6 +152,7 @@ def test_values_that_do_nothing_are_taken(fields: dict[str, Any]) -> None:
     [
         {"tools": [], "tool_choice": "none", "functions": [], "parallel_tool_calls": True, "top_logprobs": 0},
         {"response_format": {"type": "text"}, "modalities": ["text"], "audio": None, "prediction": None},
+        {"reasoning_effort": "none", "chat_template_kwargs": {}},
         {"reasoning_effort": None, "logprobs": False, "n": 1, "add_generation_prompt": True},
     ],
 )
@@ -171,7 +172,11 @@ def test_values_that_do_nothing_are_taken_in_chats(fields: dict[str, Any]) -> No
         ({"prompt": [1, True]}, FieldInvalid, "prompt"),
         ({"prompt": [["a"]]}, FieldInvalid, "prompt"),
         ({"prompt": [[[1]]]}, FieldInvalid, "prompt"),
-        ({"prompt": ["a", "b"]}, UnsupportedParameter, "prompt"),
+        ({"prompt": ["a"] * 17}, FieldInvalid, "prompt"),
+        ({"prompt": ["a", 1]}, FieldInvalid, "prompt"),
+        ({"prompt": ["a", ""]}, FieldRequired, "prompt"),
+        ({"prompt": ["a", "b"], "n": 9}, FieldInvalid, "n"),
+        ({"prompt": ["a", "b"], "session": "0" * 32}, FieldInvalid, "n"),
         ({"prompt": [-1]}, TokenOutOfRange, "prompt"),
         ({"temperature": -0.1}, FieldInvalid, "temperature"),
         ({"temperature": 2.1}, FieldInvalid, "temperature"),
@@ -215,7 +220,10 @@ def test_values_that_do_nothing_are_taken_in_chats(fields: dict[str, Any]) -> No
         ({"n": 17}, FieldInvalid, "n"),
         ({"n": "2"}, FieldInvalid, "n"),
         ({"best_of": 2}, UnsupportedParameter, "best_of"),
-        ({"echo": True}, UnsupportedParameter, "echo"),
+        ({"echo": True, "logprobs": 0}, UnsupportedParameter, "echo"),
+        ({"truncate_prompt_tokens": 0}, FieldInvalid, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, FieldInvalid, "truncate_prompt_tokens"),
+        ({"stream": True, "stream_options": {"resumable": 1}}, FieldInvalid, "stream_options.resumable"),
         ({"skip_special_tokens": False}, UnsupportedParameter, "skip_special_tokens"),
         ({"logprobs": -1}, FieldInvalid, "logprobs"),
         ({"logprobs": 21}, FieldInvalid, "logprobs"),
@@ -284,6 +292,28 @@ def test_a_wrong_field_of_a_chat_is_refused_by_name(
         chat(**fields)
     assert type(refused.value) is error
     assert refused.value.param == param
+
+
+def test_each_prompt_of_a_list_has_its_choices() -> None:
+    request = completion(prompt=["a", [1, 2]], n=2, seed=5)
+    assert request.number == 4
+    assert [(each.prompt, each.sampling.seed) for each in request.choices()] == [
+        (TextPrompt("a"), 5),
+        (TextPrompt("a"), 6),
+        (TokenPrompt((1, 2)), 5),
+        (TokenPrompt((1, 2)), 6),
+    ]
+    assert {each.number for each in request.choices()} == {4}
+    assert len({each.digest for each in request.choices()}) == 4
+
+
+def test_a_chat_template_gets_the_callers_arguments() -> None:
+    assert chat(chat_template_kwargs={"thinking": True}).prompt == ChatPrompt(
+        (Message("user", "hi"),), {"thinking": True}
+    )
+    assert TokenizeBody.parse({"messages": CHAT["messages"], "chat_template_kwargs": {"a": 1}}).input() == ChatPrompt(
+        (Message("user", "hi"),), {"a": 1}
+    )
 
 
 def test_a_body_without_a_prompt_is_refused() -> None:

@@ -38,7 +38,7 @@ class Generation:
                     raise NoVerifier(self._name)
                 self.given = number
                 yield OutputRound(self._name, (), (), 0, 0, number)
-            yield Finished(FinishReason.STOP, self._name, 1, self._rounds, SUMMARY)
+            yield Finished(FinishReason.STOP, self._name, 1, self._rounds, 0, SUMMARY)
         finally:
             self.over = True
 
