@@ -1,0 +1,29 @@
+"""N-grams of the sequence itself: the token that most often followed its last three, two or one tokens."""
+
+from collections.abc import Sequence
+
+from specdec.sources.context_counts import Context, RecentCounts, keys
+
+_CONTEXTS = (3, 2, 1)
+"""Context lengths of the orders 4, 3 and 2."""
+
+
+class Ngram:
+    """A Source of n-grams of order 2 to 4 over prompt and output; of equal counts the latest wins."""
+
+    def __init__(self, window: int) -> None:
+        """`window` is how many of the last tokens are counted at least; at most twice as many are."""
+        self._counts = RecentCounts(window)
+        self._end: Context = ()
+
+    def read(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._counts.add(keys(self._end, _CONTEXTS), token)
+            self._end = (*self._end[-_CONTEXTS[0] + 1 :], token)
+
+    def draft(self, drafts: Sequence[int], most: int) -> list[int]:
+        end, guesses = (*self._end, *drafts)[-_CONTEXTS[0] :], list[int]()
+        while len(guesses) < most and (match := self._counts.find(keys(end, _CONTEXTS))) is not None:
+            guesses.append(match.token)
+            end = (*end[-_CONTEXTS[0] + 1 :], match.token)
+        return guesses

@@ -1,0 +1,97 @@
+"""Suffix decoding (arXiv 2411.04975): what followed the longest known end of the sequence, here or in earlier ones."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from specdec.sources.context_counts import Context, Keys, Match, RecentCounts, keys
+
+_LENGTHS = (16, 8, 5, 3, 2)
+"""Context lengths that are counted; each takes about 100 bytes a token."""
+_LEAST = 0.4
+"""A draft ends where the chance that all of it is accepted would be below this."""
+_KEEP = 0.98
+"""Factor by which each guess lowers the weight of those before."""
+
+
+class SuffixStore:
+    """What was generated in earlier sequences, apart for each domain: one tenant's requests of one salt.
+
+    Domains share nothing: what one has stored cannot change what another one finds, nor how long it takes. When there
+    are too many domains, the one that was opened longest ago is forgotten as a whole.
+    """
+
+    def __init__(self, window: int, domains: int) -> None:
+        """Make an empty store.
+
+        Args:
+            window: how many of its last tokens a domain keeps at least; at most twice as many are kept.
+            domains: most domains.
+        """
+        self._window = window
+        self._limit = domains
+        self._domains: OrderedDict[str, RecentCounts] = OrderedDict()
+
+    def counts(self, domain: str) -> RecentCounts:
+        """The counts of a domain."""
+        counts = self._domains.setdefault(domain, RecentCounts(self._window))
+        self._domains.move_to_end(domain)
+        if len(self._domains) > self._limit:
+            self._domains.popitem(last=False)
+        return counts
+
+
+class Suffix:
+    """A Source that reads its own sequence and the store of its domain.
+
+    The longer context wins; of equal ones, that of the sequence itself, which has the newest version of a text that is
+    edited. How likely a guess is, is learnt from how often guesses by contexts of its length were right.
+    """
+
+    def __init__(self, stored: RecentCounts, known: int, window: int) -> None:
+        """Make a source.
+
+        Args:
+            stored: the counts of the domain, to which tokens that are generated here are added.
+            known: how many tokens are read before those.
+            window: how many of its own last tokens are counted at least; at most twice as many are.
+        """
+        self._stored = stored
+        self._own = RecentCounts(window)
+        self._known = known
+        self._end: Context = ()
+        self._read = 0
+        self._right = dict.fromkeys(_LENGTHS, 1.0)
+        self._tried = dict.fromkeys(_LENGTHS, 2.0)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            contexts = keys(self._end, _LENGTHS)
+            self._judge(contexts, token)
+            self._own.add(contexts, token)
+            if self._read >= self._known:
+                self._stored.add(contexts, token)
+            self._end = (*self._end[-_LENGTHS[0] + 1 :], token)
+            self._read += 1
+
+    def draft(self, drafts: Sequence[int], most: int) -> list[int]:
+        end, guesses, chance = (*self._end, *drafts)[-_LENGTHS[0] :], list[int](), 1.0
+        while len(guesses) < most and (match := self._find(keys(end, _LENGTHS))) is not None:
+            chance *= self._right[match.length] / self._tried[match.length]
+            if chance < _LEAST:
+                break
+            guesses.append(match.token)
+            end = (*end[-_LENGTHS[0] + 1 :], match.token)
+        return guesses
+
+    def _find(self, contexts: Keys) -> Match | None:
+        own, stored = self._own.find(contexts), self._stored.find(contexts)
+        if own is None or stored is None:
+            return own or stored
+        return own if own.length >= stored.length else stored
+
+    def _judge(self, contexts: Keys, token: int) -> None:
+        """Learn how good a guess of this token would have been."""
+        match = self._find(contexts)
+        if match is not None:
+            self._tried[match.length] = self._tried[match.length] * _KEEP + 1.0
+            self._right[match.length] = self._right[match.length] * _KEEP + (match.token == token)
