@@ -1,0 +1,119 @@
+"""Which sessions of a batch draft how much in the next round: the drafts that survive most likely, as long as they pay.
+
+A round waits for the longest draft of its batch, and then one pass computes the last token of every session and all
+drafts. Draft j of a session survives with probability α^j. A draft is worth its place where its survival is at least
+the threshold at which the batch commits most tokens a second, so one threshold and one greatest length say how much
+each session drafts.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.rules.gamma import expected_tokens
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCosts:
+    """What a round of a batch takes, in seconds, as measured on batches of its size."""
+
+    base: float
+    """A pass without any token, and the time between two passes without drafts."""
+    token: float
+    """Each token that a pass computes."""
+    wait: float
+    """Until the first draft comes, the round trip to the drafter among it."""
+    draft: float
+    """Each draft of the longest chain."""
+
+    def seconds(self, tokens: _Floats, longest: _Floats) -> _Floats:
+        """The time of rounds that compute `tokens` tokens behind drafts of up to `longest`, 0 for a plain round."""
+        return self.base + self.token * tokens + np.where(longest > 0, self.wait + self.draft * longest, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one session can make of drafts."""
+
+    alpha: float
+    """The chance that its next draft is accepted."""
+    limit: int
+    """Most drafts it can take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """Who drafts how much: every draft whose survival is at least the threshold."""
+
+    threshold: float
+    longest: int
+    """Most drafts of one session."""
+
+    def gamma(self, demand: Demand) -> int:
+        """The draft length of a session."""
+        most = min(self.longest, demand.limit)
+        if demand.alpha <= 0.0 or most <= 0:
+            return 0
+        if demand.alpha >= 1.0:
+            return most
+        return min(most, int(math.log(self.threshold) / math.log(demand.alpha) + 1e-6))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a round of drafts is expected to bring."""
+
+    speedup: float
+    """Tokens a second, over those of a plain round of the same sessions."""
+    wait: float
+    """Expected seconds until the drafts are there."""
+    worth: float
+    """Seconds that the round may wait for its drafts and still be no slower than a plain one; never below 0."""
+
+
+NO_DRAFTS = Allotment(1.0, 0)
+
+
+def allot(demands: Sequence[Demand], others: int, costs: RoundCosts, budget: int) -> Allotment:
+    """The allotment of one draft or more that commits most tokens a second; NO_DRAFTS where nobody can draft.
+
+    Args:
+        demands: of the sessions that may draft.
+        others: sessions of the batch that do not.
+        budget: most drafts of all sessions together.
+    """
+    most = max((demand.limit for demand in demands), default=0)
+    if most <= 0 or budget <= 0:
+        return NO_DRAFTS
+    alphas = np.array([demand.alpha for demand in demands])[:, None]
+    places = np.arange(1, most + 1)
+    survival = np.where(places <= np.array([demand.limit for demand in demands])[:, None], alphas**places, 0.0)
+    order = np.argsort(-survival, axis=None, kind="stable")[:budget]
+    gains, place = survival.ravel()[order], order % most + 1
+    longest = places[:, None]
+    taken = (place <= longest) & (gains > 0.0)
+    rows = len(demands) + others
+    tokens = rows + np.cumsum(gains * taken, axis=1)
+    computed = rows + np.cumsum(taken, axis=1)
+    goodput = np.where(taken, tokens / costs.seconds(computed, longest), 0.0)
+    cap, last = np.unravel_index(int(np.argmax(goodput)), goodput.shape)
+    if not taken[cap, last]:
+        return NO_DRAFTS
+    return Allotment(float(gains[last]), int(cap) + 1)
+
+
+def forecast(allotment: Allotment, demands: Sequence[Demand], others: int, costs: RoundCosts) -> Forecast:
+    """What rounds by an allotment bring; a speed-up of 1 where nobody drafts."""
+    gammas = [allotment.gamma(demand) for demand in demands]
+    longest, rows = max(gammas, default=0), len(demands) + others
+    if longest == 0:
+        return Forecast(1.0, 0.0, 0.0)
+    tokens = others + sum(expected_tokens(demand.alpha, gamma) for demand, gamma in zip(demands, gammas, strict=True))
+    computed, plain = costs.base + costs.token * (rows + sum(gammas)), costs.base + costs.token * rows
+    wait = costs.wait + costs.draft * longest
+    return Forecast(tokens * plain / (rows * (computed + wait)), wait, max(tokens * plain / rows - computed, 0.0))
