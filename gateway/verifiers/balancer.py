@@ -41,6 +41,7 @@ class VerifierPool:
         """Replicas that are no longer known, kept open while generations of this gateway run there."""
         self._tokenizer_hash = tokenizer_hash
         self._metrics = metrics
+        metrics.verifiers_ready.labels(model).set_function(lambda: len(self.ready_addresses))
         self._changed = asyncio.Event()
         self.known = asyncio.Event()
         """Set once the verifiers of a source's first snapshot have been probed."""
