@@ -27,7 +27,7 @@ SERVICES: dict[str, type[Settings]] = {
     "ratioController": RatioSettings,
 }
 WRITTEN_BY_THE_CHART = {
-    *("address", "http", "health", "admin", "discovery", "cluster", "tls", "token", "drafters", "verifiers"),
+    *("address", "http", "health", "admin", "discovery", "cluster", "tls", "token", "drafters", "verifiers", "models"),
     *("redis_url", "redis_prefix", "mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics"),
     "interval",
     "ratioController.lease",
@@ -51,6 +51,26 @@ POSITIVE = {"type": "number", "exclusiveMinimum": 0}
 SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 NAME = {"type": "string", "pattern": r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$", "maxLength": 253}
 
+_REPOSITORY = {"type": "string", "pattern": r"^[\w.-]+/[\w.-]+$"}
+_REVISION = {"type": "string", "minLength": 1}
+_DOWNLOAD = {
+    "type": "object",
+    "properties": {"repository": _REPOSITORY, "revision": _REVISION},
+    "required": ["repository", "revision"],
+    "additionalProperties": False,
+}
+_MODEL = {
+    "type": "object",
+    "properties": {
+        "addresses": {**ADDRESSES, "minItems": 1},
+        "tlsName": {"type": "string"},
+        "path": {"type": "string", "minLength": 1},
+        "huggingFace": _DOWNLOAD,
+    },
+    "required": ["addresses"],
+    "oneOf": [{"required": ["path"]}, {"required": ["huggingFace"]}],
+    "additionalProperties": False,
+}
 _NAMED = {"type": "object", "properties": {"name": NAME}, "required": ["name"], "additionalProperties": False}
 
 RULES: tuple[tuple[str, Schema], ...] = (
@@ -92,6 +112,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"gatewayApi\.canary\.service", NAME),
     (r"gatewayApi\.canary\.weight", {**COUNT, "maximum": 100}),
     (r"redis\.keyPrefix", {"type": "string", "pattern": r"^[\w.:/-]*$"}),
+    (r"models", {"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": _MODEL}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
     (r".*external\.addresses", ADDRESSES),
     (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),

@@ -44,6 +44,17 @@ discovery:
   names: [{{ $headless }}]
   port: grpc
 {{- end }}
+{{- with .root.Values.models }}
+models:
+{{- range $name, $model := . }}
+  {{ $name | quote }}:
+    path: {{ include "specdec.routedPath" (dict "root" $.root "model" $model) | quote }}
+    discovery: {kind: dns, names: {{ toJson $model.addresses }}}
+    {{- if $.root.Values.tls.enabled }}
+    peer: {{ $model.tlsName | default (first $model.addresses | splitList ":" | first) | quote }}
+    {{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "specdec.config.tls" -}}

@@ -1,21 +1,33 @@
-{{/* The init containers of a tier: those of the values, then the one that downloads its model. */}}
+{{/* The init containers of a tier: those of the values, then one for each model that it downloads. */}}
 {{- define "specdec.initContainers" -}}
 {{- $values := index .root.Values .tier -}}
 {{- with $values.initContainers }}{{ toYaml . }}{{ end }}
 {{- if include "specdec.downloads" $values }}
-{{- $kind := ternary "s3" "huggingFace" (eq $values.model.source "s3") }}
-{{- $image := ternary $values.model.s3.image $values.image (eq $kind "s3") }}
-- name: download-model
+{{ include "specdec.download" (merge (dict "name" "download-model" "kind" $values.model.source "from" $values.model.huggingFace) .) }}
+{{- end }}
+{{- if eq .tier "gateway" }}
+{{- range $index, $name := keys .root.Values.models | sortAlpha }}
+{{- with (index $.root.Values.models $name).huggingFace }}
+{{ include "specdec.download" (merge (dict "name" (printf "download-model-%d" (add 2 $index)) "kind" "huggingFace" "from" .) $) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The init container of one download: (dict "root" $ "tier" t "name" n "kind" k "from" .huggingFace). */}}
+{{- define "specdec.download" -}}
+{{- $values := index .root.Values .tier -}}
+{{- $image := ternary $values.model.s3.image $values.image (eq .kind "s3") -}}
+- name: {{ .name }}
   image: {{ include "specdec.image" (dict "root" .root "image" $image) }}
   imagePullPolicy: {{ $image.pullPolicy }}
   securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.containerSecurity" .) "over" $values.securityContext) | nindent 4 }}
-  {{- include (printf "specdec.download.%s" $kind) . | nindent 2 }}
+  {{- include (printf "specdec.download.%s" .kind) . | nindent 2 }}
     {{- with $values.extraEnv }}{{ toYaml . | nindent 4 }}{{ end }}
   resources: {{- toYaml $values.resources | nindent 4 }}
   volumeMounts:
     - {name: models, mountPath: /models}
     - {name: tmp, mountPath: /tmp}
-{{- end }}
 {{- end -}}
 
 {{/* The files of a model that a tier needs: a gateway reads the tokenizer alone. */}}
@@ -36,9 +48,9 @@ args:
     )
 env:
   - {name: HOME, value: /tmp}
-  - {name: MODEL, value: {{ $values.model.huggingFace.repository | quote }}}
-  - {name: REVISION, value: {{ $values.model.huggingFace.revision | quote }}}
-  - {name: FOLDER, value: {{ include "specdec.modelPath" . | quote }}}
+  - {name: MODEL, value: {{ .from.repository | quote }}}
+  - {name: REVISION, value: {{ .from.revision | quote }}}
+  - {name: FOLDER, value: {{ include "specdec.repositoryPath" .from | quote }}}
   - {name: FILES, value: {{ include "specdec.modelFiles" . | quote }}}
   {{- with $values.model.huggingFace.tokenSecret }}
   {{- if .name }}

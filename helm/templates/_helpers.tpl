@@ -152,8 +152,22 @@ imagePullSecrets:
 {{- else if eq $model.source "s3" -}}
 /models/{{ $model.s3.uri | trimPrefix "s3://" | trimSuffix "/" | replace "/" "--" }}
 {{- else -}}
-/models/{{ $model.huggingFace.repository | replace "/" "--" }}--{{ $model.huggingFace.revision | replace "/" "--" }}
+{{ include "specdec.repositoryPath" $model.huggingFace }}
 {{- end -}}
+{{- end -}}
+
+{{/* Where the tokenizer of one of `models` lies in a gateway: (dict "root" $ "model" .model). */}}
+{{- define "specdec.routedPath" -}}
+{{- if .model.huggingFace -}}
+{{ include "specdec.repositoryPath" .model.huggingFace }}
+{{- else -}}
+{{ hasPrefix "/" .model.path | ternary "" "/models/" }}{{ .model.path }}
+{{- end -}}
+{{- end -}}
+
+{{/* Where a download from Hugging Face lies: its repository and revision. */}}
+{{- define "specdec.repositoryPath" -}}
+/models/{{ .repository | replace "/" "--" }}--{{ .revision | replace "/" "--" }}
 {{- end -}}
 
 {{/* Where certificates come from, by the values alone: what a cluster has would differ from `helm template` to `helm install`. */}}

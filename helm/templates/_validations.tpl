@@ -25,13 +25,24 @@
 {{- $wrong = append $wrong "Mutual TLS by cert-manager needs an issuer: set tls.certManager.issuerRef.name." -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (eq (include "specdec.tlsMode" .) "selfSigned") -}}
-{{- $drafters := or .Values.drafter.external.addresses (and .Values.drafter.enabled (not .Values.verifier.enabled)) -}}
+{{- $drafters := or .Values.models .Values.drafter.external.addresses (and .Values.drafter.enabled (not .Values.verifier.enabled)) -}}
 {{- $verifiers := or .Values.verifier.external.addresses (and .Values.verifier.enabled (not .Values.gateway.enabled)) -}}
 {{- if or $drafters $verifiers -}}
 {{- $wrong = append $wrong "Tiers of several releases need one authority: set tls.certManager.issuerRef or tls.existingSecrets, or tls.enabled=false." -}}
 {{- end -}}
 {{- if not .Values.rbac.create -}}
 {{- $wrong = append $wrong "Without rbac.create nobody may make certificates: set tls.certManager.issuerRef or tls.existingSecrets, or tls.enabled=false." -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $model := .Values.models -}}
+{{- if and $model.path (not (hasPrefix "/" $model.path)) (not (has $.Values.gateway.model.source (list "claim" "oci"))) -}}
+{{- $wrong = append $wrong (printf "models.%s.path is inside the claim or the OCI image of gateway.model, and there is none: begin it with a slash." $name) -}}
+{{- end -}}
+{{- if and $model.huggingFace (not (include "specdec.downloads" $.Values.gateway)) -}}
+{{- $wrong = append $wrong (printf "models.%s is downloaded beside gateway.model, which is not: set gateway.model.source=huggingFace, or models.%s.path." $name $name) -}}
+{{- end -}}
+{{- if eq $name ($.Values.gateway.model.name | default (include "specdec.modelPath" (dict "root" $ "tier" "gateway") | base)) -}}
+{{- $wrong = append $wrong (printf "models.%s has the name of gateway.model: give one of the two another name." $name) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.gateway.enabled (not .Values.verifier.enabled) (not .Values.verifier.external.addresses) -}}

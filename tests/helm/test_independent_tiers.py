@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from gateway.config import GatewaySettings
+from gateway.rpc.service import SERVICES
 from tests.helm.engine import CHART, ChartRefused, Helm, Manifest, manifests, notes
 from tests.helm.objects import config, named, of_kind, pods, selects
 from verifier_service.config import VerifierSettings
@@ -129,6 +130,12 @@ def test_drafts_of_another_release_s_drafters_are_required(helm: Helm) -> None:
     (job,) = of_kind(_render(helm, SHARED), "Job")
     assert {"name": "DRAFTS", "value": "required"} in job["spec"]["template"]["spec"]["containers"][0]["env"]
     assert "every token is plain" not in notes(helm.render(CHART, SHARED))
+
+
+def test_a_route_leads_to_every_public_service(helm: Helm) -> None:
+    routes = {"grpcRoute": {"enabled": True}, "parentRefs": [{"name": "public"}]}
+    (route,) = of_kind(_render(helm, {**REDIS, "gatewayApi": routes}), "GRPCRoute")
+    assert {match["method"]["service"] for match in route["spec"]["rules"][0]["matches"]} == set(SERVICES)
 
 
 def test_a_canary_takes_its_share_of_both_routes(helm: Helm) -> None:
