@@ -13,7 +13,7 @@ import yaml
 
 from specdec.cli import health, valkey
 from specdec.cli.exit_codes import StartFailed, Unreachable
-from specdec.cli.plan import Role, Service
+from specdec.cli.plan import PRELOAD, Role, Service
 from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.cli.serve import command_of
 from specdec.cli.signals import Stop
@@ -69,6 +69,7 @@ def start_service(children: Children, folders: Folders, service: Service) -> Run
         argv=command_of(service.role, config),
         log=folders.logs / f"{service.name}.log",
         restart=command_line(service.role, config),
+        preload=PRELOAD[service.role],
     )
     scratch = folders.runtime / "tmp"  # so that what libraries leave behind is removed with the runtime folder
     scratch.mkdir(mode=0o700, exist_ok=True)

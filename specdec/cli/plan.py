@@ -17,6 +17,13 @@ MODULES: Mapping[Role, str] = {
     "gateway": "gateway",
 }
 
+PRELOAD: Mapping[Role, tuple[str, ...]] = {
+    "drafter": ("specdec.engine",),
+    "verifier": ("specdec.engine",),
+    "gateway": (),
+}
+"""What a service imports for seconds: processes of the same preload import it once, and are forked behind it."""
+
 _MODEL_FILES = {"model": "config.json", "ngram": "counts.safetensors"}
 """For each kind of drafter, a file that its folder must have."""
 _DRAIN_SECONDS = 5.0

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from specdec.cli import tether
+from specdec.cli import forked, tether
+from specdec.cli.forked import ForkServer
 
 _POLL = 0.02
 
@@ -32,6 +33,22 @@ class ChildCommand:
     """The file that its output is appended to."""
     restart: str
     """The command line with which a person starts it again."""
+    preload: tuple[str, ...] = ()
+    """Modules that take long to import and start nothing: where it can be, the process is forked from one that has
+    imported them, together with all others of the same preload. Only for `python -m MODULE ...`."""
+
+
+class Process(Protocol):
+    """A started process: the part of `subprocess.Popen` that is used here."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +57,7 @@ class Child:
 
     command: ChildCommand
     environment: Mapping[str, str]
-    process: "subprocess.Popen[bytes]"
+    process: Process
 
     @property
     def pid(self) -> int:
@@ -63,6 +80,7 @@ class Children:
         """`grace` is the seconds that a child has to end after SIGTERM, before it is killed."""
         self._grace = grace
         self._children: list[Child] = []
+        self._servers: dict[tuple[str, ...], ForkServer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +101,7 @@ class Children:
         Raises:
             OSError: the log cannot be written, or the interpreter cannot be run.
         """
-        child = _started(command, environment)
+        child = self._started(command, environment)
         self._children.append(child)
         return child
 
@@ -93,7 +111,7 @@ class Children:
         Raises:
             OSError: the log cannot be written, or the interpreter cannot be run.
         """
-        child = _started(ended.command, ended.environment)
+        child = self._started(ended.command, ended.environment)
         self._children[self._children.index(ended)] = child
         return child
 
@@ -102,17 +120,34 @@ class Children:
 
         A child that does not end in time is killed.
         """
+        for server in self._servers.values():
+            server.stop_importing()
         last = self._children[-1].command.role if self._children else ""
         front = [child for child in self._children if child.command.role == last]
         _end(front, self._grace)
         _end([child for child in self._children if child not in front], self._grace)
         self._children = []
+        for server in self._servers.values():
+            server.close()
+        self._servers = {}
+
+    def _started(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
+        if not (command.preload and forked.is_supported()):
+            return Child(command, environment, _spawned(command, environment))
+        server = self._servers.get(command.preload)
+        if server is not None and server.status is not None:
+            server.close()
+            server = None
+        if server is None:
+            server = self._servers[command.preload] = ForkServer(command.preload, environment, command.log)
+        _, _, module, *arguments = command.argv
+        return Child(command, environment, server.start(command.name, module, arguments, environment, command.log))
 
 
-def _started(command: ChildCommand, environment: Mapping[str, str]) -> Child:
+def _spawned(command: ChildCommand, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
     with command.log.open("ab") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             tied,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -120,7 +155,6 @@ def _started(command: ChildCommand, environment: Mapping[str, str]) -> Child:
             env=dict(environment),
             start_new_session=True,  # Ctrl-C must reach this process alone, which stops the children in order
         )
-    return Child(command, environment, process)
 
 
 def _end(group: Sequence[Child], grace: float) -> None:

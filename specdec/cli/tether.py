@@ -1,7 +1,7 @@
 """Ties a command to the process that started it: `python tether.py PARENT_PID COMMAND...` becomes COMMAND.
 
 On Linux the kernel kills the command when the parent's main thread ends, however it ends; elsewhere the command is just
-run. This file is run and not imported, because a hook between fork and exec is not safe in a parent with threads.
+run. Commands are tied by running this file, because a hook between fork and exec is not safe in a parent with threads.
 """
 
 import ctypes
@@ -10,15 +10,27 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+
+
+def tie(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; exit if the parent has ended already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            sys.exit(1)
+
+
+def name(process: str) -> None:
+    """Give this process a name for `ps` and `top`, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NAME, process.encode(), 0, 0, 0)
 
 
 def main(arguments: list[str]) -> None:
-    """Set the death signal, exit if the parent died before it was set, and become the command."""
+    """Tie this process to its parent, and become the command."""
     parent, *command = arguments
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != int(parent):
-            sys.exit(1)
+    tie(int(parent))
     os.execvp(command[0], command)
 
 

@@ -169,4 +169,5 @@ def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], lease: flo
 def _command(service: Service, folder: Path, modules: Mapping[str, str]) -> ChildCommand:
     config = launch.write_config(Folders(folder, folder), service)
     argv = (sys.executable, "-m", modules[service.role], "--config", str(config))
-    return ChildCommand(service.name, service.role, argv, folder / f"{service.name}.log", "")
+    log, preload = folder / f"{service.name}.log", plan.PRELOAD[service.role]
+    return ChildCommand(service.name, service.role, argv, log, "", preload)

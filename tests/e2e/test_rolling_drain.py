@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from specdec.cli.serve import command_of
 from tests.e2e.system import ROOT, System, alive, environment, running_system, wait_until
 
 PROMPTS = ("import os\n\n\ndef main(", "class Node:\n    def __init__(self, ")
@@ -31,8 +32,9 @@ def tokens(http: str, request: dict[str, Any]) -> list[int]:
 
 @contextmanager
 def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]:
-    """Stop a process with SIGTERM, and run another with the same command line inside the context."""
-    command = Path(f"/proc/{entry['pid']}/cmdline").read_text().rstrip("\0").split("\0")
+    """Stop a verifier with SIGTERM, and run another with the same configuration inside the context."""
+    log = Path(f"/proc/{entry['pid']}/fd/1").readlink()
+    command = command_of("verifier", log.parents[1] / f"{log.stem}.yaml")
     os.kill(entry["pid"], signal.SIGTERM)
     wait_until(lambda: not alive(entry["pid"]), 60)
     process = subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stderr=subprocess.DEVNULL)

@@ -1,0 +1,123 @@
+"""A fork server: a process that has imported what its children need, so that each starts without importing it again.
+
+`python -m specdec.cli.fork_server SOCKET MODULE...` imports the modules, then forks one child for each message on the
+socket (a file descriptor, of whole messages) and reports its process id and, at its end, its exit status. It ends when
+the other side closes the socket, and its children end with it.
+
+Threads, gRPC and GPUs do not survive a fork, so no module named here may use any of them while it is imported.
+"""
+
+import gc
+import json
+import os
+import runpy
+import selectors
+import socket
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any, Self
+
+from specdec.cli import tether
+
+MESSAGE_BYTES = 1 << 17
+"""Largest message: the environment is in it, and a socket takes about 200 KiB at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOrder:
+    """A child to fork."""
+
+    number: int
+    """Names the child in the server's reports."""
+    name: str
+    """What `ps` and `top` call the process; the kernel keeps its first 15 bytes."""
+    module: str
+    """What the child runs, as `python -m` does."""
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    log: str
+    """The file that its output is appended to."""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, message: bytes) -> Self:
+        told: dict[str, Any] = json.loads(message)
+        return cls(**{**told, "arguments": tuple(told["arguments"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ForkReport:
+    """What became of an order."""
+
+    number: int
+    pid: int
+    status: int | None
+    """Exit status, negative for a signal; None when the child has begun to run."""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, message: bytes) -> Self:
+        return cls(**json.loads(message))
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until the socket is closed; in a forked child, become what was ordered."""
+    link = socket.socket(fileno=int(arguments[0]))
+    for module in arguments[1:]:
+        import_module(module)
+    gc.freeze()  # so that collections in the children leave the shared memory as it is
+    server = os.getpid()
+    order = _serve(link)
+    if order is not None:
+        _become(order, server)
+
+
+def _serve(link: socket.socket) -> ForkOrder | None:
+    """Fork and report until the socket is closed; returns an order in the child that is to become it, else None."""
+    with link, selectors.DefaultSelector() as selector:
+        selector.register(link, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is not None:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    link.send(_ended(*key.data).encode())
+                    continue
+                message = link.recv(MESSAGE_BYTES)
+                if not message:
+                    return None
+                order = ForkOrder.decode(message)
+                pid = os.fork()
+                if not pid:
+                    return order
+                os.setpgid(pid, pid)  # here and in the child: a signal to its group finds it from the first report on
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (order.number, pid))
+                link.send(ForkReport(order.number, pid, None).encode())
+
+
+def _ended(number: int, pid: int) -> ForkReport:
+    return ForkReport(number, pid, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _become(order: ForkOrder, server: int) -> None:
+    tether.tie(server)
+    tether.name(order.name)
+    os.setpgid(0, 0)
+    with open(os.devnull, "rb") as nothing, open(order.log, "ab") as log:
+        for descriptor, file in enumerate((nothing, log, log)):
+            os.dup2(file.fileno(), descriptor)
+    os.environ.clear()
+    os.environ.update(order.environment)
+    tempfile.tempdir = None  # it depends on the environment
+    sys.argv = [order.module, *order.arguments]
+    runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

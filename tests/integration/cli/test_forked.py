@@ -1,0 +1,158 @@
+"""Children that are forked behind an import: it happens once, and each is otherwise a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from specdec.cli import forked
+from specdec.cli.processes import Child, ChildCommand, Children
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not forked.is_supported(), reason="processes are forked on Linux without a GPU"),
+]
+
+LIBRARY = (
+    "import os, pathlib\nwith pathlib.Path(__file__).with_name('imports').open('a') as file: file.write('once ')\n"
+)
+SERVICE = """
+import os, signal, sys, library
+def end(*_):
+    print("down", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, end)
+print(__name__, sys.argv[1:], os.environ["WHO"], os.getpgid(0) == os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Has a module that two services import, and a service."""
+    (tmp_path / "library.py").write_text(LIBRARY)
+    (tmp_path / "service.py").write_text(SERVICE)
+    return tmp_path
+
+
+def started(children: Children, folder: Path, name: str, preload: str = "library", **variables: str) -> Child:
+    argv = (sys.executable, "-m", "service", "--name", name)
+    command = ChildCommand(name, name, argv, folder / f"{name}.log", "", (preload,))
+    return children.start(command, environment(folder) | {"WHO": name} | variables)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def says(child: Child, word: str) -> Callable[[], bool]:
+    return lambda: child.command.log.exists() and word in child.command.log.read_text()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_import_is_shared_and_nothing_else(folder: Path) -> None:
+    with Children(grace=20) as children:
+        pair = [started(children, folder, name) for name in ("one", "two")]
+        for child in pair:
+            name = child.command.name
+            until(says(child, f"__main__ ['--name', '{name}'] {name} True"))
+            assert Path(f"/proc/{child.pid}/comm").read_text().strip() == name
+            assert child.exit_status is None
+    assert (folder / "imports").read_text() == "once "
+    assert [child.log_tail().splitlines()[1:] for child in pair] == [["down"]] * 2
+    assert [child.exit_status for child in pair] == [3, 3]
+    assert not any(alive(child.pid) for child in pair)
+
+
+def test_a_killed_child_starts_again_without_the_import(folder: Path) -> None:
+    with Children(grace=20) as children:
+        child, other = (started(children, folder, name) for name in ("one", "two"))
+        until(says(child, "__main__"))
+        child.process.kill()
+        assert child.process.wait() == -signal.SIGKILL
+        child = children.restart(child)
+        until(lambda: child.log_tail().count("__main__") == 2)
+        assert other.exit_status is None
+    assert (folder / "imports").read_text() == "once "
+
+
+def test_a_killed_server_takes_its_children_along_and_is_replaced(folder: Path) -> None:
+    with Children(grace=20) as children:
+        child = started(children, folder, "one")
+        until(says(child, "__main__"))
+        os.kill(_parent(child.pid), signal.SIGKILL)
+        until(lambda: child.exit_status == -signal.SIGKILL)
+        until(lambda: not alive(child.pid))
+        child = children.restart(child)
+        until(lambda: child.log_tail().count("__main__") == 2)
+
+
+def test_what_cannot_be_imported_is_said_in_the_log(folder: Path) -> None:
+    (folder / "library.py").write_text("raise RuntimeError('no such model library')")
+    with Children(grace=20) as children:
+        child = started(children, folder, "one")
+        until(lambda: child.exit_status == 1)
+        assert "no such model library" in child.log_tail()
+        with pytest.raises(ProcessLookupError):
+            _ = child.pid
+
+
+def test_leaving_does_not_wait_for_an_import(folder: Path) -> None:
+    (folder / "library.py").write_text("import time\nprint('imported', flush=True)\ntime.sleep(600)")
+    with Children(grace=20) as children:
+        child = started(children, folder, "one")
+        until(says(child, "imported"))
+        left = time.monotonic()
+    assert time.monotonic() - left < 5
+    assert child.exit_status == -signal.SIGKILL
+
+
+def test_a_parent_that_is_killed_takes_server_and_children_along(folder: Path) -> None:
+    code = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom specdec.cli.processes import Children, ChildCommand\n"
+        f"log, argv = Path({str(folder)!r}, 'a.log'), (sys.executable, '-m', 'service')\n"
+        "child = Children().start(ChildCommand('a', 'a', argv, log, '', ('library',)), os.environ)\n"
+        "print(child.pid, flush=True); time.sleep(600)"
+    )
+    parent = [sys.executable, "-c", code]
+    variables: Mapping[str, str] = environment(folder) | {"WHO": "a"}
+    process = subprocess.Popen(parent, stdout=subprocess.PIPE, text=True, env=variables)
+    assert process.stdout is not None
+    with process, process.stdout as output:
+        pid = int(output.readline())
+        server = _parent(pid)
+        process.kill()
+    until(lambda: not alive(pid) and not alive(server))
+
+
+def test_beside_a_gpu_nothing_is_forked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "_GPUS", (str(folder),))
+    with Children(grace=20) as children:
+        child = started(children, folder, "one")
+        until(says(child, "__main__"))
+        assert _parent(child.pid) == os.getpid()
+    assert child.exit_status == 3
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
