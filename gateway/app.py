@@ -133,7 +133,7 @@ async def running(
     Raises:
         ConfigError: an address cannot be bound.
     """
-    metrics = GatewayMetrics(CollectorRegistry())
+    metrics = GatewayMetrics(CollectorRegistry(), settings.model.served_name)
     pool = VerifierPool(tokenizer.fingerprint, metrics, pins)
     access = Access.of(settings.tls, settings.token)
     watch_expiry(access.certificates, metrics.registry)

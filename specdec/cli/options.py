@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from specdec.errors import ConfigError
 from specdec.rules.params import Mode
 from specdec.serving.settings import Address as HostPort
+from specdec.serving.settings import Origins
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -58,7 +59,7 @@ DraftBusy = Annotated[float, typer.Option(help="How busy drafters may be, 0..1."
 VerifyBusy = Annotated[float, typer.Option(help="How busy verifiers may be, 0..1.")]
 MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than this is not worth it.")]
 
-_METAVARS = {HostPort: "HOST:PORT", ByteSize: "SIZE"}
+_METAVARS = {HostPort: "HOST:PORT", ByteSize: "SIZE", Origins: "ORIGINS"}
 """What the help shows for a value of a type that the command line reads as text."""
 
 
@@ -91,6 +92,8 @@ def _shown(name: str, field: FieldInfo) -> str:
     match field.default:
         case bool():
             return name if field.default else f"no-{name}"
+        case ():
+            return ""
         case ByteSize():
             return field.default.human_readable()
         case default:

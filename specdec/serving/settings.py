@@ -4,16 +4,18 @@ The settings of a process are one frozen value, and every mistake in them is rep
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SecretsSettingsSource,
     SettingsConfigDict,
@@ -32,6 +34,23 @@ def check_address(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(check_address)]
 """`host:port`; port 0 takes a free one."""
+
+
+def _split_origins(value: Any) -> Any:
+    """The origins of a text, which has commas between them."""
+    return tuple(filter(None, (each.strip() for each in value.split(",")))) if isinstance(value, str) else value
+
+
+def check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
+    """The values, if each is `*` or `scheme://host[:port]`; raises ValueError if not."""
+    for value in values:
+        if value != "*" and not re.fullmatch(r"https?://[^\s/,]+", value):
+            raise ValueError(f"must be * or scheme://host:port without a path, got {value!r}")
+    return values
+
+
+Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins), AfterValidator(check_origins)]
+"""Origins of web pages: a list, or a text with commas between them."""
 
 
 def split_address(address: str) -> tuple[str, int]:
