@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ByteSize, Field
 from pydantic_settings import SettingsConfigDict
 
+from specdec.cli.options import DraftLength
 from specdec.rules.params import Mode
 from specdec.serving.settings import Address, Origins, Settings
 
@@ -61,8 +62,8 @@ class UpSettings(Settings):
     """File for the list of processes that run, as JSON; none when None."""
     sample: bool = True
     """Whether to stream one completion when every process is healthy."""
-    gamma: int | None = Field(default=None, ge=0)
-    """Draft length in tokens; None lets the verifier choose."""
+    gamma: DraftLength = None
+    """Draft length in tokens; `auto` lets the verifier choose."""
     mode: Mode | None = None
     """Verification rule; None is the services' default."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -4,6 +4,7 @@ The settings of a process are one frozen value, and every mistake in them is rep
 """
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from pydantic_settings import (
 )
 
 from specdec.errors import ConfigError
+from specdec.serving.environment import check_environment
 
 
 def check_address(value: str) -> str:
@@ -32,8 +34,18 @@ def check_address(value: str) -> str:
     return value
 
 
-Address = Annotated[str, AfterValidator(check_address)]
-"""`host:port`; port 0 takes a free one."""
+def _on_loopback(value: Any) -> Any:
+    """`127.0.0.1:port` for a port alone."""
+    return f"127.0.0.1:{value}" if re.fullmatch(r"[0-9]{1,5}", str(value)) else value
+
+
+Address = Annotated[str, BeforeValidator(_on_loopback), AfterValidator(check_address)]
+"""`host:port`; port 0 takes a free one, and a port alone is that of 127.0.0.1."""
+
+
+def parse_address(value: str) -> str:
+    """The address in a text; raises ValueError when it has none."""
+    return check_address(_on_loopback(value))
 
 
 def _split_origins(value: Any) -> Any:
@@ -126,8 +138,10 @@ class Settings(BaseSettings):
             overrides: the settings from the command line, with nested mappings for sections.
 
         Raises:
-            ConfigError: the file cannot be read, or a setting is unknown or wrong; the message is one line.
+            ConfigError: the file cannot be read, a setting is unknown or wrong, or a variable of the environment is
+                unknown; the message is one line.
         """
+        check_environment(os.environ, cls.model_config["env_prefix"], cls.model_fields)
         values = read_yaml(config) if config else {}
 
         def sources(
