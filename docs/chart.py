@@ -28,7 +28,18 @@ SERVICES: dict[str, type[Settings]] = {
 }
 WRITTEN_BY_THE_CHART = {
     *("address", "http", "health", "admin", "discovery", "cluster", "tls", "token", "drafters", "verifiers", "models"),
-    *("redis_url", "redis_prefix", "mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics"),
+    *(
+        "redis_url",
+        "redis_prefix",
+        "cors_origins",
+        "mode",
+        "gamma",
+        "gamma_max",
+        "drain",
+        "drain_seconds",
+        "deployment",
+        "metrics",
+    ),
     "interval",
     "ratioController.lease",
 }
@@ -115,6 +126,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"models", {"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": _MODEL}),
     (r"discovery\.kind", {"enum": ["kubernetes", "dns"]}),
     (r".*external\.addresses", ADDRESSES),
+    (r"gateway\.corsOrigins", {"type": "array", "items": {"type": "string", "pattern": r"^(\*|https?://[^\s/,]+)$"}}),
     (r"redis\.(kv\.)?external\.url", {"type": "string", "pattern": r"^((rediss?(\+sentinel)?)://.+)?$"}),
     (r"tls\.mode", {"enum": ["auto", "certManager", "existingSecrets", "selfSigned"]}),
     (r"tls\.certManager\.(duration|renewBefore)|metrics\.interval", DURATION),

@@ -129,7 +129,7 @@ async def running(
     Raises:
         ConfigError: an address cannot be bound.
     """
-    metrics = GatewayMetrics(CollectorRegistry())
+    metrics = GatewayMetrics(CollectorRegistry(), settings.model.served_name)
     models = models_of(tokenizers, metrics, pins)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     services = Services(

@@ -10,7 +10,7 @@ from gateway.routing import access_of
 from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.verifiers.client import VerifierClient, VerifierRefusedToken
+from gateway.verifiers.client import VerifierClient, VerifierRefused
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
@@ -73,7 +73,7 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
     name = f"verifier {client.address}"
     try:
         info = await client.info(VERIFIER_TIMEOUT)
-    except VerifierRefusedToken as error:
+    except VerifierRefused as error:
         return Check.fail(name, error.message, "give gateway and verifier the same token")
     except (NoVerifier, Draining, DeadlineExceeded) as error:
         return Check.warn(name, error.message, "start it, or set verifiers to where it listens")

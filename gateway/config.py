@@ -13,7 +13,7 @@ from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.params import Mode
 from specdec.serving.access import NO_TOKEN, Token
-from specdec.serving.settings import Address, Section, Settings, TokenizerSettings
+from specdec.serving.settings import Address, Origins, Section, Settings, TokenizerSettings
 from specdec.serving.tls import DialTlsSettings
 
 
@@ -106,6 +106,8 @@ class GatewaySettings(Settings):
     """The OpenAI-compatible API."""
     address: Address = "127.0.0.1:50051"
     """The gRPC API."""
+    cors_origins: Origins = ()
+    """Origins of web pages whose scripts may call the HTTP API, as `https://app.example`; `*` is every origin."""
     admin: Address | None = None
     """Where /metrics and the details of /readyz are, which then leave `http`; there when None."""
     health: Address | None = None
@@ -136,7 +138,7 @@ class GatewaySettings(Settings):
     store_replicas: int = Field(default=0, ge=0)
     """Replicas that must have acknowledged a round before it is shown."""
     grace: float = Field(default=10.0, ge=0)
-    """Seconds that a generation goes on after its last reader has left; then it is stopped, and can be resumed."""
+    """Seconds that a generation whose caller may come back goes on without a reader; then it is stopped."""
     poll: float = Field(default=1.0, gt=0)
     """Seconds between two probes of each verifier."""
     ping: float = Field(default=15.0, gt=0)

@@ -1,11 +1,14 @@
 """What the gateway counts: requests, latencies, tokens, and what it does about lost owners and verifiers.
 
-What happens inside a round (drafts, acceptance, origins of tokens, phases) is counted by the verifiers alone.
+What happens inside a round (origins of tokens, phases) is counted by the verifiers alone; of drafts and acceptance the
+gateway has what vLLM's tools ask for.
 """
 
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gateway.vllm_metrics import SpeculationCounts
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -14,8 +17,10 @@ _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 class GatewayMetrics:
     """Every instrument of the gateway, on one registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, model: str = "") -> None:
+        """`model` is the name under which the model is served."""
         self.registry = registry
+        self.speculation = SpeculationCounts(registry, model)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
         self.requests = counter("specdec_requests", "Requests ended.", ("route", "code"))

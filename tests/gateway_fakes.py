@@ -65,6 +65,9 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 
+    def written(self, tokens: Sequence[int]) -> list[str]:
+        return [chr(token) for token in tokens]
+
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < EOS else b"<end>"
 
@@ -368,6 +371,8 @@ class Script:
     """Why there are no drafts; empty when there are."""
     pause: float = 0.0
     """Seconds before each round."""
+    cached: int = 0
+    """Tokens of the prompt that it has."""
 
 
 def output(script: Script) -> list[int]:
@@ -404,6 +409,7 @@ def _round(script: Script, call: GenerationCall, start: int, tokens: tuple[int, 
         finish=(FinishReason.STOP if stopped else FinishReason.LENGTH) if ends else None,
         fallback=script.fallback if not gamma and call.speculation.mode is not Mode.OFF else "",
         logprobs=() if call.logprobs is None else tuple(logprobs(token, call.logprobs) for token in tokens),
+        cached_tokens=0 if start else script.cached,
     )
 
 

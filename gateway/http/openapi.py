@@ -62,6 +62,13 @@ def add(
         responses={200: content, **_REFUSALS},
         openapi_extra=extra,
     )
+    if method == "GET" and not events:
+        add_head(app, path, endpoint)
+
+
+def add_head(app: FastAPI, path: str, endpoint: Callable[..., Any]) -> None:
+    """Answer HEAD as GET is answered; the server leaves the body out."""
+    app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 class DescribedApp(FastAPI):

@@ -1,11 +1,15 @@
-"""Liveness, readiness and metrics, for probes and Prometheus: with the API, or at an address of their own."""
+"""Liveness, readiness, version and metrics, for probes and Prometheus: with the API, or at an address of their own."""
+
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import choose_encoder
 
 from gateway import health
+from gateway.http.openapi import add_head
 from gateway.turns.services import Services
+from specdec.serving.version import package_version
 
 
 def admin(services: Services) -> FastAPI:
@@ -18,12 +22,19 @@ def admin(services: Services) -> FastAPI:
 def mount(app: FastAPI, services: Services, *, in_full: bool) -> None:
     """Add the routes; unless `in_full`, readiness names no verifiers, and there are no metrics."""
     probes = _Probes(services)
-    app.add_api_route("/livez", probes.livez, methods=["GET"])
+    routes: dict[str, Callable[..., Awaitable[Response]]] = {
+        "/livez": probes.livez,
+        "/readyz": probes.readyz if in_full else probes.is_ready,
+        "/health": probes.health,
+        "/ping": probes.health,
+        "/version": probes.version,
+    }
     if in_full:
-        app.add_api_route("/readyz", probes.readyz, methods=["GET"])
-        app.add_api_route("/metrics", probes.metrics, methods=["GET"])
-    else:
-        app.add_api_route("/readyz", probes.is_ready, methods=["GET"])
+        routes["/metrics"] = probes.metrics
+    for path, endpoint in routes.items():
+        app.add_api_route(path, endpoint, methods=["GET"])
+        add_head(app, path, endpoint)
+    app.add_api_route("/ping", probes.health, methods=["POST"], include_in_schema=False)
 
 
 class _Probes:
@@ -39,6 +50,14 @@ class _Probes:
     async def is_ready(self) -> Response:
         """Whether a request would be served."""
         return _readiness(await health.missing(self._services), {})
+
+    async def health(self) -> Response:
+        """Whether a request would be served, as vLLM says it: by the status alone."""
+        return Response(status_code=503 if await health.missing(self._services) else 200)
+
+    async def version(self) -> Response:
+        """The version of the gateway."""
+        return JSONResponse({"version": package_version()})
 
     async def readyz(self) -> Response:
         """Whether a request would be served, and what is missing if not."""

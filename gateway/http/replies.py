@@ -173,15 +173,17 @@ class ModelList(BaseModel):
 
 
 class Tokens(BaseModel):
-    """POST /v1/tokenize, as vLLM answers it."""
+    """POST /tokenize, as vLLM answers it."""
 
     tokens: list[int]
     count: int
     max_model_len: int
+    token_strs: list[str] | None = None
+    """Each token as the vocabulary writes it; null unless asked for."""
 
 
 class Text(BaseModel):
-    """POST /v1/detokenize, as vLLM answers it."""
+    """POST /detokenize, as vLLM answers it."""
 
     prompt: str
 

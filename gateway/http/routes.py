@@ -7,6 +7,7 @@ from typing import TypeVar
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
@@ -32,6 +33,14 @@ def build(services: Services) -> FastAPI:
     )
     app.add_exception_handler(SpecdecError, on_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    if origins := services.settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
@@ -51,8 +60,9 @@ class _Api:
         """Add the routes."""
         openapi.add(app, "POST /v1/completions", self.completions, Completion, CompletionBody, events=True)
         openapi.add(app, "POST /v1/chat/completions", self.chat_completions, ChatCompletion, ChatBody, events=True)
-        openapi.add(app, "POST /v1/tokenize", self.tokenize, Tokens, TokenizeBody)
-        openapi.add(app, "POST /v1/detokenize", self.detokenize, Text, DetokenizeBody)
+        for root in ("", "/v1"):
+            openapi.add(app, f"POST {root}/tokenize", self.tokenize, Tokens, TokenizeBody)
+            openapi.add(app, f"POST {root}/detokenize", self.detokenize, Text, DetokenizeBody)
         openapi.add(app, "GET /v1/models", self.models, ModelList)
         openapi.add(app, "GET /v1/models/{model:path}", self.model, Model)
 
@@ -70,7 +80,8 @@ class _Api:
         model = self._services.models.named(body.model or "")
         context = model.pool.info.context_length
         tokens = await model.prompts.encode(body.input(), ANONYMOUS, context)
-        return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context))
+        written = model.tokenizer.written(tokens) if body.return_token_strs else None
+        return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context, token_strs=written))
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""

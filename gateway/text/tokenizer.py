@@ -103,6 +103,10 @@ class ModelTokenizer:
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
+    def written(self, tokens: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it."""
+        return [str(each) for each in self._tokenizer.convert_ids_to_tokens(list(tokens))]
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token on its own; for a special token, those of its name."""
         return token_bytes(self._tokenizer, token)

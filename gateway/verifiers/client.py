@@ -20,8 +20,8 @@ _KV_TIMEOUT = 30.0
 """Seconds after which a block transfer is given up; generations stop waiting for one much earlier."""
 
 
-class VerifierRefusedToken(NoVerifier):
-    """The verifier asks for another token than this gateway has."""
+class VerifierRefused(NoVerifier):
+    """What answers asks for another token than this gateway has, or is no verifier."""
 
 
 class VerifierClient:
@@ -56,14 +56,14 @@ class VerifierClient:
         Raises:
             Draining: it is shutting down.
             DeadlineExceeded: it does not answer within `timeout` seconds.
-            VerifierRefusedToken: it asks for another token.
+            VerifierRefused: it asks for another token, or is no verifier.
             NoVerifier: it cannot be reached, or its answer cannot be read.
         """
         try:
             with self._errors():
                 answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
                 return info_from_pb(received(answer))
-        except (Draining, DeadlineExceeded, VerifierRefusedToken):
+        except (Draining, DeadlineExceeded, VerifierRefused):
             raise
         except SpecdecError as error:
             await self._redial_with_new_certificates()
@@ -123,7 +123,9 @@ class VerifierClient:
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
         match code:
             case grpc.StatusCode.UNAUTHENTICATED:
-                return VerifierRefusedToken(f"verifier {self.address} asks for another token than this gateway's")
+                return VerifierRefused(f"verifier {self.address} asks for another token than this gateway's")
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return VerifierRefused(f"{self.address} is no verifier's: is it that of a drafter, or of a gateway?")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return DeadlineExceeded(f"verifier {self.address} did not answer before the deadline")
         return NoVerifier(f"verifier {self.address} was lost: {code.name}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.verifiers.client import VerifierClient, VerifierRefusedToken
+from gateway.verifiers.client import VerifierClient, VerifierRefused
 from specdec.errors import DeadlineExceeded, Draining, SpecdecError
 from specdec.serving.discovery import Endpoint
 from specdec.wire.generation import VerifierInfo
@@ -54,7 +54,7 @@ class Replica:
         except DeadlineExceeded:
             self.missed += 1
             return self.missed >= _MAX_MISSED and self._enter("unreachable", None)
-        except VerifierRefusedToken as error:
+        except VerifierRefused as error:
             return self._enter(f"refused: {error.message}", None)
         except SpecdecError:
             return self._enter("unreachable", None)

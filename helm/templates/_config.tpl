@@ -33,6 +33,7 @@ discovery:
 {{- $verifier := dict "root" .root "tier" "verifier" -}}
 {{- $headless := printf "%s-headless" (include "specdec.name" $verifier) -}}
 mode: {{ .root.Values.speculation.mode | quote }}
+cors_origins: {{ toJson .root.Values.gateway.corsOrigins }}
 redis_prefix: {{ .root.Values.redis.keyPrefix | default (printf "%s/%s:" .root.Release.Namespace .root.Release.Name) | quote }}
 drain:
   limit: {{ .root.Values.gateway.drain.seconds }}

@@ -25,6 +25,7 @@ from specdec.cli.signals import StopRequested, stop_on_signals
 from specdec.cli.up import Up
 from specdec.errors import ConfigError, SpecdecError
 from specdec.rules.params import Mode
+from specdec.serving.version import package_version
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -37,7 +38,11 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; also SPECDEC_DEBUG=1.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
+    if version:
+        typer.echo(f"specdec {package_version()}")
+        raise typer.Exit()
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

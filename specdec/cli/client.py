@@ -8,7 +8,8 @@ from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.cli.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.cli.exit_codes import Unreachable
-from specdec.errors import DeadlineExceeded, InternalError, SpecdecError
+from specdec.cli.hints import no_gateway
+from specdec.errors import ConfigError, DeadlineExceeded, InternalError, SpecdecError
 from specdec.serving.access import Access
 from specdec.serving.status import from_rpc_error
 from specdec.wire.generation import DrafterState, info_from_pb
@@ -107,6 +108,8 @@ def _failure(error: grpc.RpcError, address: str) -> SpecdecError:
     if ours is not None:
         return ours
     match error.code():
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.UNIMPLEMENTED if hint := no_gateway(address):
+            return ConfigError(hint)
         case grpc.StatusCode.UNAVAILABLE:
             return Unreachable(f"nothing answers at {address}: is it running? `specdec up` starts everything")
         case grpc.StatusCode.DEADLINE_EXCEEDED:

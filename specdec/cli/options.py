@@ -1,22 +1,37 @@
 """The options of the commands, each defined once; those of `specdec up` are its settings."""
 
+import re
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
-from pydantic import BaseModel, ByteSize
+from pydantic import BaseModel, BeforeValidator, ByteSize
 from pydantic.fields import FieldInfo
 
 from specdec.errors import ConfigError
 from specdec.rules.params import Mode
 from specdec.serving.settings import Address as HostPort
+from specdec.serving.settings import Origins, parse_address
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TOKENS = 128
+
+
+def gamma_of(value: Any) -> int | None:
+    """The draft length in a text; None for `auto`. Raises ValueError for anything else."""
+    if value in (None, "auto"):
+        return None
+    if re.fullmatch("[0-9]{1,9}", str(value)):
+        return int(value)
+    raise ValueError(f"must be a whole number, or auto, got {value!r}")
+
+
+DraftLength = Annotated[int | None, BeforeValidator(gamma_of)]
+"""A setting for a draft length."""
 
 
 def _option(help_text: str, *names: str, otherwise: str = "", **extra: Any) -> Any:
@@ -25,12 +40,17 @@ def _option(help_text: str, *names: str, otherwise: str = "", **extra: Any) -> A
 
 
 Prompt = Annotated[str, typer.Argument(help="Text to go on from.")]
-Address = Annotated[str, typer.Option(help="The gateway's gRPC API, host:port.", envvar="SPECDEC_ADDRESS")]
+Address = Annotated[
+    str,
+    typer.Option(
+        help="The gateway's gRPC API, host:port.", envvar="SPECDEC_ADDRESS", parser=parse_address, metavar="HOST:PORT"
+    ),
+]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Longest output.")]
 Temperature = Annotated[float | None, _option("0 is greedy.", otherwise="the server's")]
 TopP = Annotated[float | None, _option("Nucleus mass in (0, 1].", otherwise="the server's")]
 Seed = Annotated[int | None, _option("Makes a run repeatable.", otherwise="random", min=0)]
-Gamma = Annotated[int | None, _option("Draft length.", otherwise="automatic", min=0)]
+Gamma = Annotated[int | None, _option("Draft length.", otherwise="auto", parser=gamma_of, metavar="N|auto")]
 Lenience = Annotated[
     float | None, _option("Below 1 keeps more drafts and is lossy; for --mode rejection.", otherwise="1, exact")
 ]
@@ -58,7 +78,7 @@ DraftBusy = Annotated[float, typer.Option(help="How busy drafters may be, 0..1."
 VerifyBusy = Annotated[float, typer.Option(help="How busy verifiers may be, 0..1.")]
 MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than this is not worth it.")]
 
-_METAVARS = {HostPort: "HOST:PORT", ByteSize: "SIZE"}
+_METAVARS = {HostPort: "HOST:PORT", ByteSize: "SIZE", Origins: "ORIGINS", DraftLength: "N|auto"}
 """What the help shows for a value of a type that the command line reads as text."""
 
 
@@ -91,6 +111,8 @@ def _shown(name: str, field: FieldInfo) -> str:
     match field.default:
         case bool():
             return name if field.default else f"no-{name}"
+        case ():
+            return ""
         case ByteSize():
             return field.default.human_readable()
         case default:

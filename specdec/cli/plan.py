@@ -157,6 +157,7 @@ def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: s
         "kv": {"redis_url": kv},
         "log": settings.log.model_dump(),
         "drain": {"limit": _DRAIN_SECONDS},
+        **({"cors_origins": list(settings.cors_origins)} if settings.cors_origins else {}),
         **_mode(settings),
     }
 

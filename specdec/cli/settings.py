@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import ByteSize, Field
 from pydantic_settings import SettingsConfigDict
 
+from specdec.cli.options import DraftLength
 from specdec.rules.params import Mode
-from specdec.serving.settings import Address, Settings
+from specdec.serving.settings import Address, Origins, Settings
 
 _ROOT = Path(__file__).parents[2]
 _DEMO = Path("models/demo")
@@ -37,8 +38,10 @@ class UpSettings(Settings):
     """The small model's folder; for `ngram`, that of a counts file."""
     drafter_kind: Literal["model", "ngram", "prompt_lookup"] = "model"
     """Source of the drafts; `prompt_lookup` needs no folder of its own."""
-    model_name: str = ""
+    served_model_name: str = ""
     """Name of the model for callers; the folder's name when empty."""
+    cors_origins: Origins = ()
+    """Origins of web pages whose scripts may call the HTTP API, with commas between them; `*` is every origin."""
     drafters: int = Field(default=1, ge=0, le=64)
     """Number of drafters; without any, every token comes from plain decoding."""
     verifiers: int = Field(default=1, ge=1, le=64)
@@ -59,8 +62,8 @@ class UpSettings(Settings):
     """File for the list of processes that run, as JSON; none when None."""
     sample: bool = True
     """Whether to stream one completion when every process is healthy."""
-    gamma: int | None = Field(default=None, ge=0)
-    """Draft length in tokens; None lets the verifier choose."""
+    gamma: DraftLength = None
+    """Draft length in tokens; `auto` lets the verifier choose."""
     mode: Mode | None = None
     """Verification rule; None is the services' default."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -78,7 +81,7 @@ class UpSettings(Settings):
     def served_name(self) -> str:
         """The name under which the model is served: of a folder called `target`, its parent's name."""
         folder = find_model(self.target).resolve()
-        return self.model_name or (folder.parent.name if folder.name == "target" else folder.name)
+        return self.served_model_name or (folder.parent.name if folder.name == "target" else folder.name)
 
 
 def find_model(path: Path) -> Path:

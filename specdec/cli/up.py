@@ -172,6 +172,8 @@ class Up:
             raise ConfigError(f"--state {path}: no such folder")
         if path is not None and not os.access(path.parent, os.W_OK):
             raise ConfigError(f"--state {path}: the folder cannot be written")
+        if path is not None and path.is_dir():
+            raise ConfigError(f"--state {path}: is a folder; name a file")
 
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

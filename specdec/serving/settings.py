@@ -4,22 +4,26 @@ The settings of a process are one frozen value, and every mistake in them is rep
 """
 
 import difflib
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SecretsSettingsSource,
     SettingsConfigDict,
 )
 
 from specdec.errors import ConfigError
+from specdec.serving.environment import check_environment
 
 
 def check_address(value: str) -> str:
@@ -30,8 +34,35 @@ def check_address(value: str) -> str:
     return value
 
 
-Address = Annotated[str, AfterValidator(check_address)]
-"""`host:port`; port 0 takes a free one."""
+def _on_loopback(value: Any) -> Any:
+    """`127.0.0.1:port` for a port alone."""
+    return f"127.0.0.1:{value}" if re.fullmatch(r"[0-9]{1,5}", str(value)) else value
+
+
+Address = Annotated[str, BeforeValidator(_on_loopback), AfterValidator(check_address)]
+"""`host:port`; port 0 takes a free one, and a port alone is that of 127.0.0.1."""
+
+
+def parse_address(value: str) -> str:
+    """The address in a text; raises ValueError when it has none."""
+    return check_address(_on_loopback(value))
+
+
+def _split_origins(value: Any) -> Any:
+    """The origins of a text, which has commas between them."""
+    return tuple(filter(None, (each.strip() for each in value.split(",")))) if isinstance(value, str) else value
+
+
+def check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
+    """The values, if each is `*` or `scheme://host[:port]`; raises ValueError if not."""
+    for value in values:
+        if value != "*" and not re.fullmatch(r"https?://[^\s/,]+", value):
+            raise ValueError(f"must be * or scheme://host:port without a path, got {value!r}")
+    return values
+
+
+Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins), AfterValidator(check_origins)]
+"""Origins of web pages: a list, or a text with commas between them."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -107,8 +138,10 @@ class Settings(BaseSettings):
             overrides: the settings from the command line, with nested mappings for sections.
 
         Raises:
-            ConfigError: the file cannot be read, or a setting is unknown or wrong; the message is one line.
+            ConfigError: the file cannot be read, a setting is unknown or wrong, or a variable of the environment is
+                unknown; the message is one line.
         """
+        check_environment(os.environ, cls.model_config["env_prefix"], cls.model_fields)
         values = read_yaml(config) if config else {}
 
         def sources(

@@ -24,6 +24,7 @@ def scenarios(seed: int, count: int, tokens: int, vocabulary: int) -> Iterator[S
             "prompt": prompt,
             "max_tokens": tokens,
             "stream": True,
+            "stream_options": {"resumable": True},
             "ignore_eos": True,
             "return_token_ids": True,
             "speculation": speculation,

@@ -122,6 +122,9 @@ class DrafterClient:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise DrafterRefusedToken(error.details() or "the drafter asks for another token") from error
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                message = "what answers is no drafter: is it the address of a verifier, or a gateway's?"
+                raise DrafterMismatch(message) from error
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise

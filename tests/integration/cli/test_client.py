@@ -1,11 +1,14 @@
 """`specdec run` and `compare` against a gateway of a few lines: values, JSON, and one line for each failure."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import grpc
 import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from protos.common.v1 import common_pb2
@@ -14,6 +17,7 @@ from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.errors import ContextLengthExceeded, NoVerifier, SpecdecError
 from specdec.serving.status import rich_status
+from specdec.serving.version import package_version
 
 pytestmark = pytest.mark.integration
 
@@ -168,3 +172,41 @@ def test_nobody_there_is_one_line_and_3(capsys: Capture) -> None:
     error = capsys.readouterr().err
     assert "127.0.0.1:1" in error
     assert error.count("\n") == 1
+
+
+def test_gamma_can_be_left_to_the_verifier(gateway: tuple[StandIn, Callable[..., int]]) -> None:
+    servicer, specdec = gateway
+    for given, sent in (("3", True), ("auto", False)):
+        assert specdec("run", "x", "--gamma", given) == ExitCode.OK
+        assert servicer.asked[-1].speculation.HasField("gamma") is sent
+
+
+@pytest.mark.parametrize(("options", "says"), [(("--gamma", "many"), "or auto"), (("--address", "x"), "host:port")])
+def test_an_option_that_cannot_be_read_is_named(capsys: Capture, options: tuple[str, str], says: str) -> None:
+    assert status_of(["run", "x", *options]) == ExitCode.USAGE
+    assert says in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys: Capture) -> None:
+    assert status_of(["--version"]) == ExitCode.OK
+    assert capsys.readouterr().out == f"specdec {package_version()}\n"
+
+
+def test_the_address_of_another_service_is_named(capsys: Capture) -> None:
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    servicer = health.HealthServicer()
+    servicer.set("specdec.verifier.v1.VerifierService", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    assert status_of(["run", "x", "--address", str(port)]) == ExitCode.USAGE
+    server.stop(None).wait()
+    assert f"127.0.0.1:{port} is a verifier's: give the address of the gateway" in capsys.readouterr().err
+
+
+def test_an_address_that_speaks_http_is_named(capsys: Capture) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert status_of(["run", "x", "--address", str(server.server_port)]) == ExitCode.USAGE
+        server.shutdown()
+    assert "speaks HTTP, not gRPC" in capsys.readouterr().err

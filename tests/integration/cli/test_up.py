@@ -288,7 +288,11 @@ def test_logs_stay_in_a_folder_of_the_users(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"target": Path("no/such")}, "no/such"), ({"state": Path("no/such/state.json")}, "no such folder")],
+    [
+        ({"target": Path("no/such")}, "no/such"),
+        ({"state": Path("no/such/state.json")}, "no such folder"),
+        ({"state": Path("docs")}, "is a folder"),
+    ],
 )
 def test_a_mistake_is_found_before_anything_is_started(
     tmp_path: Path, changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import MessageTooLarge
 from specdec.serving.status import from_rpc_error
 from tests.gateway_fakes import EOS, Script, output, until
-from tests.integration.gateway.stage import Stage
+from tests.integration.gateway.stage import Stage, stage
 
 TEXT = Script().text
 
@@ -48,6 +48,52 @@ async def test_a_stream_is_started_rounds_finished(stub: Any) -> None:
     assert (events[4].round.drafted, events[4].round.accepted) == (3, 2)
     assert [token.text for token in events[4].round.rejected] == ["A"]
     assert events[-1].finished.speculation.num_spec_steps == 4
+
+
+async def test_several_choices_are_told_apart(here: Stage, stub: Any) -> None:
+    request = pb.GenerateRequest(text="Say it", n=3, sampling=pb.SamplingOptions(seed=3))
+    answer = await stub.Generate(request)
+    assert [choice.text for choice in answer.choices] == [TEXT] * 3
+    assert [[token.id for token in choice.tokens] for choice in answer.choices] == [output(Script())] * 3
+    assert {choice.finish_reason for choice in answer.choices} == {common_pb2.FINISH_REASON_STOP}
+    assert (answer.text, answer.usage.prompt_tokens, answer.usage.completion_tokens) == (TEXT, 6, 3 * 14)
+    assert answer.speculation.num_spec_steps == 3 * 4
+    assert sorted(call.sampling.seed for call in here.verifier.calls) == [3, 4, 5]
+    texts, ended = {0: "", 1: "", 2: ""}, []
+    async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=request)):
+        texts[event.round.choice] += event.round.text
+        ended += [event.finished.choice] if event.HasField("finished") else []
+    assert texts == dict.fromkeys(range(3), TEXT)
+    assert sorted(ended) == [0, 1, 2]
+
+
+async def test_several_choices_are_resumed_from_where_each_was(stub: Any) -> None:
+    request = pb.GenerateRequest(text="Say it", n=2)
+    started, *_ = [event async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=request))]
+    asked = pb.ResumeGenerationRequest(id=started.started.id, received_of_choices=[2, 5])
+    texts = {0: "", 1: ""}
+    async for event in stub.ResumeGeneration(asked):
+        texts[event.round.choice] += event.round.text
+    assert texts == {0: TEXT[2:], 1: TEXT[5:]}
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await anext(aiter(stub.ResumeGeneration(pb.ResumeGenerationRequest(id=started.started.id, received=1))))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("asking", [{}, {"resumable": True}, {"request": pb.GenerateRequest(request_id="a key")}])
+async def test_a_stream_that_is_left_ends_unless_its_caller_can_come_back(asking: dict[str, Any]) -> None:
+    async with stage(grace=3600.0) as here, grpc.aio.insecure_channel(here.gateway.grpc) as channel:
+        here.verifier.script = Script(text="x" * 200, gamma=0, pause=0.01)
+        message = pb.StreamGenerateRequest(**asking)
+        message.request.text, message.request.stop.max_tokens = "Say it", 200
+        call = pb_grpc.GenerationServiceStub(channel).StreamGenerate(message)
+        assert await call.read()
+        call.cancel()
+        if asking:
+            await asyncio.sleep(1.0)
+            assert here.verifier.cancelled == 0
+        else:
+            await until(lambda: here.verifier.cancelled == 1, seconds=1.0)
 
 
 async def test_the_class_asked_for_is_used_and_reported(here: Stage, stub: Any) -> None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from drafter_service.config import DrafterSettings
-from gateway.verifiers.client import VerifierClient, VerifierRefusedToken
+from gateway.verifiers.client import VerifierClient, VerifierRefused
 from gateway.verifiers.replica import Replica
 from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
@@ -123,7 +123,7 @@ async def test_a_gateway_says_that_its_token_is_refused_and_goes_elsewhere(serve
     assert not replica.ready
     with pytest.raises(NoVerifier) as refused:
         await anext(client.generate(CALL, 5))
-    assert isinstance(refused.value, VerifierRefusedToken)
+    assert isinstance(refused.value, VerifierRefused)
     await client.close()
 
 
@@ -187,3 +187,14 @@ def test_a_token_that_no_header_can_hold_is_a_wrong_setting_and_is_not_repeated(
     with pytest.raises(ConfigError, match="token: must be of printable ASCII") as wrong:
         DrafterSettings.load(None, {"model": {"path": "x"}})
     assert "hush" not in wrong.value.message
+
+
+async def test_a_verifier_that_dials_something_else_than_a_drafter_says_so() -> None:
+    server = grpc.aio.server()
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    link = DrafterLink(address, 1.0, VerifierMetrics(CollectorRegistry()))
+    await server.start()
+    with pytest.raises(DrafterMismatch, match="is no drafter"):
+        async with DrafterClient(link, Identity("v", "hash", UNGUARDED)).greeted():
+            pass
+    await server.stop(None)

@@ -94,7 +94,7 @@ def test_what_was_not_asked_for_is_left_to_the_services(settings: UpSettings) ->
 def test_a_pair_is_served_under_its_own_name(settings: UpSettings, tmp_path: Path) -> None:
     assert settings.served_name == "pair"
     assert UpSettings(target=tmp_path / "llama").served_name == "llama"
-    assert UpSettings(target=tmp_path / "pair/target", model_name="mine").served_name == "mine"
+    assert UpSettings(target=tmp_path / "pair/target", served_model_name="mine").served_name == "mine"
 
 
 @pytest.mark.parametrize("option", ["target", "drafter"])

@@ -32,7 +32,7 @@ def test_flag_environment_file_default(config: Path, monkeypatch: pytest.MonkeyP
         ("verifiers: 0", "verifiers"),
         ("drafter_adress: 127.0.0.1:1", "did you mean 'drafter_address'"),
         ("a: [", "not valid YAML"),
-        ("http: 8000", "http"),
+        ("http: [8000]", "http"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, text: str, said: str) -> None:

@@ -67,6 +67,7 @@ def test_two_loads_do_not_share_their_files(config: Path) -> None:
     [
         ("gama: 3", "gama: unknown setting, did you mean 'gamma'?"),
         ("model: {path: /a, dtyp: x}", "model.dtyp: unknown setting, did you mean 'dtype'?"),
+        ("address: 99999", "address: must be host:port, got '127.0.0.1:99999'"),
         ("address: nowhere", "address: must be host:port, got 'nowhere'"),
         ("gamma: many", "gamma: Input should be a valid integer"),
         ("[1, 2]", "must hold a mapping, not a list"),
@@ -100,3 +101,42 @@ def test_a_model_is_called_by_its_folder_unless_named() -> None:
 
 def test_an_address_is_split_at_its_last_colon() -> None:
     assert split_address("[::1]:80") == ("::1", 80)
+
+
+@pytest.mark.parametrize("given", ["8000", 8000])
+def test_a_port_alone_is_on_loopback(given: object) -> None:
+    assert Example.load(overrides={"address": given}).address == "127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SPECDEC_EXAMPLE_ADRESS", ", did you mean SPECDEC_EXAMPLE_ADDRESS?"),
+        ("specdec_example_modle__path", ", did you mean SPECDEC_EXAMPLE_MODEL?"),
+        ("SPECDEC_EXAMPLE_NOTHING_OF_OURS", ""),
+        ("SPECDEC_GATWAY_HTTP", ", did you mean SPECDEC_GATEWAY_HTTP?"),
+        ("SPECDEC_ADDRES", ", did you mean SPECDEC_ADDRESS?"),
+    ],
+)
+def test_a_misspelt_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch, name: str, meant: str) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(ConfigError) as caught:
+        Example.load()
+    assert caught.value.message == f"{name.upper()}: unknown variable{meant}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SPECDEC_EXAMPLE_ADDRESS",
+        "SPECDEC_GATEWAY_ANYTHING",
+        "SPECDEC_ADDRESS",
+        "SPECDEC_DEBUG",
+        "SPECDEC_MINE",
+        "SPECDEC_EXAMPLE_SERVICE_HOST",
+        "SPECDEC_EXAMPLE_PORT_8000_TCP_ADDR",
+    ],
+)
+def test_other_variables_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "127.0.0.1:1")
+    Example.load()

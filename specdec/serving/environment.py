@@ -1,0 +1,49 @@
+"""Finds variables of the environment that look like settings of the product and are none."""
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+
+from specdec.errors import ConfigError
+
+_BEGINNING = "SPECDEC_"
+_PROCESSES = ("UP", "DRAFTER", "VERIFIER", "GATEWAY", "RATIO", "CERTIFICATES")
+"""What follows in the names of the settings of each process."""
+_OTHERS = ("SPECDEC_ADDRESS", "SPECDEC_DEBUG")
+"""Variables that are no settings of a process."""
+_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_[0-9]+_(TCP|UDP)(_\w+)?)?$")
+"""Ends of the variables that Kubernetes makes of the names of Services."""
+
+
+def check_environment(environment: Mapping[str, str], prefix: str, settings: Collection[str]) -> None:
+    """Raise ConfigError for a variable with a mistake in its name.
+
+    A variable with the prefix of this process must name a setting; what is inside a group of settings is checked with
+    its values. One without must not look like a misspelt prefix: other variables may be anybody's.
+
+    Args:
+        environment: the variables.
+        prefix: of this process's settings, such as `SPECDEC_GATEWAY_`.
+        settings: names of its settings.
+    """
+    known = [prefix + name.upper() for name in settings]
+    for name in map(str.upper, environment):
+        if not name.startswith(_BEGINNING) or name in _OTHERS or _OF_KUBERNETES.search(name):
+            continue
+        if name.startswith(prefix):
+            if name.partition("__")[0] not in known:
+                raise ConfigError(f"{name}: unknown variable{_guess(name, known)}")
+            continue
+        process = name.removeprefix(_BEGINNING).partition("_")[0]
+        if process not in _PROCESSES and (_close(process, _PROCESSES) or _close(name, _OTHERS)):
+            meant = [_BEGINNING + each + name.removeprefix(_BEGINNING + process) for each in _PROCESSES]
+            raise ConfigError(f"{name}: unknown variable{_guess(name, [*meant, *_OTHERS])}")
+
+
+def _close(word: str, words: Collection[str]) -> list[str]:
+    return difflib.get_close_matches(word, words, n=1, cutoff=0.75)
+
+
+def _guess(name: str, known: Collection[str]) -> str:
+    close = _close(name, known)
+    return f", did you mean {close[0]}?" if close else ""

@@ -1,0 +1,13 @@
+"""The version of the installed package."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGE = "specdec-serve"
+
+
+def package_version() -> str:
+    """The version, or "unknown" where the code runs without being installed."""
+    try:
+        return version(PACKAGE)
+    except PackageNotFoundError:
+        return "unknown"
