@@ -46,6 +46,19 @@ class GatewayMetrics:
         self.cancellations = counter("specdec_cancellations", "Generations that ended early.", ("by",))
 
 
+class KeyMetrics:
+    """The metrics of API keys, on the registry of GatewayMetrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.keys = gauge("specdec_api_keys", "API keys that are known.")
+        self.file_good = gauge("specdec_api_keys_file_good", "Whether the file of API keys is right.")
+        self.refused = counter("specdec_calls_unauthenticated", "Calls without an API key, or with an unknown one.")
+        self.limited = counter(
+            "specdec_requests_limited", "Requests over a limit of their API key.", ("tenant", "limit")
+        )
+
+
 class KvMetrics:
     """The metrics of the KV tier, on the registry of GatewayMetrics."""
 

@@ -8,15 +8,17 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from gateway.caller import allowed_priority, calling_key
 from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
 from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.http.cursor import idempotency_key, received
+from gateway.http.door import Door
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.http.writers import AnswerFormat
-from gateway.request import ANONYMOUS, check_model
+from gateway.request import check_model, tenant_of
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from specdec.errors import SpecdecError
@@ -31,6 +33,8 @@ def build(services: Services) -> FastAPI:
     )
     app.add_exception_handler(SpecdecError, on_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    if services.keys:
+        app.add_middleware(Door, keys=services.keys)
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
@@ -68,14 +72,15 @@ class _Api:
         body = await self._body(request, TokenizeBody)
         check_model(body.model or "", self._services.settings.model.served_name)
         context = self._services.pool.info.context_length
-        tokens = await self._services.prompts.encode(body.input(), ANONYMOUS, context)
+        tokens = await self._services.prompts.encode(body.input(), tenant_of("", calling_key()), context)
         return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context))
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
         body = await self._body(request, DetokenizeBody)
         check_model(body.model or "", self._services.settings.model.served_name)
-        text = await self._services.prompts.decode(body.tokens, "tokens", self._services.pool.info)
+        tenant, info = tenant_of("", calling_key()), self._services.pool.info
+        text = await self._services.prompts.decode(body.tokens, tenant, "tokens", info)
         return json_response(Text(prompt=text))
 
     async def models(self) -> ModelList:
@@ -105,8 +110,11 @@ class _Api:
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
         answer_format = AnswerFormat(isinstance(body, ChatBody), body.include_usage, bool(body.return_token_ids))
         key = idempotency_key(request.headers)
+        asked, caller = body.request(request.state.request_id), calling_key()
         wanted = replace(
-            body.request(request.state.request_id),
+            asked,
+            key=caller,
+            priority=allowed_priority(asked.priority, caller, "service_tier"),
             idempotency_key=key,
             answer_format=answer_format.text(),
             resumable=bool(body.stream or key or body.session),

@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc.aio
 
+from gateway.caller import allowed_priority, calling_key
 from gateway.priority import PriorityClass
 from gateway.request import (
-    ANONYMOUS,
     ChatPrompt,
     GenerationRequest,
     Message,
@@ -20,12 +20,13 @@ from gateway.request import (
     check_prompt,
     new_id,
     random_seed,
+    tenant_of,
     unique_ids,
     unique_stops,
 )
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
-from gateway.turns.events import collect
+from gateway.turns.events import Started, collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from protos.common.v1 import common_pb2
@@ -57,6 +58,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         wanted = _request(request)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
         started, (output,) = await collect(self._generator.stream(wanted, context.time_remaining()))
+        await context.send_initial_metadata(tuple(started.limits.items()))
         return replies.whole(started, output)
 
     async def StreamGenerate(  # noqa: N802
@@ -66,13 +68,16 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         stream = self._generator.stream(_request(request.request), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
+                if isinstance(event, Started):
+                    await context.send_initial_metadata(tuple(event.limits.items()))
                 yield pb.StreamGenerateResponse(**replies.event(event))
 
     async def ResumeGeneration(  # noqa: N802
         self, request: pb.ResumeGenerationRequest, context: Context
     ) -> AsyncIterator[pb.ResumeGenerationResponse]:
         """Stream the events again, from where the caller stopped reading."""
-        stream = self._generator.resume(request.id, request.user, (request.received,), context.time_remaining())
+        tenant = tenant_of(request.user, calling_key())
+        stream = self._generator.resume(request.id, tenant, (request.received,), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
                 yield pb.ResumeGenerationResponse(**replies.event(event))
@@ -81,7 +86,8 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
         """End a generation with what is committed."""
-        return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, request.user))
+        tenant = tenant_of(request.user, calling_key())
+        return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, tenant))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
         """Answer with the token ids of a text or a chat."""
@@ -92,13 +98,14 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
         length = self._services.pool.info.context_length
-        tokens = await self._services.prompts.encode(prompt, ANONYMOUS, length)
+        tokens = await self._services.prompts.encode(prompt, tenant_of("", calling_key()), length)
         return pb.TokenizeResponse(token_ids=tokens, context_length=length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
         """Answer with the text of token ids."""
         check_model(request.model, self._services.settings.model.served_name)
-        text = await self._services.prompts.decode(request.token_ids, "token_ids", self._services.pool.info)
+        tenant, info = tenant_of("", calling_key()), self._services.pool.info
+        text = await self._services.prompts.decode(request.token_ids, tenant, "token_ids", info)
         return pb.DetokenizeResponse(text=text)
 
 
@@ -148,9 +155,10 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         request_id=message.request_id or new_id(),
         idempotency_key=message.request_id,
         user=message.user,
+        key=calling_key(),
         session=message.session,
         expect_turn=message.expect_turn if message.HasField("expect_turn") else None,
-        priority=_priority(message.priority),
+        priority=allowed_priority(_priority(message.priority), calling_key(), "priority"),
         cache_salt=message.cache_salt,
     )
 

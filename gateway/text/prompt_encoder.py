@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
-from gateway.request import ANONYMOUS, Prompt, TokenPrompt
+from gateway.caller import share_of
+from gateway.request import Prompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
 from gateway.text.lane import TokenizingLane
 from gateway.text.tokenizer import ModelTokenizer
@@ -52,10 +53,10 @@ class PromptEncoder:
         check_fits(prompt, room, self._tokenizer.longest_token)
         if isinstance(prompt, TokenPrompt):
             return prompt.tokens
-        size = memory_of(prompt)
-        return await self._lane(size).run(tenant, size, partial(self._tokenizer.encode_after, prompt, history, room))
+        size, encode = memory_of(prompt), partial(self._tokenizer.encode_after, prompt, history, room)
+        return await self._lane(size).run(share_of(tenant), size, encode)
 
-    async def decode(self, tokens: Sequence[int], param: str, info: VerifierInfo) -> str:
+    async def decode(self, tokens: Sequence[int], tenant: str, param: str, info: VerifierInfo) -> str:
         """The text of token ids that a caller sent in the field `param`.
 
         Raises:
@@ -66,7 +67,7 @@ class PromptEncoder:
         check_count(len(tokens), info.context_length, param)
         check_ids(tokens, param, info.vocab_size)
         size = _TOKEN_MEMORY * len(tokens)
-        return await self._lane(size).run(ANONYMOUS, size, partial(self._tokenizer.decode, tokens))
+        return await self._lane(size).run(share_of(tenant), size, partial(self._tokenizer.decode, tokens))
 
     def _lane(self, size: int) -> TokenizingLane:
         return self._short if size <= _SHORT else self._long

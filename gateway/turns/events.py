@@ -1,9 +1,9 @@
 """The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gateway.text.output import OutputToken
 from gateway.turns.statistics import Summary
@@ -18,6 +18,8 @@ class Started:
 
     turn: Turn
     header: Header
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """What the caller is told of the limits of its API key, by the names of HTTP headers."""
 
     @property
     def session(self) -> str:
