@@ -4,6 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+from gateway.caller import share_of
 from gateway.config import AdmissionSettings
 from gateway.fair_queue import FairQueue
 from gateway.metrics import GatewayMetrics
@@ -50,27 +51,28 @@ class Admission:
         """Wait for places.
 
         Args:
-            tenant: who enters.
+            tenant: who enters; all users of one key's tenant share what one may have.
             count: how many places it needs; for 0, nobody waits.
             memory: what is held meanwhile, in bytes; it takes room in the queue.
 
         Raises:
             QueueFull: too much waits already, or no place became free in time.
         """
+        share = share_of(tenant)
         try:
             if count:
                 with self._waiting.track_inprogress():
                     async with asyncio.timeout(self._seconds):
-                        await self._queue.enter(tenant, count, max(count, memory // UNIT))
+                        await self._queue.enter(share, count, max(count, memory // UNIT))
         except TimeoutError as error:
             self._refused.inc()
             raise QueueFull(f"the gateway is full, and no place became free in {self._seconds:g} s") from error
         except QueueFull:
             self._refused.inc()
             raise
-        return Places(self._queue, tenant, count)
+        return Places(self._queue, share, count)
 
     def take(self, tenant: str) -> Places:
         """A place for work that cannot be refused any more, even where none is free."""
-        self._queue.take(tenant)
-        return Places(self._queue, tenant, 1)
+        self._queue.take(share_of(tenant))
+        return Places(self._queue, share_of(tenant), 1)

@@ -1,30 +1,31 @@
 """Joins the parts of the gateway, and runs them from the start of the process to its end."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 from gateway import health
 from gateway.admission import Admission
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.http import probes, routes
-from gateway.http.connection import BoundedConnection
+from gateway.http.server import CLOSE_GRACE, http_server
+from gateway.key_file import KeyFile
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayMetrics, KeyMetrics
 from gateway.request import new_id
 from gateway.routing import load_tokenizers, models_of, searches
 from gateway.rpc import service
+from gateway.rpc.door import KeyInterceptor
 from gateway.store import redis_client
 from gateway.store.check import store_checks
+from gateway.store.limits import Limits
 from gateway.store.pins import Pins
 from gateway.store.redis_client import ServerFacts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
@@ -34,16 +35,14 @@ from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
 from gateway.turns.services import Services
 from specdec.errors import ConfigError, SessionStoreDown
+from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
 from specdec.serving.server import GrpcServer, start_grpc
-from specdec.serving.settings import split_address
+from specdec.serving.settings import is_loopback
+from specdec.serving.tls import Certificates, watch_expiry
 
-CLOSE_GRACE = 1.0
-"""Seconds that connections have to end once no generation runs."""
 FIRST_PROBE = 2.0
 """Seconds that the gateway waits for the first verifiers before it listens, ready or not."""
-KEEP_ALIVE = 75
-"""Seconds an idle HTTP connection stays open; longer than those of usual proxies, so that they close first."""
 READY_POLL = 0.2
 """Seconds between two checks of readiness for the gRPC health service."""
 
@@ -67,10 +66,22 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     sessions = RedisSessionStore.at(settings.redis_url, policy)
     pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl, settings.redis_prefix)
     async with running(settings, tokenizers, sessions, pins) as gateway:
+        _warn_of_open_door(settings)
         await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, models=list(tokenizers))
         await stop.wait()
         await gateway.drain()
+
+
+def _warn_of_open_door(settings: GatewaySettings) -> None:
+    """Say loudly when everybody who reaches an address of this gateway is served, or keys travel in plaintext."""
+    reachable = [address for address in (settings.http, settings.address) if not is_loopback(address)]
+    if reachable and not settings.api_keys:
+        remedy = "set api_keys to a file of keys, or see that only a proxy that authenticates reaches these addresses"
+        _log.warning("open_to_everybody", addresses=reachable, remedy=remedy)
+    elif reachable and not settings.public_tls.certificate:
+        remedy = "set public_tls, or let an ingress end TLS"
+        _log.warning("keys_in_plaintext", addresses=reachable, remedy=remedy)
 
 
 async def _check_stores(settings: GatewaySettings) -> None:
@@ -127,11 +138,14 @@ async def running(
     """Serve HTTP and gRPC until the context ends.
 
     Raises:
-        ConfigError: an address cannot be bound.
+        ConfigError: an address cannot be bound, or a file of API keys or of TLS is wrong.
     """
-    metrics = GatewayMetrics(CollectorRegistry(), settings.model.served_name)
+    metrics = GatewayMetrics(CollectorRegistry())
     models = models_of(tokenizers, metrics, pins)
+    certificates = Certificates.public(settings.public_tls)
+    watch_expiry(certificates, metrics.registry, public=True)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
+    keys, limits = _keys(settings, settings.api_keys, metrics.registry) if settings.api_keys else (None, None)
     services = Services(
         models=models,
         sessions=sessions,
@@ -141,6 +155,8 @@ async def running(
         metrics=metrics,
         settings=settings,
         owner=new_id(),
+        keys=keys,
+        limits=limits,
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
@@ -153,6 +169,10 @@ async def running(
             await stack.enter_async_context(_background(kv_tier.writer.run()))
         for search in searches(settings, models, metrics, kv_tier):
             await stack.enter_async_context(_background(search))
+        if keys and limits:
+            stack.push_async_callback(limits.close)
+            await stack.enter_async_context(_background(keys.watch()))
+            await stack.enter_async_context(_background(limits.renew()))
         await stack.enter_async_context(_background(Adopter(services).run()))
         with suppress(TimeoutError):
             await asyncio.wait_for(models.wait_known(), FIRST_PROBE)
@@ -160,15 +180,23 @@ async def running(
             settings.address,
             lambda server: service.register(server, services),
             service.SERVICES,
+            Access(certificates, door=KeyInterceptor(keys) if keys else None),
             health_address=settings.health,
             max_message_bytes=settings.max_body_bytes,
         )
         stack.push_async_callback(grpc_server.stop, CLOSE_GRACE)
         await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))
         if settings.admin:
-            await stack.enter_async_context(_http_server(probes.admin(services), settings.admin))
-        address = await stack.enter_async_context(_http_server(routes.build(services), settings.http))
+            await stack.enter_async_context(http_server(probes.admin(services), settings.admin))
+        address = await stack.enter_async_context(http_server(routes.build(services), settings.http, certificates))
         yield Gateway(address, grpc_server, services)
+
+
+def _keys(settings: GatewaySettings, path: Path, registry: CollectorRegistry) -> tuple[KeyFile, Limits]:
+    """Who is let in, and what counts what they ask for; raises ConfigError when the file is wrong."""
+    metrics = KeyMetrics(registry)
+    keys = KeyFile(path, settings.key_limits, metrics)
+    return keys, Limits(redis_client.connect(settings.redis_url), metrics, settings.redis_prefix)
 
 
 async def _follow_readiness(services: Services, grpc_server: GrpcServer) -> None:
@@ -176,42 +204,6 @@ async def _follow_readiness(services: Services, grpc_server: GrpcServer) -> None
     while not services.drain.closing:
         await grpc_server.set_serving(not await health.missing(services))
         await asyncio.sleep(READY_POLL)
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that handles no signals: the process does that itself."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@asynccontextmanager
-async def _http_server(app: ASGIApp, address: str) -> AsyncIterator[str]:
-    host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
-    config = uvicorn.Config(
-        app,
-        http=BoundedConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=round(CLOSE_GRACE),
-    )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"{host}:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
 
 
 @asynccontextmanager

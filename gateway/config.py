@@ -14,7 +14,7 @@ from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.params import Mode
 from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.settings import Address, Origins, Section, Settings, TokenizerSettings
-from specdec.serving.tls import DialTlsSettings
+from specdec.serving.tls import DialTlsSettings, PublicTlsSettings
 
 
 class FailoverSettings(Section):
@@ -48,6 +48,17 @@ class AdmissionSettings(Section):
     """Requests of each of the two kinds that may wait, each 16 KiB of a prompt as one; a user has half of the room."""
     seconds: float = Field(default=10.0, gt=0)
     """Longest wait of a request, in seconds."""
+
+
+class KeyLimitSettings(Section):
+    """What each API key may ask for, where its line in the file says nothing else; all gateways count together."""
+
+    requests: int | None = Field(default=None, ge=1)
+    """Requests a minute; None for no limit."""
+    tokens: int | None = Field(default=None, ge=1)
+    """Tokens a minute, of prompts and outputs together; None for no limit."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """Requests at once; None for no limit."""
 
 
 def _check_key(key: SecretStr) -> SecretStr:
@@ -117,8 +128,12 @@ class GatewaySettings(Settings):
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
     cluster: ClusterSettings = ClusterSettings()
     tls: DialTlsSettings = DialTlsSettings()
+    public_tls: PublicTlsSettings = PublicTlsSettings()
     token: Token = NO_TOKEN
-    """Token that verifiers are sent; callers of this gateway need none."""
+    """Token that verifiers are sent; it is no API key."""
+    api_keys: Path | None = None
+    """File of API keys, a line `tenant: sha256:HEX` for each; it is read again when it changes. None asks nobody."""
+    key_limits: KeyLimitSettings = KeyLimitSettings()
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     redis_prefix: Annotated[str, Field(pattern=r"^[\w.:/-]*$")] = ""

@@ -17,10 +17,9 @@ _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 class GatewayMetrics:
     """Every instrument of the gateway, on one registry."""
 
-    def __init__(self, registry: CollectorRegistry, model: str = "") -> None:
-        """`model` is the name under which the model is served."""
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.speculation = SpeculationCounts(registry, model)
+        self.speculation = SpeculationCounts(registry)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
         self.requests = counter("specdec_requests", "Requests ended.", ("route", "code"))
@@ -50,6 +49,19 @@ class GatewayMetrics:
         self.resumes = counter("specdec_stream_resumes", "Callers that came back to a generation.")
         self.orphans = counter("specdec_orphaned_turns", "Turns whose gateway fell silent, found here.", ("outcome",))
         self.cancellations = counter("specdec_cancellations", "Generations that ended early.", ("by",))
+
+
+class KeyMetrics:
+    """The metrics of API keys, on the registry of GatewayMetrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.keys = gauge("specdec_api_keys", "API keys that are known.")
+        self.file_good = gauge("specdec_api_keys_file_good", "Whether the file of API keys is right.")
+        self.refused = counter("specdec_calls_unauthenticated", "Calls without an API key, or with an unknown one.")
+        self.limited = counter(
+            "specdec_requests_limited", "Requests over a limit of their API key.", ("tenant", "limit")
+        )
 
 
 class KvMetrics:

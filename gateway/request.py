@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.caller import ApiKey, tenant_name
 from gateway.lists import check_stops, unique_ids
 from gateway.priority import PriorityClass
 from specdec.errors import FieldInvalid, FieldRequired
@@ -16,8 +17,6 @@ from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, ch
 MAX_CHOICES = 16
 """Most choices of one request, those of all its prompts together."""
 MAX_NAME = 256
-ANONYMOUS = "default"
-"""The tenant of all callers that name no user."""
 ROLES = ("system", "user", "assistant")
 
 _IDS = 2**31
@@ -76,23 +75,9 @@ def check_name(name: str, param: str) -> str:
     return name
 
 
-def tenant_of(user: str) -> str:
-    """The tenant of a user; callers that name no user are one tenant together. Raises FieldInvalid."""
-    check_name(user, "user")
-    return f"user:{user}" if user else ANONYMOUS
-
-
-def cache_domain(tenant: str, salt: str) -> str:
-    """The name under which computed prefixes are shared: by requests of one tenant with one salt, and by nobody else.
-
-    It is a hash of the tenant and, behind a dot, a hash of the salt. ANONYMOUS and an empty salt have no hash.
-    """
-    owner = "" if tenant == ANONYMOUS else _short_hash(tenant)
-    return f"{owner}.{_short_hash(salt)}" if salt else owner
-
-
-def _short_hash(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:32]
+def tenant_of(user: str, key: ApiKey | None = None) -> str:
+    """Whose sessions a caller with that key may touch when it names that user. Raises FieldInvalid."""
+    return tenant_name(check_name(user, "user"), key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +128,8 @@ class GenerationRequest:
     """Requests of one key get the same generation; every request without a key gets a new one."""
     user: str = ""
     """The user on whose behalf the caller asks; no user can see another's sessions and generations."""
+    key: ApiKey | None = None
+    """The key that the request was let in with; None where no keys are asked for."""
     session: str = ""
     """Id of the session to continue; empty for a session of its own."""
     expect_turn: int | None = None
@@ -168,13 +155,14 @@ class GenerationRequest:
     @property
     def tenant(self) -> str:
         """The tenant whose sessions the request may use."""
-        return tenant_of(self.user)
+        return tenant_of(self.user, self.key)
 
     @property
     def digest(self) -> str:
         """A hash that is equal for requests that ask for the same; a seed that was drawn at random is left out."""
         sampling = self.sampling if self.seeded else replace(self.sampling, seed=0)
         asked = replace(self, sampling=sampling, request_id="", idempotency_key="", answer_format="", resumable=True)
+        asked = replace(asked, key=None)  # a request that is repeated with a newer key of its tenant is the same
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def __post_init__(self) -> None:

@@ -27,14 +27,12 @@ async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer
 
 def models_of(tokenizers: Mapping[str, ModelTokenizer], metrics: GatewayMetrics, pins: Pins | None) -> ServedModels:
     """The models of those tokenizers, by name, which know no verifier yet."""
-    return ServedModels(
-        *(
-            ServedModel(
-                name, tokenizer, PromptEncoder(tokenizer), VerifierPool(tokenizer.fingerprint, metrics, pins, name)
-            )
-            for name, tokenizer in tokenizers.items()
-        )
-    )
+    served = []
+    for name, tokenizer in tokenizers.items():
+        metrics.speculation.add_model(name)
+        pool = VerifierPool(tokenizer.fingerprint, metrics, pins, name)
+        served.append(ServedModel(name, tokenizer, PromptEncoder(tokenizer), pool))
+    return ServedModels(*served)
 
 
 def searches(

@@ -3,6 +3,7 @@
 A ConfigError is a wrong setting, a RequestError a mistake of the caller, and a ServiceError is anything else.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 MESSAGE_BYTES = 1024
@@ -99,6 +100,14 @@ class UserRequired(RequestError, reason="USER_REQUIRED"):
     """What was asked for exists only for a caller that names a user."""
 
 
+class KeyRefused(RequestError, reason="CREDENTIALS_INVALID"):
+    """The call carries no API key, or one that is not known."""
+
+
+class PriorityNotAllowed(RequestError, reason="PRIORITY_NOT_ALLOWED"):
+    """The API key may not ask for this priority class."""
+
+
 class IdempotencyKeyReused(RequestError, reason="IDEMPOTENCY_KEY_REUSED"):
     """The idempotency key was used before with a different request."""
 
@@ -117,6 +126,18 @@ class Draining(ServiceError, reason="DRAINING"):
 
 class QueueFull(ServiceError, reason="QUEUE_FULL"):
     """Too much work is waiting."""
+
+
+class RateLimited(ServiceError, reason="RATE_LIMITED"):
+    """The API key has used up one of its limits; there is room again in `seconds`.
+
+    `headers` are what a caller is told of its limits, by the names of HTTP headers.
+    """
+
+    def __init__(self, message: str, seconds: float = 1.0, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+        self.headers = headers or {}
 
 
 class SessionStoreDown(ServiceError, reason="SESSION_STORE_DOWN"):

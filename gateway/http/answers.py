@@ -4,7 +4,7 @@ Work on an answer ends when its client disconnects. A stream is pinged in silenc
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -30,9 +30,10 @@ _DONE = b"data: [DONE]\n\n"
 _log = structlog.get_logger()
 
 
-def json_response(answer: BaseModel, exclude_unset: bool = False) -> Response:
+def json_response(answer: BaseModel, exclude_unset: bool = False, headers: Mapping[str, str] | None = None) -> Response:
     """The answer as JSON, with `exclude_unset` without the fields that nobody set."""
-    return Response(answer.model_dump_json(exclude_unset=exclude_unset), media_type="application/json")
+    content = answer.model_dump_json(exclude_unset=exclude_unset)
+    return Response(content, media_type="application/json", headers=headers)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -57,7 +58,8 @@ async def _disconnected(request: Request) -> None:
 async def whole(events: AsyncGenerator[Event], models: ServedModels, answer_format: AnswerFormat) -> Response:
     """The answer in one piece."""
     started, outputs = await collect(events)
-    return json_response(_writer(started, models, answer_format).whole(outputs), exclude_unset=True)
+    answer = _writer(started, models, answer_format).whole(outputs)
+    return json_response(answer, exclude_unset=True, headers=started.limits)
 
 
 async def streamed(
@@ -89,7 +91,7 @@ async def streamed(
         await pending.aclose()
         raise
     name = started.turn.name if ids else ""
-    return EventStream(pending, _stream(pending, writer, name, ping, after))
+    return EventStream(pending, _stream(pending, writer, name, ping, after), started.limits)
 
 
 class Pending:
@@ -132,8 +134,8 @@ class Pending:
 class EventStream(StreamingResponse):
     """The response of a stream; its events are closed when it ends, for whatever reason."""
 
-    def __init__(self, pending: Pending, content: AsyncIterator[bytes]) -> None:
-        super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
+    def __init__(self, pending: Pending, content: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={**_HEADERS, **headers})
         self._pending = pending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,13 +19,14 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
     for status, text in {
         400: "Bad request",
-        403: "A user must be named",
+        401: "No API key, or an unknown one",
+        403: "A user must be named, or the key may not ask for the priority",
         404: "Unknown model, session or generation",
         409: "Conflict",
         410: "Not kept any more",
         413: "Body too large",
         422: "Idempotency key of another request",
-        429: "Too much work",
+        429: "Too much work, or more than the key may ask for",
         500: "Internal error",
         503: "Something needed is missing",
         504: "Deadline passed",

@@ -1,5 +1,6 @@
 """Errors in OpenAI's format, and the outermost layer of every HTTP request: its id, its log line, its metrics."""
 
+import math
 import time
 
 import structlog
@@ -13,7 +14,7 @@ from structlog.contextvars import bound_contextvars
 from gateway.http.replies import ErrorBody, ErrorDetail
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
-from specdec.errors import InternalError, RequestError, RouteNotFound, SpecdecError
+from specdec.errors import InternalError, KeyRefused, RateLimited, RequestError, RouteNotFound, SpecdecError
 from specdec.serving.interceptors import GOOD_REQUEST_ID
 from specdec.serving.status import status_of
 
@@ -33,7 +34,12 @@ def error_body(error: SpecdecError) -> ErrorBody:
 def error_response(error: SpecdecError) -> Response:
     """The response to a request that failed before anything was sent."""
     shown = status_of(error)
-    headers = {"retry-after": f"{shown.retry_after:.0f}"} if shown.retry_after else {}
+    headers = {"retry-after": f"{math.ceil(shown.retry_after)}"} if shown.retry_after else {}
+    match error:
+        case KeyRefused():
+            headers["www-authenticate"] = "Bearer"
+        case RateLimited():
+            headers |= error.headers
     return JSONResponse(error_body(error).model_dump(), status_code=shown.http, headers=headers)
 
 

@@ -9,16 +9,18 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
+from gateway.caller import allowed_priority, calling_key
 from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
 from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.http.cursor import idempotency_key, received, wants_ids
+from gateway.http.door import Door
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.http.writers import AnswerFormat
 from gateway.models import ServedModel
-from gateway.request import ANONYMOUS
+from gateway.request import tenant_of
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from specdec.errors import SpecdecError
@@ -33,6 +35,8 @@ def build(services: Services) -> FastAPI:
     )
     app.add_exception_handler(SpecdecError, on_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    if services.keys:
+        app.add_middleware(Door, keys=services.keys)
     if origins := services.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -79,15 +83,15 @@ class _Api:
         body = await self._body(request, TokenizeBody)
         model = self._services.models.named(body.model or "")
         context = model.pool.info.context_length
-        tokens = await model.prompts.encode(body.input(), ANONYMOUS, context)
+        tokens = await model.prompts.encode(body.input(), tenant_of("", calling_key()), context)
         written = model.tokenizer.written(tokens) if body.return_token_strs else None
         return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context, token_strs=written))
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
         body = await self._body(request, DetokenizeBody)
-        model = self._services.models.named(body.model or "")
-        text = await model.prompts.decode(body.tokens, "tokens", model.pool.info)
+        model, tenant = self._services.models.named(body.model or ""), tenant_of("", calling_key())
+        text = await model.prompts.decode(body.tokens, tenant, "tokens", model.pool.info)
         return json_response(Text(prompt=text))
 
     async def models(self) -> ModelList:
@@ -117,8 +121,11 @@ class _Api:
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
         answer_format, key = answer_format_of(body), idempotency_key(request.headers)
         ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
+        asked, caller = body.request(request.state.request_id), calling_key()
         wanted = replace(
-            body.request(request.state.request_id),
+            asked,
+            key=caller,
+            priority=allowed_priority(asked.priority, caller, "service_tier"),
             idempotency_key=key,
             answer_format=answer_format.text(),
             resumable=bool(ids or key or body.session),

@@ -119,19 +119,12 @@ class Writer(ABC):
             return self._head() | {"usage": self._usage_so_far() if self._format.continuous_usage else None}
         return self._head() | (self._statistics([finished]) if finished else {})
 
-    @property
-    def _first_choices(self) -> range:
-        """The index of each prompt's first choice."""
-        header = self._started.header
-        return range(0, header.choices, header.choices // header.prompts)
-
     def _usage_so_far(self) -> Usage:
-        prompt = sum(len(self._started.prompt(choice)) for choice in self._first_choices)
-        return _usage(prompt, sum(self._committed.values()))
+        return _usage(self._started.prompt_tokens, sum(self._committed.values()))
 
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
         """The counts and statistics at the end of an answer to generations that have all ended."""
-        first = [each for each in ended if each.choice in self._first_choices]
+        first = [each for each in ended if each.choice in self._started.first_choices]
         usage = _usage(sum(each.prompt_tokens for each in first), sum(each.completion_tokens for each in ended))
         usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(each.cached_tokens for each in first))
         return {"usage": usage} | self._statistics(ended)

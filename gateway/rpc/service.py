@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc.aio
 
+from gateway.caller import allowed_priority, calling_key
 from gateway.lists import unique_ids, unique_stops
 from gateway.models import ServedModel
 from gateway.priority import PriorityClass
 from gateway.request import (
-    ANONYMOUS,
     ChatPrompt,
     GenerationRequest,
     Message,
@@ -21,10 +21,11 @@ from gateway.request import (
     check_prompt,
     new_id,
     random_seed,
+    tenant_of,
 )
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
-from gateway.turns.events import collect
+from gateway.turns.events import Started, collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from protos.common.v1 import common_pb2
@@ -56,6 +57,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         wanted = _request(request)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
         started, outputs = await collect(self._generator.stream(wanted, context.time_remaining()))
+        await context.send_initial_metadata(tuple(started.limits.items()))
         return replies.whole(started, outputs)
 
     async def StreamGenerate(  # noqa: N802
@@ -67,14 +69,17 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         stream = self._generator.stream(replace(wanted, resumable=resumable), context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
+                if isinstance(event, Started):
+                    await context.send_initial_metadata(tuple(event.limits.items()))
                 yield pb.StreamGenerateResponse(**replies.event(event))
 
     async def ResumeGeneration(  # noqa: N802
         self, request: pb.ResumeGenerationRequest, context: Context
     ) -> AsyncIterator[pb.ResumeGenerationResponse]:
         """Stream the events again, from where the caller stopped reading."""
+        tenant = tenant_of(request.user, calling_key())
         received = tuple(request.received_of_choices) or ((request.received,) if request.received else ())
-        stream = self._generator.resume(request.id, request.user, received, context.time_remaining())
+        stream = self._generator.resume(request.id, tenant, received, context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
                 yield pb.ResumeGenerationResponse(**replies.event(event))
@@ -83,7 +88,8 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
         """End a generation with what is committed."""
-        return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, request.user))
+        tenant = tenant_of(request.user, calling_key())
+        return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, tenant))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
         """Answer with the token ids of a text or a chat."""
@@ -94,13 +100,13 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
         length = model.pool.info.context_length
-        tokens = await model.prompts.encode(prompt, ANONYMOUS, length)
+        tokens = await model.prompts.encode(prompt, tenant_of("", calling_key()), length)
         return pb.TokenizeResponse(token_ids=tokens, context_length=length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
         """Answer with the text of token ids."""
-        model = self._services.models.named(request.model)
-        text = await model.prompts.decode(request.token_ids, "token_ids", model.pool.info)
+        model, tenant = self._services.models.named(request.model), tenant_of("", calling_key())
+        text = await model.prompts.decode(request.token_ids, tenant, "token_ids", model.pool.info)
         return pb.DetokenizeResponse(text=text)
 
 
@@ -151,9 +157,10 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         request_id=message.request_id or new_id(),
         idempotency_key=message.request_id,
         user=message.user,
+        key=calling_key(),
         session=message.session,
         expect_turn=message.expect_turn if message.HasField("expect_turn") else None,
-        priority=_priority(message.priority),
+        priority=allowed_priority(_priority(message.priority), calling_key(), "priority"),
         cache_salt=message.cache_salt,
         n=message.n if message.HasField("n") else 1,
     )

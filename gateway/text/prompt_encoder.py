@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from gateway.request import ANONYMOUS, GenerationRequest, Prompt, TokenPrompt
+from gateway.request import GenerationRequest, Prompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
 from gateway.text.lane import TokenizingLane
 from gateway.text.tokenizer import ModelTokenizer
@@ -74,7 +74,7 @@ class PromptEncoder:
         work = partial(self._tokenizer.encode_after, prompt, history, room)
         return await self._run(tenant, memory_of(prompt), work)
 
-    async def decode(self, tokens: Sequence[int], param: str, info: VerifierInfo) -> str:
+    async def decode(self, tokens: Sequence[int], tenant: str, param: str, info: VerifierInfo) -> str:
         """The text of token ids that a caller sent in the field `param`.
 
         Raises:
@@ -84,7 +84,7 @@ class PromptEncoder:
         """
         check_count(len(tokens), info.context_length, param)
         check_ids(tokens, param, info.vocab_size)
-        return await self._run(ANONYMOUS, _TOKEN_MEMORY * len(tokens), partial(self._tokenizer.decode, tokens))
+        return await self._run(tenant, _TOKEN_MEMORY * len(tokens), partial(self._tokenizer.decode, tokens))
 
     async def _run(self, tenant: str, size: int, work: Callable[[], _Result]) -> _Result:
         return await (self._short if size <= _SHORT else self._long).run(tenant, size, work)

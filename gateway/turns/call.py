@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.request import GenerationRequest, cache_domain
+from gateway.caller import cache_domain
+from gateway.request import GenerationRequest
 from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge
 from specdec.rules.params import Mode, Speculation, check_ids
 from specdec.wire.generation import GenerationCall, VerifierInfo

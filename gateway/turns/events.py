@@ -1,9 +1,9 @@
 """The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gateway.text.output import OutputToken
 from gateway.turns.statistics import Summary
@@ -21,9 +21,22 @@ class Started:
     prompts: tuple[tuple[int, ...], ...] = ()
     """The prompt of each choice, in tokens, where there are several choices."""
 
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """What the caller is told of the limits of its API key, by the names of HTTP headers."""
+
     def prompt(self, choice: int) -> tuple[int, ...]:
         """Every token before the output of a choice."""
         return self.prompts[choice] if self.prompts else self.header.prompt
+
+    @property
+    def first_choices(self) -> range:
+        """The index of each prompt's first choice."""
+        return range(0, self.header.choices, self.header.choices // self.header.prompts)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, each counted once."""
+        return sum(len(self.prompt(choice)) for choice in self.first_choices)
 
     @property
     def session(self) -> str:

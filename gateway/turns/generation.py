@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import structlog
 
-from gateway.request import GenerationRequest, new_id, tenant_of
+from gateway.request import GenerationRequest, new_id
 from gateway.store.values import Opened, TurnView
 from gateway.text.fit import memory_of
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
+from gateway.turns.charge import Charge, charged
 from gateway.turns.choices import joined
 from gateway.turns.events import Event, without_first
 from gateway.turns.services import Services
@@ -67,15 +68,16 @@ class Generator:
             with suppress(NoVerifier):  # one may become ready meanwhile
                 model.prompts.check(request, model.pool.info.context_length)
         memory = sum(map(memory_of, request.prompts))
-        with await services.generations.enter(request.tenant, request.number, memory) as entrance:
-            first = await self._session_id(request)
-            generations = [
-                self._generation(choice, choice_session_id(first, index), deadline, skips[index])
-                for index, choice in enumerate(request.choices())
-            ]
-            async with aclosing(joined(generations, entrance)) as events:
-                async for event in events:
-                    yield event
+        async with charged(services, request) as charge:
+            with await services.generations.enter(request.tenant, request.number, memory) as entrance:
+                first = await self._session_id(request)
+                generations = [
+                    self._generation(choice, choice_session_id(first, index), deadline, skips[index], charge)
+                    for index, choice in enumerate(request.choices())
+                ]
+                async with aclosing(joined(generations, entrance)) as events:
+                    async for event in events:
+                        yield await charge.counted(event)
 
     async def _session_id(self, request: GenerationRequest) -> str:
         """The id of the session in which the request, or the first of its choices, is generated."""
@@ -84,11 +86,12 @@ class Generator:
         return session_id_for(await self._services.sessions.secret(), request.tenant, request.idempotency_key)
 
     async def _generation(
-        self, request: GenerationRequest, session_id: str, deadline: float, after: int
+        self, request: GenerationRequest, session_id: str, deadline: float, after: int, charge: Charge
     ) -> AsyncGenerator[Event]:
         services = self._services
         with services.drain.generation():
             opened, header = await self._open(request, session_id)
+            charge.repeated = opened.repeated
             turn = Turn(session_id, request.tenant, opened.turn)
             log = _log.bind(generation=turn.name, request=request.request_id)
             log.debug("generation_attached" if opened.repeated else "generation_began")
@@ -98,22 +101,23 @@ class Generator:
                 yield event
 
     async def resume(
-        self, name: str, user: str, after: Sequence[int] = (), timeout: float | None = None
+        self, name: str, tenant: str, after: Sequence[int] = (), timeout: float | None = None
     ) -> AsyncGenerator[Event]:
         """The events of a generation that was begun, without what the caller has of them.
 
         Args:
             name: public id of the generation.
+            tenant: who asks for it.
             after: for each choice, how many output tokens the caller has already; empty when it has none.
             timeout: seconds the caller will wait; None takes the server's limit.
 
         Raises:
-            GenerationNotFound: the user has no generation of that name.
+            GenerationNotFound: the tenant has no generation of that name.
             SessionExpired: its events are not kept any more.
             CursorAhead: it has fewer tokens than the caller says to have.
             FieldInvalid: it has another number of choices.
         """
-        services, first, deadline = self._services, Turn.named(name, tenant_of(user)), self._deadline(timeout)
+        services, first, deadline = self._services, Turn.named(name, tenant), self._deadline(timeout)
         with await services.calls.enter(first.tenant):
             positions = await self._positions(first, after)
         services.metrics.resumes.inc()
@@ -141,13 +145,13 @@ class Generator:
             async for event in events:
                 yield event
 
-    async def cancel(self, name: str, user: str) -> bool:
+    async def cancel(self, name: str, tenant: str) -> bool:
         """End a generation, all its choices, with what is committed; False when it had ended already.
 
         Raises:
-            GenerationNotFound: the user has no generation of that name.
+            GenerationNotFound: the tenant has no generation of that name.
         """
-        turn, sessions = Turn.named(name, tenant_of(user)), self._services.sessions
+        turn, sessions = Turn.named(name, tenant), self._services.sessions
         with await self._services.calls.enter(turn.tenant), _session_is_generation():
             try:
                 turns, _ = await self._choices(turn)

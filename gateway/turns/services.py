@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from gateway.admission import Admission
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
+from gateway.key_file import KeyFile
 from gateway.metrics import GatewayMetrics
 from gateway.models import ServedModels
+from gateway.store.limits import Limits
 from gateway.store.sessions import SessionStore
 from gateway.turns.broadcast import Broadcasts
 
@@ -26,5 +28,9 @@ class Services:
     settings: GatewaySettings
     owner: str
     """The name under which this process owns turns in the session store; every process has its own."""
+    keys: KeyFile | None = None
+    """The API keys that callers must have; None where nobody is asked for one."""
+    limits: Limits | None = None
+    """Counts what each API key has used; None where nobody is asked for one."""
     broadcasts: Broadcasts = field(default_factory=Broadcasts)
     """The generations that run in this process."""

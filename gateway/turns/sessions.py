@@ -1,9 +1,9 @@
-"""Sessions from the caller's side: created, described, listed and deleted, each visible to its own user only."""
+"""Sessions from the caller's side: created, described, listed and deleted, each visible to its own tenant only."""
 
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.request import tenant_of
+from gateway.caller import ANONYMOUS
 from gateway.store.values import SessionState
 from gateway.turns.services import Services
 from gateway.turns.turn import check_session_id, new_session_id, session_id_for
@@ -32,29 +32,29 @@ class SessionInfo:
 
 
 class UserSessions:
-    """The sessions of all users."""
+    """The sessions of all tenants."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def create(self, user: str, model: str = "", ttl: float | None = None, key: str = "") -> SessionInfo:
+    async def create(self, tenant: str, model: str = "", ttl: float | None = None, key: str = "") -> SessionInfo:
         """Create a session.
 
         Args:
-            user: the user it belongs to; empty for callers that name none.
+            tenant: who it belongs to.
             model: the model it is for; empty for the first one served.
             ttl: seconds it lives after its last use; None takes the server's limit.
-            key: idempotency key: the same key of the same user creates one session; empty for a new one each time.
+            key: idempotency key: the same key of the same tenant creates one session; empty for a new one each time.
 
         Raises:
             ModelNotFound: the model is not served.
             NoVerifier: no verifier is ready, whose fingerprint the session could have.
             FieldInvalid: `ttl` is out of range.
-            UserRequired: there is a key, and no user.
+            UserRequired: there is a key, and the tenant is everybody.
         """
-        services, tenant = self._services, tenant_of(user)
+        services = self._services
         served = services.models.named(model)
-        if key and not user:
+        if key and tenant == ANONYMOUS:
             raise UserRequired("a key for a session needs a user: whoever guesses the key gets the session", "user")
         if ttl is not None and not 1 <= ttl <= services.settings.session_ttl:
             raise FieldInvalid(f"ttl must be between 1 and {services.settings.session_ttl:g} seconds", "ttl")
@@ -62,35 +62,32 @@ class UserSessions:
         with await services.calls.enter(tenant):
             secret = await sessions.secret() if key else b""
             session_id = session_id_for(secret, tenant, f"session {key}") if key else new_session_id()
-            await sessions.create(session_id, tenant, kept, ttl, listed=bool(user))
+            await sessions.create(session_id, tenant, kept, ttl, listed=tenant != ANONYMOUS)
             return await self._read(session_id, tenant)
 
-    async def get(self, session_id: str, user: str) -> SessionInfo:
+    async def get(self, session_id: str, tenant: str) -> SessionInfo:
         """One session; raises SessionNotFound or SessionExpired."""
-        tenant = tenant_of(user)
         with await self._services.calls.enter(tenant):
             return await self._read(check_session_id(session_id), tenant)
 
-    async def page(self, user: str, limit: int, after: str = "") -> list[SessionInfo]:
+    async def page(self, tenant: str, limit: int, after: str = "") -> list[SessionInfo]:
         """At most `limit` sessions made with `create`, newest first, from the one behind the id `after` on.
 
         Raises:
             FieldInvalid: `limit` is out of range.
-            UserRequired: there is no user, so that the sessions are those of callers who do not know each other.
+            UserRequired: the tenant is everybody, so that the sessions are those of callers who do not know each other.
         """
-        if not user:
+        if tenant == ANONYMOUS:
             raise UserRequired("sessions are listed for a user; those of callers without have only ids", "user")
         if not 1 <= limit <= MAX_PAGE:
             raise FieldInvalid(f"limit must be between 1 and {MAX_PAGE}", "limit")
-        tenant = tenant_of(user)
         with await self._services.calls.enter(tenant):
             names = await self._services.sessions.list_ids(tenant, limit, after)
             found = [await self._read_or_delete(name, tenant) for name in names]
         return [session for session in found if session is not None]
 
-    async def delete(self, session_id: str, user: str) -> None:
+    async def delete(self, session_id: str, tenant: str) -> None:
         """Delete a session; raises SessionNotFound."""
-        tenant = tenant_of(user)
         with await self._services.calls.enter(tenant):
             await self._services.sessions.delete(check_session_id(session_id), tenant)
 

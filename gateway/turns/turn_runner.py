@@ -114,7 +114,7 @@ class TurnRunner:
         (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - self._last_commit)
         self._last_commit = now
         metrics.tokens.labels("output").inc(len(kept.tokens))
-        metrics.speculation.count(len(kept.draft), kept.accepted)
+        metrics.speculation.count(self._transcript.header.model, len(kept.draft), kept.accepted)
 
 
 async def until_set(items: AsyncGenerator[_Item], event: asyncio.Event) -> AsyncGenerator[_Item]:

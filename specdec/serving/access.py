@@ -2,7 +2,7 @@
 
 import hmac
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -40,6 +40,8 @@ class Access:
 
     certificates: Certificates | None = None
     token: SecretStr = NO_TOKEN
+    door: grpc.aio.ServerInterceptor | None = None
+    """Decides, besides the token, who is served."""
 
     @classmethod
     def of(cls, tls: TlsSettings, token: SecretStr) -> "Access":
@@ -51,13 +53,15 @@ class Access:
         return cls(Certificates.of(tls), token)
 
     @property
+    def doors(self) -> Sequence[grpc.aio.ServerInterceptor]:
+        """What a call to this process must pass, before its messages are read."""
+        token = (TokenInterceptor(self.token),) if self.token else ()
+        return (*token, self.door) if self.door else token
+
+    @property
     def metadata(self) -> Metadata:
         """The metadata of a call to another service."""
         return ((_HEADER, _bearer(self.token)),) if self.token else ()
-
-
-UNGUARDED = Access()
-"""No token and no certificates."""
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
@@ -79,6 +83,10 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         given = [value for key, value in metadata or () if key == _HEADER]
         # The time that the comparison takes says nothing about where the two differ.
         return len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
+
+
+UNGUARDED = Access()
+"""No token and no certificates."""
 
 
 def _bearer(token: SecretStr) -> str:

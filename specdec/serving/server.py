@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specdec.errors import ConfigError
-from specdec.serving.access import UNGUARDED, Access, TokenInterceptor
+from specdec.serving.access import UNGUARDED, Access
 from specdec.serving.channel import MAX_MESSAGE_BYTES
 from specdec.serving.decoding import DecodeInterceptor
 from specdec.serving.interceptors import ErrorInterceptor
@@ -94,8 +94,7 @@ async def start_grpc(
     """
     received = ("grpc.max_receive_message_length", _REFUSED_UNREAD * max_message_bytes)
     interceptors = [ErrorInterceptor(), DecodeInterceptor(max_message_bytes)]
-    doors = [TokenInterceptor(access.token)] if access.token else []
-    server = grpc.aio.server(interceptors=[*doors, *interceptors], options=(*_OPTIONS, received))
+    server = grpc.aio.server(interceptors=[*access.doors, *interceptors], options=(*_OPTIONS, received))
     bound = _bind(server, address, access.certificates)
     probes = grpc.aio.server(options=_OPTIONS) if health_address else None
     if probes and health_address:

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -69,6 +70,15 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of an Address, without the brackets around an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only processes of this machine can reach the address."""
+    host, _ = split_address(address)
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 SECRETS = Path("/run/secrets")

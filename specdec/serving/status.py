@@ -1,7 +1,7 @@
 """The table of errors: the status of each over gRPC and over HTTP."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 from google.protobuf import any_pb2
@@ -47,10 +47,17 @@ _TABLE: dict[type[SpecdecError], ErrorStatus] = {
     errors.SessionExpired: ErrorStatus(grpc.StatusCode.OUT_OF_RANGE, 410, _INVALID, "events_expired"),
     errors.IdempotencyKeyReused: ErrorStatus(grpc.StatusCode.ALREADY_EXISTS, 422, _INVALID, "idempotency_key_reused"),
     errors.UserRequired: ErrorStatus(grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", "user_required"),
+    errors.KeyRefused: ErrorStatus(grpc.StatusCode.UNAUTHENTICATED, 401, _INVALID, "invalid_api_key"),
+    errors.PriorityNotAllowed: ErrorStatus(
+        grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", "priority_not_allowed"
+    ),
     errors.MessageTooLarge: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, _INVALID, "message_too_large"),
     errors.NoVerifier: ErrorStatus(_UNAVAILABLE, 503, "server_error", "no_verifier", 1.0),
     errors.Draining: ErrorStatus(_UNAVAILABLE, 503, "server_error", "draining", 1.0),
     errors.QueueFull: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "queue_full", 2.0),
+    errors.RateLimited: ErrorStatus(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "rate_limit_exceeded", 1.0
+    ),
     errors.SessionStoreDown: ErrorStatus(_UNAVAILABLE, 503, "server_error", "session_store_down", 1.0),
     errors.SessionStoreFull: ErrorStatus(_UNAVAILABLE, 503, "server_error", "session_store_full", 5.0),
     errors.SessionBusy: ErrorStatus(grpc.StatusCode.ABORTED, 409, "conflict_error", "session_busy"),
@@ -71,7 +78,8 @@ _BUG = _TABLE[errors.InternalError]
 
 def status_of(error: SpecdecError) -> ErrorStatus:
     """The status of an error; one that is not in the table has the status of its nearest base class."""
-    return next((_TABLE[base] for base in type(error).__mro__ if base in _TABLE), _BUG)
+    found = next((_TABLE[base] for base in type(error).__mro__ if base in _TABLE), _BUG)
+    return replace(found, retry_after=error.seconds) if isinstance(error, errors.RateLimited) else found
 
 
 def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:

@@ -1,6 +1,7 @@
-"""Mutual TLS between the services, from PEM files, which are read again when they change."""
+"""TLS from PEM files, which are read again when they change: mutual between the services, plain for callers."""
 
 import math
+import ssl
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -31,6 +32,21 @@ class TlsSettings(Section):
         return self
 
 
+class PublicTlsSettings(Section):
+    """The certificate that callers see; without the files, they are served in plaintext."""
+
+    certificate: Path | None = None
+    """PEM file of the certificate chain for HTTP and gRPC; it is read again when it changes."""
+    key: Path | None = None
+    """PEM file of the private key."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key are given together or not at all")
+        return self
+
+
 class DialTlsSettings(TlsSettings):
     """The TLS settings of a process that connects to other services."""
 
@@ -44,13 +60,14 @@ class Pems(NamedTuple):
     certificate: bytes
     key: bytes
     ca: bytes
+    """Empty where clients need no certificate."""
 
 
 class Certificates:
     """The files of one process; while a file cannot be read, its last content is used."""
 
-    def __init__(self, certificate: Path, key: Path, ca: Path, peer: str = "") -> None:
-        """Read the files for the first time.
+    def __init__(self, certificate: Path, key: Path, ca: Path | None, peer: str = "") -> None:
+        """Read the files for the first time; without `ca`, clients need no certificate.
 
         Raises:
             ConfigError: a file cannot be read.
@@ -74,6 +91,17 @@ class Certificates:
         peer = settings.peer if isinstance(settings, DialTlsSettings) else ""
         return cls(settings.certificate, settings.key, settings.ca, peer)
 
+    @classmethod
+    def public(cls, settings: PublicTlsSettings) -> "Certificates | None":
+        """The files of the certificate that callers see, or None for plaintext.
+
+        Raises:
+            ConfigError: a file cannot be read.
+        """
+        if settings.certificate is None or settings.key is None:
+            return None
+        return cls(settings.certificate, settings.key, None)
+
     @property
     def pems(self) -> Pems:
         """The present contents of the files."""
@@ -92,10 +120,16 @@ class Certificates:
             return math.nan
 
     def for_server(self) -> grpc.ServerCredentials:
-        """Credentials that read the files at every handshake and require a certificate of the client."""
+        """Credentials that read the files at every handshake; with `ca`, the client must have a certificate."""
+        asks = bool(self.pems.ca)
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), self._configuration, require_client_authentication=True
+            self._configuration(), self._configuration, require_client_authentication=asks
         )
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Have a server of the standard library show this certificate; raises OSError when it cannot be used."""
+        certificate, key, _ = self._paths
+        context.load_cert_chain(certificate, key)
 
     def for_channel(self) -> grpc.ChannelCredentials:
         """Credentials for one channel, which uses them until it is closed."""
@@ -104,15 +138,16 @@ class Certificates:
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         pems = self.pems
-        return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.ca)
+        return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.ca or None)
 
     def _read(self) -> Pems:
-        return Pems(*(path.read_bytes() for path in self._paths))
+        return Pems(*(path.read_bytes() if path else b"" for path in self._paths))
 
 
-def watch_expiry(certificates: Certificates | None, registry: CollectorRegistry) -> None:
-    """Export when the certificate of this process ends; nothing for plaintext."""
+def watch_expiry(certificates: Certificates | None, registry: CollectorRegistry, *, public: bool = False) -> None:
+    """Export when the certificate of this process, or the `public` one, ends; nothing for plaintext."""
     if certificates is not None:
-        help_text = "When the certificate of this process ends, since 1970."
-        gauge = Gauge("specdec_certificate_expiry_timestamp_seconds", help_text, registry=registry)
+        kind, whom = ("public_certificate", "callers") if public else ("certificate", "other services")
+        help_text = f"When the certificate that {whom} see ends, since 1970."
+        gauge = Gauge(f"specdec_{kind}_expiry_timestamp_seconds", help_text, registry=registry)
         gauge.set_function(lambda: certificates.expiry)

@@ -1,0 +1,98 @@
+"""Who calls: the API key that a call was let in with, and whose sessions the call may touch.
+
+The key of a call is known to the asyncio task that serves the call, so that the doors for HTTP and gRPC set it once and
+every endpoint finds it. From there on it is passed on as a value.
+"""
+
+import hashlib
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from gateway.priority import PriorityClass
+from specdec.errors import PriorityNotAllowed
+
+ANONYMOUS = "default"
+"""The tenant of all callers that have no key and name no user."""
+_KEYED = "key:"
+_USER = " user:"
+"""What stands between a key's tenant, which has no spaces, and the user that the caller names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One API key, without the key itself."""
+
+    tenant: str
+    """Whose key it is."""
+    id: str
+    """What names the key in logs and in the session store: the first half of its SHA-256, in hexadecimal."""
+    requests: int | None = None
+    """Requests a minute; None for no limit."""
+    tokens: int | None = None
+    """Tokens a minute, of prompts and outputs together; None for no limit."""
+    concurrency: int | None = None
+    """Requests at once; None for no limit."""
+    priority: PriorityClass = PriorityClass.DEFAULT
+    """The best priority class that the key may ask for."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything is counted for this key."""
+        return bool(self.requests or self.tokens or self.concurrency)
+
+
+_CALLING: ContextVar[ApiKey | None] = ContextVar("api_key", default=None)
+
+
+def calling_key() -> ApiKey | None:
+    """The key that the call of this task was let in with; None where no keys are asked for."""
+    return _CALLING.get()
+
+
+def let_in(key: ApiKey) -> None:
+    """Set the key of this task's call."""
+    _CALLING.set(key)
+
+
+def tenant_name(user: str, key: ApiKey | None) -> str:
+    """Whose sessions a call may touch: those of one user of the key's tenant; without a key, those of the user.
+
+    What a caller says of itself never leads out of the tenant of its key.
+    """
+    if key is None:
+        return f"user:{user}" if user else ANONYMOUS
+    return f"{_KEYED}{key.tenant}{_USER}{user}" if user else f"{_KEYED}{key.tenant}"
+
+
+def allowed_priority(asked: PriorityClass, key: ApiKey | None, param: str) -> PriorityClass:
+    """The class of a request: as asked, but for a key that is always last, whose requests need not say so.
+
+    Raises:
+        PriorityNotAllowed: the key may not go before others as the field `param` asks.
+    """
+    if key is None or asked.level >= key.priority.level:
+        return asked
+    if asked is PriorityClass.DEFAULT:
+        return key.priority
+    raise PriorityNotAllowed(f"{param}: this API key may ask for {key.priority} at best, not for {asked}", param)
+
+
+def share_of(tenant: str) -> str:
+    """Who shares places and memory: with keys, all users of a key's tenant together; without, each user alone."""
+    return tenant.partition(_USER)[0] if tenant.startswith(_KEYED) else tenant
+
+
+def cache_domain(tenant: str, salt: str) -> str:
+    """The name under which computed prefixes are shared: by requests of one tenant with one salt, and by nobody else.
+
+    It is a hash of the share and, behind a dot, a hash of the user and the salt. ANONYMOUS, no user and an empty salt
+    have no hash.
+    """
+    share = share_of(tenant)
+    owner = "" if tenant == ANONYMOUS else _short_hash(share)
+    inner = salt if share == tenant else _short_hash(tenant) + salt
+    return f"{owner}.{_short_hash(inner)}" if inner else owner
+
+
+def _short_hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:32]

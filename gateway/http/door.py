@@ -1,0 +1,33 @@
+"""The door of the HTTP API: without an API key, nothing is served but what says whether the process is well."""
+
+from collections.abc import Collection
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.caller import let_in
+from gateway.http.problems import on_error
+from gateway.key_file import KeyFile
+from specdec.errors import KeyRefused
+
+OPEN: Collection[str] = frozenset({"/livez", "/readyz", "/health", "/ping"})
+"""Paths that need no key. Every other path needs one, whether it exists or not."""
+
+
+class Door:
+    """Lets calls with a known key in, and answers others with 401 before anything of their body is read."""
+
+    def __init__(self, app: ASGIApp, keys: KeyFile) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            request = Request(scope)
+            try:
+                let_in(self._keys.key_of(request.headers.getlist("authorization")))
+            except KeyRefused as error:
+                response = await on_error(request, error)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

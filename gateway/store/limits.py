@@ -1,0 +1,142 @@
+"""What each API key may ask for, counted in Redis for all gateways together.
+
+Requests and tokens a minute are buckets that fill evenly within a minute. A request takes one request, and the tokens
+that it may need, as far as they are known. At its end the difference to what it used is settled; the bucket may be
+overdrawn by that. Requests at once are leases, which end by themselves when their gateway dies. Every script may be
+repeated.
+"""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+from redis.asyncio import Redis
+
+from gateway.caller import ApiKey
+from gateway.metrics import KeyMetrics
+from gateway.store import lua_limits
+from gateway.store.checked_scripts import Reply
+from gateway.store.redis_replies import understood
+from gateway.store.redis_scripts import Scripts
+from specdec.errors import RateLimited, SessionStoreDown
+
+LEASE = 30.0
+"""Seconds after which a request counts no more when its gateway has fallen silent."""
+_LEASE_MS = round(LEASE * 1000)
+PATIENCE = 2.0
+"""Seconds that a request waits to be counted."""
+_WAIT_FOR_ANOTHER = 1.0
+"""Seconds after which a retry makes sense when too many requests of a key run."""
+
+_NAMES = {"requests": "requests a minute", "tokens": "tokens a minute", "concurrency": "requests at once"}
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What an API key has left just now."""
+
+    key: ApiKey
+    requests: float
+    tokens: float
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What a caller is told of it, under OpenAI's names; nothing of limits that the key does not have."""
+        return _headers("requests", self.key.requests, self.requests) | _headers("tokens", self.key.tokens, self.tokens)
+
+
+def _headers(name: str, limit: int | None, left: float) -> dict[str, str]:
+    if limit is None:
+        return {}
+    return {
+        f"x-ratelimit-limit-{name}": str(limit),
+        f"x-ratelimit-remaining-{name}": str(max(0, math.floor(left))),
+        f"x-ratelimit-reset-{name}": f"{(limit - left) * 60 / limit:.3f}s",  # until all of it is there again
+    }
+
+
+class Limits:
+    """Counts the requests and tokens of API keys."""
+
+    def __init__(self, client: Redis, metrics: KeyMetrics, prefix: str = "") -> None:
+        """Args: prefix: of every key of the store."""
+        self._client = client
+        self._scripts = Scripts(client, 0, prefix)
+        self._metrics = metrics
+        self._prefix = prefix
+        self._running: dict[str, set[str]] = defaultdict(set)
+        """The requests that this gateway has let in, by the id of their key."""
+
+    async def enter(self, key: ApiKey, request: str, tokens: int) -> Quota:
+        """Count a request.
+
+        Args:
+            request: an id that no other request has.
+            tokens: how many are taken until it ends; never more than the key's whole limit.
+
+        Raises:
+            RateLimited: the key has used up a limit.
+            SessionStoreDown: nobody knows what the key has used, so nobody is let in.
+        """
+        limits = _numbers(key.requests, key.tokens, key.concurrency)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                what: tuple[str | int, ...] = (request, _LEASE_MS, tokens, *limits)
+                reply = await self._scripts.run_on(lua_limits.ENTER, self._keys(key.id), *what)
+        except TimeoutError as error:
+            raise SessionStoreDown("the session store, which counts requests, does not answer") from error
+        refusal, wait, quota = understood(lambda found: _quota(key, found), reply)
+        if refusal is not None:
+            self._metrics.limited.labels(key.tenant, refusal).inc()
+            message = f"this API key has used up its {_NAMES[refusal]}"
+            raise RateLimited(message, wait or _WAIT_FOR_ANOTHER, quota.headers)
+        self._running[key.id].add(request)
+        return quota
+
+    async def leave(self, key: ApiKey, request: str, requests: int, tokens: int) -> None:
+        """End a request, and give back so many requests and tokens; for fewer than 0 tokens, take more.
+
+        Where the store does not answer, what was taken stays taken; the place is free when its lease is over.
+        """
+        self._running[key.id].discard(request)
+        if not self._running[key.id]:
+            del self._running[key.id]
+        what: tuple[str | int, ...] = (request, requests, tokens, *_numbers(key.requests, key.tokens))
+        try:
+            await self._scripts.run_on(lua_limits.LEAVE, self._keys(key.id), *what)
+        except SessionStoreDown as error:
+            _log.warning("limits_not_settled", key=key.id, error=error.message)
+
+    async def renew(self) -> None:
+        """Keep what runs here counted, until cancelled."""
+        while True:
+            await asyncio.sleep(LEASE / 3)
+            for key, requests in [*self._running.items()]:
+                try:
+                    await self._scripts.run_on(lua_limits.RENEW, self._keys(key), _LEASE_MS, *requests)
+                except SessionStoreDown as error:
+                    _log.warning("limits_not_renewed", key=key, error=error.message)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _keys(self, name: str) -> tuple[str, str]:
+        tag = f"{self._prefix}sd:1:key:{{{name}}}"
+        return f"{tag}:b", f"{tag}:c"
+
+
+def _numbers(*limits: int | None) -> tuple[int, ...]:
+    return tuple(limit or 0 for limit in limits)
+
+
+def _quota(key: ApiKey, reply: Reply) -> tuple[str | None, float, Quota]:
+    """What is used up, by its name in metrics, or None; the seconds until there is room; and what is left."""
+    word, wait, requests, tokens = reply
+    refusal = None if word == b"OK" else word.decode().lower()
+    return refusal, float(wait) / 1000, Quota(key, float(requests), float(tokens))
