@@ -1,5 +1,6 @@
 """The bodies of the endpoints for completions and for tokens: OpenAI's fields, with vLLM's additions and ours."""
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -20,6 +21,7 @@ from gateway.http.fields import (
     Nothing,
     Off,
     On,
+    PredictedField,
     PromptField,
     Role,
     StopField,
@@ -40,6 +42,14 @@ class SpeculationBody(Body):
     mode: Literal["off", "rejection", "block", "coupled"] | None = None
     gamma: GammaField = None
     lenience: Lenience | None = None
+    drafter: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+
+
+class PredictionBody(Body):
+    """Text that much of the output is expected to repeat."""
+
+    type: Literal["content"]
+    content: PredictedField
 
 
 class MessageBody(Body):
@@ -126,6 +136,7 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
             mode=Mode(speculation.mode) if speculation.mode else None,
             seeded=self.seed is not None,
             gamma=speculation.gamma,
+            drafter=speculation.drafter or "",
             lenience=1.0 if speculation.lenience is None else speculation.lenience,
             logprobs=logprobs,
             n=1 if self.n is None else self.n,
@@ -165,7 +176,6 @@ class _ChatDefaultOnlyFields(Body):
     response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
-    prediction: None = None
     reasoning_effort: None = None
     verbosity: None = None
     web_search_options: None = None
@@ -181,6 +191,7 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
     max_completion_tokens: AtLeastOne | None = None
+    prediction: PredictionBody | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
 
@@ -192,7 +203,8 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        return self._request(chat_prompt(self.messages), request_id, (limit, None), logprobs)
+        request = self._request(chat_prompt(self.messages), request_id, (limit, None), logprobs)
+        return replace(request, prediction=self.prediction.content if self.prediction else "")
 
 
 def chat_prompt(messages: list[MessageBody]) -> ChatPrompt:

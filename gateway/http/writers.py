@@ -19,10 +19,8 @@ from gateway.http.replies import (
     Delta,
     DeltaChoice,
     SessionRef,
-    Usage,
-    metrics_of,
-    report_of,
 )
+from gateway.http.statistics import metrics_of, report_of, usage_of
 from gateway.text.output import OutputToken
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
@@ -112,7 +110,7 @@ class Writer(ABC):
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
         """The counts and statistics at the end of an answer to generations that have all ended."""
         prompt, output = ended[0].prompt_tokens, sum(each.completion_tokens for each in ended)
-        usage = Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
+        usage = usage_of(prompt, output, total([each.summary for each in ended]))
         return {"usage": usage} | self._statistics(ended)
 
     def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:

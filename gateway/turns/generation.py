@@ -9,7 +9,7 @@ import structlog
 
 from gateway.request import GenerationRequest, check_model, new_id, tenant_of
 from gateway.store.values import Opened, TurnView
-from gateway.text.fit import memory_of
+from gateway.text.fit import request_memory
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
 from gateway.turns.choices import joined
@@ -65,7 +65,7 @@ class Generator:
         services.drain.check_open()
         with suppress(NoVerifier):  # one may become ready meanwhile
             services.prompts.check(request.prompt, services.pool.info.context_length)
-        with await services.generations.enter(request.tenant, request.n, memory_of(request.prompt)) as entrance:
+        with await services.generations.enter(request.tenant, request.n, request_memory(request)) as entrance:
             first = await self._session_id(request)
             generations = [
                 self._generation(choice, choice_session_id(first, index), deadline, skips[index])
@@ -173,8 +173,9 @@ class Generator:
         history, fingerprint, expect_turn = await self._history(request)
         _, info = await services.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
         added = await services.prompts.encode(request.prompt, request.tenant, info.context_length, history)
+        predicted = await services.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
         header = Header(
-            call=make_call(request, (*history, *added), info, services.settings.mode),
+            call=make_call(request, (*history, *added), info, services.settings.mode, predicted),
             stop=request.stop,
             model=services.settings.model.served_name,
             system_fingerprint=info.system_fingerprint,
