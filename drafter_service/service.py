@@ -51,7 +51,12 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         context.add_done_callback(cast("Any", lambda _: connection.end()))
         self._connections.add(connection)
         try:
-            ack = pb.HelloAck(model=info.model, tokenizer_hash=info.tokenizer_hash, step_seconds=info.step_seconds)
+            ack = pb.HelloAck(
+                model=info.model,
+                tokenizer_hash=info.tokenizer_hash,
+                step_seconds=info.step_seconds,
+                kind=info.kind,
+            )
             connection.send(pb.DraftResponse(hello_ack=ack))
             connection.start(first, request_iterator)
             async for response in connection.responses:

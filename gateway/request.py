@@ -119,6 +119,10 @@ class GenerationRequest:
     """Draft length; None lets the verifier choose."""
     lenience: float = 1.0
     """ℓ in (0, 1]; at 1 the output is exact."""
+    drafter: str = ""
+    """What drafts; empty is the server's own choice."""
+    prediction: str = ""
+    """Text that much of the output is expected to repeat; it is drafted from."""
     logprobs: int | None = None
     """How many likely tokens are reported beside each token of the output; None reports no log probabilities."""
     n: int = 1
@@ -171,6 +175,7 @@ class GenerationRequest:
         check_name(self.user, "user")
         check_name(self.idempotency_key, "request_id")
         check_name(self.cache_salt, "cache_salt")
+        check_name(self.drafter, "speculation.drafter")
         check_stops(self.stop)
         check_ids(unique_ids(self.stop_token_ids, "stop_token_ids"), "stop_token_ids", _IDS)
         for name, ids in self.sampling.named_ids.items():

@@ -23,6 +23,7 @@ from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import Identity
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvBlocks
 from verifier_service.metrics import VerifierMetrics
@@ -107,11 +108,12 @@ async def _running(
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, access)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     info = _info(settings, engine)
-    generations = Generations(settings, info, scheduler, pool, costs, metrics)
+    sources = DraftSources(settings, pool, costs)
+    generations = Generations(settings, info, scheduler, sources, costs, metrics)
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(scheduler.run()), tasks.create_task(pool.follow(source, make_link, identity))]
         try:
-            yield Ready(info, generations, pool, costs.passes, KvBlocks(engine, thread))
+            yield Ready(info, generations, pool, sources, costs.passes, KvBlocks(engine, thread))
         finally:
             for worker in workers:
                 worker.cancel()

@@ -9,6 +9,8 @@ from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.settings import Address, ModelSettings, Section, Settings
 from specdec.serving.tls import DialTlsSettings
+from specdec.sources.maker import SourceKind
+from specdec.sources.settings import SourceSettings
 
 
 class DraftingSettings(Section):
@@ -40,7 +42,12 @@ class VerifierSettings(Settings):
     token: Token = NO_TOKEN
     """Token that gateways must send, and that drafters are sent; everybody may call when empty."""
     drafters: tuple[Address, ...] = ()
-    """A static list of drafters to connect to; with no drafter every token is plain."""
+    """A static list of drafters to connect to; with no drafter and no local source every token is plain."""
+    drafter: str = ""
+    """What drafts for requests that do not choose: a source, or a drafter's kind, model or address; any when empty."""
+    local: tuple[SourceKind, ...] = ()
+    """Sources that this process asks itself, before any drafter and without one; the first with an answer drafts."""
+    sources: SourceSettings = SourceSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     gamma: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Draft length of requests that do not choose; `auto` follows measured costs and acceptance."""

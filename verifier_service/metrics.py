@@ -4,10 +4,13 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from specdec.rules.gamma import AcceptanceEstimate
 from specdec.wire.generation import Fallback, Round
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
+_KEEP = 0.995
+"""Factor by which each round lowers the weight of those before in c."""
 
 
 class VerifierMetrics:
@@ -68,6 +71,7 @@ class VerifierMetrics:
         )
         self.c = gauge("specdec_spec_cost_c", "One draft token, in target steps.")
         self.beta = gauge("specdec_spec_cost_beta", "One more verified token, in target steps.")
+        self.of_kinds = KindMetrics(registry)
         for reason in Fallback:
             if reason:
                 self.fallbacks.labels(reason.value)
@@ -78,6 +82,8 @@ class VerifierMetrics:
         (self.rounds if drafted else self.plain_rounds).inc()
         self.drafted.inc(drafted)
         self.accepted.inc(done.accepted)
+        if done.drafter:
+            self.of_kinds.count(done)
         self.gamma.observe(drafted)
         if awaited:
             self.asked_rounds.inc()
@@ -92,3 +98,36 @@ class VerifierMetrics:
         self.phases.labels("draft").observe(done.timing.draft)
         self.phases.labels("queue").observe(done.timing.queue)
         self.phases.labels("verify").observe(done.timing.verify)
+
+
+class KindMetrics:
+    """What each kind of drafter did: a source in this process, or a drafter that was asked."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry, labelnames=["drafter"])
+        gauge = partial(Gauge, registry=registry, labelnames=["drafter"])
+        self.rounds = counter("specdec_spec_drafter_rounds", "Rounds that had a draft, by what drafted.")
+        self.drafted = counter("specdec_spec_drafter_draft_tokens", "Tokens drafted, by what drafted.")
+        self.accepted = counter("specdec_spec_drafter_accepted_tokens", "Drafts accepted and kept, by what drafted.")
+        self.seconds = counter("specdec_spec_drafter_seconds", "Time that rounds waited for drafts, by what drafted.")
+        self.alpha = gauge("specdec_spec_drafter_alpha", "Estimated acceptance, accepted / judged, by what drafted.")
+        self.c = gauge("specdec_spec_drafter_cost_c", "One draft token, in target passes, by what drafted.")
+        self._estimates: dict[str, AcceptanceEstimate] = {}
+        self._waited: dict[str, tuple[float, float]] = {}
+
+    def count(self, done: Round) -> None:
+        """Count a round that had a draft."""
+        name, drafted = done.drafter, len(done.draft)
+        judged = drafted if done.accepted < len(done.tokens) else done.accepted  # what an end cuts off is no rejection
+        self.rounds.labels(name).inc()
+        self.drafted.labels(name).inc(drafted)
+        self.accepted.labels(name).inc(done.accepted)
+        self.seconds.labels(name).inc(done.timing.draft)
+        estimate = self._estimates.get(name, AcceptanceEstimate(weight=0.01, decay=0.995))
+        self._estimates[name] = estimate.observed(judged, done.accepted)
+        self.alpha.labels(name).set(self._estimates[name].alpha)
+        if done.timing.verify:
+            tokens, passes = self._waited.get(name, (0.0, 0.0))
+            tokens, passes = tokens * _KEEP + drafted, passes * _KEEP + done.timing.draft / done.timing.verify
+            self._waited[name] = tokens, passes
+            self.c.labels(name).set(passes / tokens)

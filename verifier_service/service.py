@@ -16,6 +16,7 @@ from specdec.wire.kv import pieces, span_from_pb, values_from_pb
 from specdec.wire.tokens import tokens_from_bytes
 from verifier_service.batching.costs import PassCost
 from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvBlocks
 
@@ -32,6 +33,7 @@ class Ready:
     """The model and its limits; drafters and prefill rate are not set."""
     generations: Generations
     pool: DrafterPool
+    sources: DraftSources
     passes: PassCost
     kv: KvBlocks
 
@@ -76,7 +78,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         """Describe the model, its limits and the drafters."""
         ready = self._loaded()
         drafters, rate = tuple(ready.pool.states()), ready.passes.prefill_rate()
-        return info_to_pb(replace(ready.info, drafters=drafters, prefill_rate=rate))
+        names = ready.sources.names
+        return info_to_pb(replace(ready.info, drafters=drafters, prefill_rate=rate, drafter_names=names))
 
     @override
     async def FindKv(self, request: pb.FindKvRequest, context: Context) -> pb.FindKvResponse:

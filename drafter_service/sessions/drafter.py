@@ -23,6 +23,8 @@ class DrafterInfo:
     """Most tokens of a sequence."""
     step_seconds: float
     """Seconds of one draft step for one session, measured at load."""
+    kind: str = "model"
+    """What drafts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

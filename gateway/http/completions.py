@@ -1,6 +1,7 @@
 """The bodies of the endpoints for completions and for tokens: OpenAI's fields, with vLLM's additions and ours."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -21,6 +22,7 @@ from gateway.http.fields import (
     Nothing,
     Off,
     On,
+    PredictedField,
     Prompts,
     Role,
     StopField,
@@ -42,6 +44,14 @@ class SpeculationBody(Body):
     mode: Literal["off", "rejection", "block", "coupled"] | None = None
     gamma: GammaField = None
     lenience: Lenience | None = None
+    drafter: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+
+
+class PredictionBody(Body):
+    """Text that much of the output is expected to repeat."""
+
+    type: Literal["content"]
+    content: PredictedField
 
 
 class MessageBody(Body):
@@ -132,6 +142,7 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
             mode=Mode(speculation.mode) if speculation.mode else None,
             seeded=self.seed is not None,
             gamma=speculation.gamma,
+            drafter=speculation.drafter or "",
             lenience=1.0 if speculation.lenience is None else speculation.lenience,
             logprobs=logprobs,
             n=1 if self.n is None else self.n,
@@ -174,7 +185,6 @@ class _ChatDefaultOnlyFields(Body):
     response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
-    prediction: None = None
     reasoning_effort: Literal["none"] | None = None
     verbosity: None = None
     web_search_options: None = None
@@ -191,6 +201,7 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
     messages: Messages = Field(json_schema_extra={"minItems": 1})
     chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: AtLeastOne | None = None
+    prediction: PredictionBody | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
 
@@ -203,7 +214,8 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
         prompt = chat_prompt(self.messages, self.chat_template_kwargs)
-        return self._request((prompt,), request_id, (limit, None), logprobs)
+        request = self._request((prompt,), request_id, (limit, None), logprobs)
+        return replace(request, prediction=self.prediction.content if self.prediction else "")
 
 
 def chat_prompt(messages: list[MessageBody], template_arguments: dict[str, Any] | None = None) -> ChatPrompt:

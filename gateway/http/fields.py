@@ -1,5 +1,6 @@
 """Field types of the HTTP API: a value that callers may write in several ways is read into the one that is used."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
@@ -53,22 +54,22 @@ def _parse_gamma(value: Any) -> int | None:
     raise FieldInvalid('speculation.gamma must be an integer or "auto"', "speculation.gamma")
 
 
-def _parse_content(value: Any) -> str:
+def _parse_content(param: str, value: Any) -> str:
     match value:
         case str():
             return value
         case list() if all(isinstance(part, dict) for part in value):
-            return "".join(_parse_part(part) for part in value)
-    raise FieldInvalid("messages: content must be a string or a list of text parts", "messages")
+            return "".join(_parse_part(param, part) for part in value)
+    raise FieldInvalid(f"{param}: content must be a string or a list of text parts", param)
 
 
-def _parse_part(part: dict[str, Any]) -> str:
+def _parse_part(param: str, part: dict[str, Any]) -> str:
     match part:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": str(kind)} if kind != "text":
-            raise UnsupportedParameter(f"messages: content of type {kind!r} is not supported", "messages")
-    raise FieldInvalid("messages: a content part must have a type and a text", "messages")
+            raise UnsupportedParameter(f"{param}: content of type {kind!r} is not supported", param)
+    raise FieldInvalid(f"{param}: a content part must have a type and a text", param)
 
 
 def _off(value: bool) -> bool:
@@ -122,11 +123,9 @@ _PART_SCHEMA = {
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
 }
-ContentField = Annotated[
-    str,
-    PlainValidator(_parse_content),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART_SCHEMA}]}),
-]
+_CONTENT_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART_SCHEMA}]}
+ContentField = Annotated[str, PlainValidator(partial(_parse_content, "messages")), WithJsonSchema(_CONTENT_SCHEMA)]
+PredictedField = Annotated[str, PlainValidator(partial(_parse_content, "prediction")), WithJsonSchema(_CONTENT_SCHEMA)]
 Nothing = Annotated[list[Any], Field(max_length=0)]
 Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]
 On = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]

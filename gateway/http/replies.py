@@ -5,53 +5,9 @@ from typing import Literal
 from pydantic import BaseModel
 
 from gateway.http.logprobs import ChatLogprobs, CompletionLogprobs
-from gateway.turns.statistics import Summary
+from gateway.http.statistics import Metrics, SpeculationReport, Usage
 
 FinishReasonField = Literal["stop", "length"]
-
-
-class PromptTokensDetails(BaseModel):
-    """What became of the prompt's tokens."""
-
-    cached_tokens: int
-
-
-class Usage(BaseModel):
-    """Token counts."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None = None
-
-
-class SpeculativeDecoding(BaseModel):
-    """The Summary's fields that vLLM reports, under its names."""
-
-    mean_acceptance_length: float
-    draft_acceptance_rate: float
-    acceptance_histogram: list[int]
-    num_spec_steps: int
-    num_accepted_draft_tokens: int
-    num_draft_tokens: int
-    num_spec_tokens: int
-
-
-class Metrics(BaseModel):
-    """The object that vLLM puts its statistics into."""
-
-    speculative_decoding: SpeculativeDecoding
-
-
-class SpeculationReport(BaseModel):
-    """What the request asked of speculation, and why rounds went without a draft."""
-
-    mode: Literal["off", "rejection", "block", "coupled"]
-    gamma: int | Literal["auto"] | None = None
-    lenience: float | None = None
-    lossy: bool
-    """Whether the output may differ in distribution from the target's: lenience is below 1."""
-    fallbacks: dict[str, int]
 
 
 class SessionRef(BaseModel):
@@ -201,24 +157,3 @@ class ErrorBody(BaseModel):
     """The body of every answer that is not a success."""
 
     error: ErrorDetail
-
-
-def metrics_of(summary: Summary) -> Metrics | None:
-    """The statistics of speculation in vLLM's object; None when no round had a draft."""
-    if not summary.num_spec_steps:
-        return None
-    return Metrics(speculative_decoding=SpeculativeDecoding.model_validate(summary, from_attributes=True))
-
-
-def report_of(summary: Summary) -> SpeculationReport:
-    """What the request asked of speculation, and why rounds went without a draft."""
-    asked = summary.speculation
-    if asked.mode == "off":
-        return SpeculationReport(mode="off", lossy=False, fallbacks={})
-    return SpeculationReport(
-        mode=asked.mode.value,
-        gamma="auto" if asked.gamma is None else asked.gamma,
-        lenience=asked.lenience,
-        lossy=asked.lossy,
-        fallbacks=summary.fallbacks,
-    )

@@ -18,12 +18,9 @@ from gateway.http.replies import (
     CompletionChoice,
     Delta,
     DeltaChoice,
-    PromptTokensDetails,
     SessionRef,
-    Usage,
-    metrics_of,
-    report_of,
 )
+from gateway.http.statistics import Usage, counts_of, metrics_of, report_of, usage_of
 from gateway.text.output import OutputToken
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
@@ -120,13 +117,12 @@ class Writer(ABC):
         return self._head() | (self._statistics([finished]) if finished else {})
 
     def _usage_so_far(self) -> Usage:
-        return _usage(self._started.prompt_tokens, sum(self._committed.values()))
+        return counts_of(self._started.prompt_tokens, sum(self._committed.values()))
 
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
         """The counts and statistics at the end of an answer to generations that have all ended."""
-        first = [each for each in ended if each.choice in self._started.first_choices]
-        usage = _usage(sum(each.prompt_tokens for each in first), sum(each.completion_tokens for each in ended))
-        usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(each.cached_tokens for each in first))
+        prompts = [each for each in ended if each.choice in self._started.first_choices]
+        usage = usage_of(prompts, ended)
         return {"usage": usage} | self._statistics(ended)
 
     def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:
@@ -223,7 +219,3 @@ def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: Answe
 
 def _text(tokens: Sequence[OutputToken]) -> str:
     return "".join(token.text for token in tokens)
-
-
-def _usage(prompt: int, output: int) -> Usage:
-    return Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)

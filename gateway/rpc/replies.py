@@ -99,10 +99,13 @@ def _logprobs(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
 
 
 def _usage(finished: Finished) -> pb.Usage:
+    predicted = finished.summary.prediction
     return pb.Usage(
         prompt_tokens=finished.prompt_tokens,
         completion_tokens=finished.completion_tokens,
         cached_tokens=finished.cached_tokens,
+        accepted_prediction_tokens=predicted.accepted,
+        rejected_prediction_tokens=predicted.drafted - predicted.accepted,
     )
 
 
@@ -120,4 +123,13 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
         fallbacks=summary.fallbacks,
         lenience=summary.speculation.lenience,
         lossy=summary.speculation.lossy,
+        drafters={
+            name: pb.DrafterSummary(
+                num_spec_steps=tally.rounds,
+                num_draft_tokens=tally.drafted,
+                num_accepted_draft_tokens=tally.accepted,
+                alpha=tally.alpha,
+            )
+            for name, tally in summary.drafters.items()
+        },
     )

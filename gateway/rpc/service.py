@@ -153,6 +153,8 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         seeded=message.sampling.HasField("seed"),
         gamma=speculation.gamma if speculation.HasField("gamma") else None,
         lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
+        drafter=speculation.drafter,
+        prediction=message.prediction,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         request_id=message.request_id or new_id(),
         idempotency_key=message.request_id,

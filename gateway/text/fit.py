@@ -2,7 +2,7 @@
 
 import sys
 
-from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from gateway.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import ContextLengthExceeded
 
 _ID_MEMORY = 36
@@ -42,6 +42,11 @@ def memory_of(prompt: Prompt) -> int:
             return sys.getsizeof(text)
         case ChatPrompt(messages):
             return sum(sys.getsizeof(message.content) for message in messages)
+
+
+def request_memory(request: GenerationRequest) -> int:
+    """The memory that the prompts and the prediction of a request hold, in bytes."""
+    return sum(map(memory_of, request.prompts)) + memory_of(TextPrompt(request.prediction))
 
 
 def _byte_length(text: str) -> int:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from gateway.request import GenerationRequest, Prompt, TokenPrompt
+from gateway.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
 from gateway.text.lane import TokenizingLane
 from gateway.text.tokenizer import ModelTokenizer
+from specdec.errors import ContextLengthExceeded
 from specdec.rules.params import check_ids
 from specdec.wire.generation import VerifierInfo
 
@@ -18,6 +19,8 @@ _SHORT = 16 * 1024
 _SHORT_CAPACITY = 4 * 2**20
 _LONG_CAPACITY = 4 * 2**20
 """Memory of the prompts that may wait in each lane, in bytes."""
+_BEFORE_OUTPUT = (0,)
+"""Any token: output is always behind some."""
 _TOKEN_MEMORY = 8
 """What a token id holds in a tuple, in bytes."""
 
@@ -73,6 +76,23 @@ class PromptEncoder:
             return prompt.tokens
         work = partial(self._tokenizer.encode_after, prompt, history, room)
         return await self._run(tenant, memory_of(prompt), work)
+
+    async def encode_prediction(self, text: str, tenant: str, context_length: int) -> tuple[int, ...]:
+        """The token ids of a text that is expected as output, without those that a prompt begins with.
+
+        Raises:
+            ContextLengthExceeded: it is longer than any output.
+            QueueFull: too many prompts wait.
+        """
+        if not text:
+            return ()
+        prompt = TextPrompt(text)
+        try:
+            check_fits(prompt, context_length, self._tokenizer.longest_token)
+            encode = partial(self._tokenizer.encode_after, prompt, _BEFORE_OUTPUT, context_length)
+            return await self._run(tenant, memory_of(prompt), encode)
+        except ContextLengthExceeded as error:
+            raise ContextLengthExceeded("prediction is longer than the model's context", "prediction") from error
 
     async def decode(self, tokens: Sequence[int], tenant: str, param: str, info: VerifierInfo) -> str:
         """The text of token ids that a caller sent in the field `param`.

@@ -5,23 +5,26 @@ from dataclasses import replace
 
 from gateway.caller import cache_domain
 from gateway.request import GenerationRequest
-from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge
+from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge
 from specdec.rules.params import Mode, Speculation, check_ids
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 
-def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierInfo, mode: Mode) -> GenerationCall:
+def make_call(
+    request: GenerationRequest, prompt: Sequence[int], info: VerifierInfo, mode: Mode, prediction: Sequence[int] = ()
+) -> GenerationCall:
     """The call for the whole generation; session and epoch are filled in when it is sent.
 
     Args:
         prompt: every token before the output: the session's history, then the request's own prompt.
         mode: the server's verification mode, for a request that names none.
+        prediction: tokens of the output that the request predicts.
 
     Raises:
         TokenOutOfRange: a token id is not in the vocabulary.
         ContextLengthExceeded: the prompt, or prompt and max_tokens together, do not fit the context.
         GammaTooLarge: gamma is over the model's limit.
-        FieldInvalid: no token may be drawn, or the mode allows no lenience.
+        FieldInvalid: no token may be drawn, the mode allows no lenience, or nothing drafts under the request's name.
         FieldRequired: the prompt was tokenized to no token at all.
     """
     if not prompt:
@@ -32,6 +35,9 @@ def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
         check_ids(ids, name, info.vocab_size)
     if request.gamma is not None and request.gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma must be at most {info.gamma_max}, got {request.gamma}", "speculation.gamma")
+    if request.drafter and request.drafter not in info.drafter_names:
+        names = ", ".join(info.drafter_names)
+        raise FieldInvalid(f"no drafter {request.drafter!r}; there are {names}", "speculation.drafter")
     ends = () if request.ignore_eos else info.end_token_ids
     stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
     sampling = replace(request.sampling, end_token_ids=stop_token_ids)
@@ -42,7 +48,9 @@ def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
         sampling=sampling,
         max_tokens=_max_tokens(request, len(prompt), info.context_length),
         stop_token_ids=stop_token_ids,
-        speculation=Speculation(_mode(request, mode), request.gamma, request.lenience),
+        speculation=Speculation(
+            _mode(request, mode), request.gamma, request.lenience, request.drafter, tuple(prediction)
+        ),
         logprobs=request.logprobs,
         priority=request.priority.level,
         cache_salt=cache_domain(request.tenant, request.cache_salt),

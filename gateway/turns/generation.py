@@ -9,7 +9,7 @@ import structlog
 
 from gateway.request import GenerationRequest, new_id
 from gateway.store.values import Opened, TurnView
-from gateway.text.fit import memory_of
+from gateway.text.fit import request_memory
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
 from gateway.turns.charge import Charge, charged
@@ -67,9 +67,8 @@ class Generator:
         if request.model or not request.session:  # else the session tells the model
             with suppress(NoVerifier):  # one may become ready meanwhile
                 model.prompts.check(request, model.pool.info.context_length)
-        memory = sum(map(memory_of, request.prompts))
         async with charged(services, request) as charge:
-            with await services.generations.enter(request.tenant, request.number, memory) as entrance:
+            with await services.generations.enter(request.tenant, request.number, request_memory(request)) as entrance:
                 first = await self._session_id(request)
                 generations = [
                     self._generation(choice, choice_session_id(first, index), deadline, skips[index], charge)
@@ -180,8 +179,9 @@ class Generator:
         model, fingerprint = services.models.of_session(kept, request.model)
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
         added = await model.prompts.encode_request(request, info.context_length, history)
+        predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
         header = Header(
-            call=make_call(request, (*history, *added), info, services.settings.mode),
+            call=make_call(request, (*history, *added), info, services.settings.mode, predicted),
             stop=request.stop,
             model=model.name,
             system_fingerprint=info.system_fingerprint,

@@ -6,6 +6,27 @@ from dataclasses import dataclass, replace
 
 from specdec.rules.params import Speculation
 
+_PREDICTION = "prediction"
+"""What drafts from the request's own prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one drafter drafted."""
+
+    rounds: int = 0
+    drafted: int = 0
+    """Tokens of its drafts."""
+    accepted: int = 0
+    """Of these, tokens of the output."""
+    rejections: int = 0
+    """Rounds that kept less than the whole draft."""
+
+    @property
+    def alpha(self) -> float:
+        """Estimated chance that a draft token is accepted."""
+        return self.accepted / max(1, self.accepted + self.rejections)
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -14,7 +35,28 @@ class Summary:
     speculation: Speculation
     """What the request asked for; gamma is None when the verifier chose it."""
     rounds: Counter[tuple[int, int, str]]
-    """How many rounds had a draft of this length, so many tokens of it in the output, and this reason for no draft."""
+    """How many rounds had a draft of this length, so many tokens of it in the output, and this drafter, or this reason
+    for no draft."""
+
+    @property
+    def drafters(self) -> dict[str, Tally]:
+        """What each drafter drafted."""
+        tallies: dict[str, Tally] = {}
+        for (drafted, accepted, name), rounds in self.rounds.items():
+            if drafted and name:
+                sums = tallies.get(name, Tally())
+                tallies[name] = Tally(
+                    sums.rounds + rounds,
+                    sums.drafted + drafted * rounds,
+                    sums.accepted + accepted * rounds,
+                    sums.rejections + (accepted < drafted) * rounds,
+                )
+        return tallies
+
+    @property
+    def prediction(self) -> Tally:
+        """What was drafted from the request's own prediction."""
+        return self.drafters.get(_PREDICTION, Tally())
 
     @property
     def acceptance_histogram(self) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ class Transcript:
         kept = self._cut(verified, self._text.length - self.committed)
         self.tokens += kept.tokens
         if verified.tokens:
-            self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1
+            self._rounds[len(kept.draft), kept.accepted, kept.drafter or kept.fallback] += 1
         return kept, self._output_round(kept, shown)
 
     def finished(self) -> Finished:

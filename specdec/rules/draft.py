@@ -1,11 +1,13 @@
 """What a round is made of: a Draft goes in, a Verdict comes out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import Origin
+from specdec.rules.params import Mode, Origin
 
 MAX_WEIGHT = 65535
 """Largest weight of an id in a q̂: weights are sent as uint16."""
@@ -37,6 +39,16 @@ class Draft:
 
 
 NO_DRAFT = Draft()
+
+
+def point_mass(token: int) -> SparseProbs:
+    """The q̂ of a token that was not sampled."""
+    return SparseProbs(torch.tensor([token]), torch.tensor([MAX_WEIGHT]))
+
+
+def certain(tokens: Sequence[int], mode: Mode) -> Draft:
+    """The draft of tokens that were not sampled."""
+    return Draft(tuple(tokens), () if mode is Mode.COUPLED else tuple(map(point_mass, tokens)))
 
 
 @dataclass(frozen=True, slots=True)

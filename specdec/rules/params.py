@@ -161,6 +161,10 @@ class Speculation:
     """Tokens to draft in each round; None lets the verifier choose."""
     lenience: float = 1.0
     """ℓ: a draft is kept with probability min(1, p/(ℓ·q)). 1 is exact; less is lossy and for mode rejection only."""
+    drafter: str = ""
+    """What drafts, by a name that the verifier knows; empty is the verifier's own choice."""
+    prediction: tuple[int, ...] = ()
+    """The output that the caller expects; it is drafted from before anything else is asked."""
 
     @property
     def lossy(self) -> bool:

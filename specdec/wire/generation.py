@@ -76,6 +76,8 @@ class Round:
     draft: tuple[int, ...] = ()
     accepted: int = 0
     """Drafts among `tokens`."""
+    drafter: str = ""
+    """Kind of what made the draft; empty without one."""
     finish: FinishReason | None = None
     """Set on the last round."""
     fallback: str = ""
@@ -96,6 +98,8 @@ class DrafterState:
     """`ready`, `connecting`, or `refused: ` or `unauthenticated: ` and why."""
     model: str
     """Empty until known."""
+    kind: str = ""
+    """What drafts there, as in `model`; empty until known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ class VerifierInfo:
     drafters: tuple[DrafterState, ...] = ()
     prefill_rate: float = 0.0
     """Prompt tokens computed in a second, as measured; 0 while unknown."""
+    drafter_names: tuple[str, ...] = ()
+    """What a request may name as its drafter."""
 
 
 _CALL = Codec(
@@ -123,7 +129,7 @@ _CALL = Codec(
     pb.GenerateRequest,
     tokens=TOKENS,
     sampling=SAMPLING,
-    speculation=Codec(Speculation, pb.Speculation, mode=MODE),
+    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS),
 )
 _ROUND = Codec(
     Round,

@@ -130,7 +130,7 @@ class DrafterClient:
             raise
         if ack.tokenizer_hash != mine.tokenizer_hash:
             raise TokenizerMismatch(f"the tokenizer of {ack.model or 'the drafter'} is not the target's")
-        self._link.connected(ack.model, ack.step_seconds)
+        self._link.connected(ack.model, ack.step_seconds, ack.kind)
 
     async def _exchange(self, stream: DraftStream) -> None:
         self._unanswered = 0

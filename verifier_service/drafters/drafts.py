@@ -16,6 +16,10 @@ class Proposal:
     """Why the draft is empty although one was wanted."""
     waited: float = 0.0
     """Seconds that the round waited for the draft."""
+    drafter: str = ""
+    """Kind of what made the draft."""
+    local: bool = False
+    """Whether no drafter was asked, so that the round says nothing about one."""
 
 
 class Drafts:

@@ -102,6 +102,8 @@ class DrafterLink:
         self.breaker = Breaker(_TIMEOUTS_IN_A_ROW, probe)
         self.outbox = Outbox()
         self._model = ""
+        self.kind = ""
+        """What drafts there; empty until known."""
         self._detail = ""
         self._metrics = metrics
         self._listeners: dict[str, Listener] = {}
@@ -111,7 +113,12 @@ class DrafterLink:
     def drafter_state(self) -> DrafterState:
         """The drafter's address, state and model, with the reason of a refusal."""
         state = f"{self.state}: {self._detail}" if self._detail else self.state.value
-        return DrafterState(self.address, state, self._model)
+        return DrafterState(self.address, state, self._model, self.kind)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names by which a request can ask for this drafter."""
+        return frozenset({self.address, self._model, self.kind} - {""})
 
     @property
     def distance(self) -> float:
@@ -133,10 +140,13 @@ class DrafterLink:
             del self._listeners[message.session_id]
             self.outbox.close(message)
 
-    def connected(self, model: str, step_seconds: float) -> None:
-        """Note that the drafter has accepted the stream: it drafts with `model`, in steps of so many seconds."""
+    def connected(self, model: str, step_seconds: float, kind: str = "") -> None:
+        """Note that the drafter has accepted the stream: it drafts with `model`, in steps of so many seconds.
+
+        A drafter that names no kind is of a version that had language models first of all.
+        """
         self.outbox = Outbox()
-        self._model, self.step_seconds, self._detail = model, step_seconds, ""
+        self._model, self.step_seconds, self._detail, self.kind = model, step_seconds, "", kind or "model"
         self.breaker.succeeded()
         self._enter(LinkState.READY)
         _log.info("drafter_ready", address=self.address, model=model)

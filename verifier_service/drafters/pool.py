@@ -44,13 +44,16 @@ class DrafterPool:
                     self._by_address[address] = make_link(address)
                     clients[address] = tasks.create_task(DrafterClient(self._by_address[address], identity).run())
 
-    def choose(self, session_id: str, avoid: Container[str]) -> DrafterLink | None:
+    def choose(self, session_id: str, avoid: Container[str], name: str = "") -> DrafterLink | None:
         """The ready link of the greatest hash with the session, but for addresses in `avoid`; None when there is none.
+
+        With a `name`, only drafters of this kind, model or address are chosen.
 
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
         Where some drafters are far, in another zone, the near ones are used while their load allows it.
         """
-        ready = [link for link in self._links if link.state is LinkState.READY and link.address not in avoid]
+        named = [link for link in self._links if not name or name in link.names]
+        ready = [link for link in named if link.state is LinkState.READY and link.address not in avoid]
         candidates = [link.address for link in _near(ready) or ready]
         return self._by_address[ranking(session_id, candidates)[0]] if candidates else None
 
@@ -60,6 +63,10 @@ class DrafterPool:
         if LinkState.REFUSED in states and LinkState.READY not in states:
             return Fallback.TOKENIZER
         return Fallback.UNAVAILABLE
+
+    def names(self) -> set[str]:
+        """The names by which a request can ask for one of these drafters."""
+        return set[str]().union(*(link.names for link in self._links))
 
     def step_seconds(self) -> float | None:
         """Seconds of a draft step, the mean of what the drafters report; None when none has reported it."""

@@ -78,14 +78,16 @@ class RemoteDrafts(Drafts):
         self._open(gamma)
         if self._link is None:
             return Proposal(fallback=self._absence())
-        started = self._clock()
+        started, kind = self._clock(), self._link.kind
         if patient and not self._complete(gamma):
             await self._wait(self._link, gamma, started)
         draft = self._buffer.take(gamma)
         waited = self._clock() - started
         if draft.tokens and patient:
             self._costs.drafts.observe(len(draft.tokens), waited)
-        return Proposal(draft, Fallback.NONE if draft.tokens else self._reason(patient), waited)
+        if not draft.tokens:
+            return Proposal(fallback=self._reason(patient), waited=waited)
+        return Proposal(draft, waited=waited, drafter=kind)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Commit in the buffer and at the drafter; with γ = 0 the drafter learns of it when drafts are wanted again."""
@@ -142,7 +144,7 @@ class RemoteDrafts(Drafts):
             return
         now = self._clock()
         self._avoid = {address: until for address, until in self._avoid.items() if until[0] > now}
-        self._link = self._pool.choose(self._call.session_id, self._avoid)
+        self._link = self._pool.choose(self._call.session_id, self._avoid, self._call.speculation.drafter)
         if self._link is None:
             return
         call = self._call

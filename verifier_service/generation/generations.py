@@ -13,8 +13,7 @@ from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
-from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.session_drafts import RemoteDrafts
+from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.runs import Run, Runs
 from verifier_service.generation.session import Session
 from verifier_service.metrics import VerifierMetrics
@@ -28,7 +27,7 @@ class Generations:
         settings: VerifierSettings,
         info: VerifierInfo,
         target: Scheduler,
-        pool: DrafterPool,
+        sources: DraftSources,
         costs: MeasuredCosts,
         metrics: VerifierMetrics,
     ) -> None:
@@ -36,7 +35,7 @@ class Generations:
         self._settings = settings
         self._info = info
         self._target = target
-        self._pool = pool
+        self._sources = sources
         self._costs = costs
         self._metrics = metrics
         self._runs = Runs()
@@ -50,6 +49,7 @@ class Generations:
             Fenced: a higher epoch of the session has been seen.
         """
         check(call, self._info)
+        self._sources.check(call.speculation)
         return self._runs.start(call.session_id, call.epoch, self._session(greedy_as_coupled(call)).run())
 
     async def drain(self, limit: float) -> int:
@@ -61,10 +61,10 @@ class Generations:
         gamma = fixed_gamma(call, self._settings.gamma, self._info.gamma_max)
         drafts = Drafts()
         if gamma != 0:
-            drafts = RemoteDrafts(call, limit, self._pool, self._settings.drafting, self._costs)
+            drafts = self._sources.drafts(call, limit, gamma)
         name = f"{call.session_id}#{next(self._numbers)}"
         admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0)
-        controller = self._costs.controller(gamma)
+        controller = self._costs.controller(gamma if self._sources.asks_drafters(call) else 0)
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 
     def _count(self, done: Round, awaited: int) -> None:

@@ -80,13 +80,15 @@ class Session:
         submitted = time.perf_counter()
         outcome = await self._target.verify(self._next_row(base_len, proposal.draft))
         verdict = outcome.verdict
-        self._gamma.observe(verdict.drafted, verdict.accepted)
+        if not proposal.local:
+            self._gamma.observe(verdict.drafted, verdict.accepted)
         if verdict.drafted < outcome.offered:
             self._drafts.distrust()
             proposal = Proposal(NO_DRAFT, Fallback.UNAVAILABLE, proposal.waited)
         done = replace(
             cut(verdict, base_len, self._limit, self._stop_ids),
             draft=proposal.draft.tokens[: verdict.drafted],
+            drafter=proposal.drafter if verdict.drafted else "",
             fallback=proposal.fallback.value,
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
             cached_tokens=self._cached if first else 0,

@@ -169,22 +169,26 @@ class HelloAck(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model the drafts come from."""
     tokenizer_hash: _builtins.str
     """Fingerprint of the drafter's tokenizer."""
     step_seconds: _builtins.float
     """Seconds of one draft step, measured at load."""
+    kind: _builtins.str
+    """What drafts: "model", "counts", "ngram" and so on."""
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         tokenizer_hash: _builtins.str = ...,
         step_seconds: _builtins.float = ...,
+        kind: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "model", b"model", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -273,22 +273,26 @@ class SpeculationOptions(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
     LENIENCE_FIELD_NUMBER: _builtins.int
+    DRAFTER_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Default: the server's, or coupled for a request with a seed."""
     gamma: _builtins.int
     """Draft length; unset is automatic."""
     lenience: _builtins.float
     """In (0, 1], for mode rejection. Default 1, exact; less keeps more drafts and is lossy."""
+    drafter: _builtins.str
+    """What drafts: a source, or a drafter by its kind, model or address. Default: the server's choice."""
     def __init__(
         self,
         *,
         mode: _common_pb2.VerificationMode.ValueType = ...,
         gamma: _builtins.int | None = ...,
         lenience: _builtins.float | None = ...,
+        drafter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -322,6 +326,7 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name; the only model when empty."""
     text: _builtins.str
@@ -342,6 +347,8 @@ class GenerateRequest(_message.Message):
     """Narrows who shares what has been computed of a common prefix, within the user; at most 256 characters."""
     n: _builtins.int
     """Number of choices, 1..16; default 1. The one at index i has the tokens of the seed i higher."""
+    prediction: _builtins.str
+    """Text that much of the output is expected to repeat: it is drafted from. Empty is none."""
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt:
         """Ids."""
@@ -380,10 +387,11 @@ class GenerateRequest(_message.Message):
         priority: _common_pb2.PriorityClass.ValueType = ...,
         cache_salt: _builtins.str = ...,
         n: _builtins.int | None = ...,
+        prediction: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "_n", b"_n", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "n", b"n", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "_n", b"_n", "cache_salt", b"cache_salt", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "session", b"session", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "_n", b"_n", "cache_salt", b"cache_salt", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "model", b"model", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "session", b"session", "speculation", b"speculation", "stop", b"stop", "text", b"text", "tokens", b"tokens", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expect_turn: _TypeAlias = _typing.Literal["expect_turn"]  # noqa: Y015
     _WhichOneofArgType__expect_turn: _TypeAlias = _typing.Literal["_expect_turn", b"_expect_turn"]  # noqa: Y015
@@ -823,22 +831,30 @@ class Usage(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
+    REJECTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Prompt."""
     completion_tokens: _builtins.int
     """Output."""
     cached_tokens: _builtins.int
     """Prompt tokens that were not computed anew."""
+    accepted_prediction_tokens: _builtins.int
+    """Tokens drafted from the prediction that are part of the output."""
+    rejected_prediction_tokens: _builtins.int
+    """Tokens drafted from the prediction that are not."""
     def __init__(
         self,
         *,
         prompt_tokens: _builtins.int = ...,
         completion_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
+        accepted_prediction_tokens: _builtins.int = ...,
+        rejected_prediction_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -870,6 +886,27 @@ class SpeculationSummary(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class DraftersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___DrafterSummary: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___DrafterSummary | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MODE_FIELD_NUMBER: _builtins.int
     NUM_SPEC_STEPS_FIELD_NUMBER: _builtins.int
     NUM_SPEC_TOKENS_FIELD_NUMBER: _builtins.int
@@ -882,6 +919,7 @@ class SpeculationSummary(_message.Message):
     FALLBACKS_FIELD_NUMBER: _builtins.int
     LENIENCE_FIELD_NUMBER: _builtins.int
     LOSSY_FIELD_NUMBER: _builtins.int
+    DRAFTERS_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule used."""
     num_spec_steps: _builtins.int
@@ -910,6 +948,10 @@ class SpeculationSummary(_message.Message):
     def fallbacks(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Why a round that might have speculated did not: reason to number of rounds."""
 
+    @_builtins.property
+    def drafters(self) -> _containers.MessageMap[_builtins.str, Global___DrafterSummary]:
+        """By what drafted."""
+
     def __init__(
         self,
         *,
@@ -925,14 +967,49 @@ class SpeculationSummary(_message.Message):
         fallbacks: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         lenience: _builtins.float = ...,
         lossy: _builtins.bool = ...,
+        drafters: _abc.Mapping[_builtins.str, Global___DrafterSummary] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_histogram", b"acceptance_histogram", "draft_acceptance_rate", b"draft_acceptance_rate", "fallbacks", b"fallbacks", "lenience", b"lenience", "lossy", b"lossy", "mean_acceptance_length", b"mean_acceptance_length", "mode", b"mode", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_plain_steps", b"num_plain_steps", "num_spec_steps", b"num_spec_steps", "num_spec_tokens", b"num_spec_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_histogram", b"acceptance_histogram", "draft_acceptance_rate", b"draft_acceptance_rate", "drafters", b"drafters", "fallbacks", b"fallbacks", "lenience", b"lenience", "lossy", b"lossy", "mean_acceptance_length", b"mean_acceptance_length", "mode", b"mode", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_plain_steps", b"num_plain_steps", "num_spec_steps", b"num_spec_steps", "num_spec_tokens", b"num_spec_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SpeculationSummary: _TypeAlias = SpeculationSummary  # noqa: Y015
+
+@_typing.final
+class DrafterSummary(_message.Message):
+    """The rounds that one drafter drafted for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_SPEC_STEPS_FIELD_NUMBER: _builtins.int
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    num_spec_steps: _builtins.int
+    """Rounds."""
+    num_draft_tokens: _builtins.int
+    """Drafted."""
+    num_accepted_draft_tokens: _builtins.int
+    """Of these, accepted."""
+    alpha: _builtins.float
+    """Chance that a draft token is accepted: accepted / (accepted + rejected)."""
+    def __init__(
+        self,
+        *,
+        num_spec_steps: _builtins.int = ...,
+        num_draft_tokens: _builtins.int = ...,
+        num_accepted_draft_tokens: _builtins.int = ...,
+        alpha: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alpha", b"alpha", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_spec_steps", b"num_spec_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrafterSummary: _TypeAlias = DrafterSummary  # noqa: Y015
 
 @_typing.final
 class ResumeGenerationRequest(_message.Message):

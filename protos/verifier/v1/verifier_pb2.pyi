@@ -102,22 +102,30 @@ class Speculation(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
     LENIENCE_FIELD_NUMBER: _builtins.int
+    DRAFTER_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule."""
     gamma: _builtins.int
     """Draft length; unset lets the verifier choose."""
     lenience: _builtins.float
     """Below 1, drafts are kept more often than the target's distribution allows; unset is 1, exact."""
+    drafter: _builtins.str
+    """What drafts: a source, or a drafter by its kind, model or address; empty is the verifier's own choice."""
+    prediction: _builtins.bytes
+    """The output that the caller expects, int32 little-endian; it is drafted from before anything else."""
     def __init__(
         self,
         *,
         mode: _common_pb2.VerificationMode.ValueType = ...,
         gamma: _builtins.int | None = ...,
         lenience: _builtins.float | None = ...,
+        drafter: _builtins.str = ...,
+        prediction: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "prediction", b"prediction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -145,6 +153,7 @@ class GenerateResponse(_message.Message):
     FALLBACK_REASON_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    DRAFTER_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
@@ -159,6 +168,8 @@ class GenerateResponse(_message.Message):
     """Set on the last round."""
     fallback_reason: _builtins.str
     """Why a round that may speculate had no draft; empty otherwise."""
+    drafter: _builtins.str
+    """What made the draft; empty in a plain round."""
     cached_tokens: _builtins.int
     """On the first round: tokens of the prompt whose keys and values were here already."""
     checksum: _builtins.int
@@ -187,12 +198,13 @@ class GenerateResponse(_message.Message):
         fallback_reason: _builtins.str = ...,
         timing: Global___RoundTiming | None = ...,
         logprobs: Global___Logprobs | None = ...,
+        drafter: _builtins.str = ...,
         cached_tokens: _builtins.int = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -295,6 +307,7 @@ class GetVerifierInfoResponse(_message.Message):
     DRAFTERS_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     PREFILL_RATE_FIELD_NUMBER: _builtins.int
+    DRAFTER_NAMES_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -320,6 +333,10 @@ class GetVerifierInfoResponse(_message.Message):
     def drafters(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrafterState]:
         """Drafters and their state."""
 
+    @_builtins.property
+    def drafter_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What a request may name as its drafter."""
+
     def __init__(
         self,
         *,
@@ -332,11 +349,12 @@ class GetVerifierInfoResponse(_message.Message):
         drafters: _abc.Iterable[Global___DrafterState] | None = ...,
         system_fingerprint: _builtins.str = ...,
         prefill_rate: _builtins.float = ...,
+        drafter_names: _abc.Iterable[_builtins.str] | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -351,22 +369,26 @@ class DrafterState(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Address."""
     state: _builtins.str
     """"ready", "connecting", "refused: ..." ."""
     model: _builtins.str
     """Model name, once known."""
+    kind: _builtins.str
+    """What drafts there, once known."""
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         state: _builtins.str = ...,
         model: _builtins.str = ...,
+        kind: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "model", b"model", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "model", b"model", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

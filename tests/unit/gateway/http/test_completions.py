@@ -97,6 +97,14 @@ def test_masks_and_lenience_arrive() -> None:
     assert (request.lenience, completion().lenience, completion(speculation={}).lenience) == (0.5, 1.0, 1.0)
 
 
+def test_what_drafts_and_a_prediction_arrive() -> None:
+    assert completion(speculation={"drafter": "ngram"}).drafter == "ngram"
+    assert (completion().drafter, chat().prediction) == ("", "")
+    assert chat(prediction={"type": "content", "content": "as before"}).prediction == "as before"
+    parts = [{"type": "text", "text": "as "}, {"type": "text", "text": "before"}]
+    assert chat(prediction={"type": "content", "content": parts}).prediction == "as before"
+
+
 def test_logprobs_are_a_number_in_completions_and_two_fields_in_chats() -> None:
     assert [completion(**fields).logprobs for fields in ({}, {"logprobs": 0}, {"logprobs": 20})] == [None, 0, 20]
     asked = ({}, {"logprobs": False, "top_logprobs": 0}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 7})
@@ -151,7 +159,7 @@ def test_values_that_do_nothing_are_taken(fields: dict[str, Any]) -> None:
     "fields",
     [
         {"tools": [], "tool_choice": "none", "functions": [], "parallel_tool_calls": True, "top_logprobs": 0},
-        {"response_format": {"type": "text"}, "modalities": ["text"], "audio": None, "prediction": None},
+        {"response_format": {"type": "text"}, "modalities": ["text"], "audio": None},
         {"reasoning_effort": "none", "chat_template_kwargs": {}},
         {"reasoning_effort": None, "logprobs": False, "n": 1, "add_generation_prompt": True},
     ],
@@ -280,7 +288,9 @@ def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], error: type[Re
         ({"top_logprobs": 2}, FieldInvalid, "top_logprobs"),
         ({"logprobs": False, "top_logprobs": 2}, FieldInvalid, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, FieldInvalid, "top_logprobs"),
-        ({"prediction": {"type": "content"}}, UnsupportedParameter, "prediction"),
+        ({"prediction": {"type": "content"}}, FieldRequired, "prediction.content"),
+        ({"prediction": {"type": "text", "content": "x"}}, FieldInvalid, "prediction.type"),
+        ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, UnsupportedParameter, "prediction"),
         ({"reasoning_effort": "low"}, UnsupportedParameter, "reasoning_effort"),
         ({"modalities": ["audio"]}, UnsupportedParameter, "modalities[0]"),
     ],

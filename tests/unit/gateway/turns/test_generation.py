@@ -15,6 +15,7 @@ from specdec.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
     Draining,
+    FieldInvalid,
     GammaTooLarge,
     ModelNotFound,
     NoVerifier,
@@ -321,6 +322,8 @@ async def test_without_max_tokens_the_room_left_is_used() -> None:
         ({"stop_token_ids": (EOS + 1,)}, TokenOutOfRange, "stop_token_ids"),
         ({"sampling": SamplingParams(logit_bias={EOS + 1: 1.0})}, TokenOutOfRange, "logit_bias"),
         ({"gamma": 9}, GammaTooLarge, "speculation.gamma"),
+        ({"drafter": "nobody"}, FieldInvalid, "speculation.drafter"),
+        ({"prediction": "x" * 10_000}, ContextLengthExceeded, "prediction"),
     ],
 )
 async def test_what_the_model_cannot_do_is_refused_before_anything_is_stored(

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.replies import metrics_of, report_of
+from gateway.http.statistics import metrics_of, report_of, usage_of
 from gateway.turns.statistics import Summary
 from specdec.rules.params import Mode, Speculation
 
@@ -46,6 +46,7 @@ def test_the_shape_is_vllms() -> None:
         "lenience": 1.0,
         "lossy": False,
         "fallbacks": {},
+        "drafters": {},
     }
 
 
@@ -64,4 +65,23 @@ def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
         "lenience": 1.0,
         "lossy": False,
         "fallbacks": {"drafter_unavailable": 1},
+        "drafters": {},
     }
+
+
+def test_each_drafter_has_its_own_sums_and_a_prediction_is_part_of_the_usage() -> None:
+    rounds = Counter({(4, 4, "prediction"): 2, (4, 1, "prediction"): 1, (3, 0, "ngram"): 2, (0, 0, "no_match"): 5})
+    summary = Summary(Speculation(Mode.REJECTION, prediction=(1, 2)), rounds)
+    assert summary.fallbacks == {"no_match": 5}
+    report = report_of(summary).model_dump()["drafters"]
+    assert report["prediction"] == {
+        "num_spec_steps": 3,
+        "num_draft_tokens": 12,
+        "num_accepted_draft_tokens": 9,
+        "alpha": 0.9,
+    }
+    assert report["ngram"]["alpha"] == 0.0
+    details = usage_of(5, 20, summary).completion_tokens_details
+    assert details is not None
+    assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (9, 3)
+    assert usage_of(5, 20, Summary(Speculation(), rounds)).completion_tokens_details is None

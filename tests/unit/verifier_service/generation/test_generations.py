@@ -24,7 +24,7 @@ from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.generation import generations
+from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.generations import Generations, fixed_gamma, greedy_as_coupled
 from verifier_service.metrics import VerifierMetrics
 
@@ -47,7 +47,8 @@ class Service:
         self.target, self.metrics, self.link = DirectTarget(), make_metrics(), make_link()
         self.link.connected("small", 0.001)
         pool, self.costs = DrafterPool([self.link]), MeasuredCosts(4, lambda: None)
-        self.generations = Generations(settings, INFO, self.target, pool, self.costs, self.metrics)
+        sources = DraftSources(settings, pool, self.costs)
+        self.generations = Generations(settings, INFO, self.target, sources, self.costs, self.metrics)
 
     async def rounds(self, call: GenerationCall) -> list[Round]:
         return [done async for done in self.generations.start(call).rounds()]
@@ -98,7 +99,7 @@ async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_c
     service, target = Service(), Random()
     service.costs._acceptance = AcceptanceEstimate(decay=1.0)
     service.generations._target = target
-    monkeypatch.setattr(generations, "RemoteDrafts", lambda *_: Endless())
+    monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Endless())
     for number in range(800):
         call = make_call(
             session_id=f"s{number}",

@@ -1,0 +1,187 @@
+"""Sources inside the verifier: which of them drafts, what a drafter beside them learns, and by which names they go."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from specdec.errors import FieldInvalid
+from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT
+from specdec.rules.gamma import FixedGamma
+from specdec.rules.params import Mode, Speculation
+from specdec.wire.generation import Fallback
+from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, point_mass
+from verifier_service.batching.costs import MeasuredCosts
+from verifier_service.config import VerifierSettings
+from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.drafters.link import DrafterLink
+from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
+from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafters.session_drafts import RemoteDrafts
+from verifier_service.drafters.sources import DraftSources
+
+
+class Written:
+    """A source whose guesses a test writes."""
+
+    def __init__(self, *guesses: int) -> None:
+        self.guesses = list(guesses)
+        self.seen: list[int] = []
+
+    def read(self, tokens: Sequence[int]) -> None:
+        self.seen += tokens
+
+    def draft(self, drafts: Sequence[int], most: int) -> list[int]:
+        return self.guesses[:most]
+
+
+class Drafter(Drafts):
+    """A drafter that records what it is told."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[tuple[int, ...], int, int]] = []
+        self.distrusted = self.closed = False
+
+    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
+        return Proposal(point_mass(9), drafter="model")
+
+    def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
+        self.commits.append((tuple(tokens), judged, gamma))
+
+    def distrust(self) -> None:
+        self.distrusted = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def of(source: Written, drafter: Drafter | None = None, mode: Mode = Mode.REJECTION, room: int = 50) -> LocalDrafts:
+    local = LocalSource("ngram", source, FixedGamma(4))
+    return LocalDrafts([local], (1, 2, 3), room, mode, drafter)
+
+
+async def begun(drafts: LocalDrafts) -> LocalDrafts:
+    drafts.begin(0)
+    await asyncio.sleep(0.01)
+    return drafts
+
+
+async def test_a_source_with_an_answer_drafts_point_masses_and_nobody_else_is_asked() -> None:
+    drafts = await begun(of(Written(5, 6, 7, 8, 9), Drafter()))
+    proposal = await drafts.propose(2, patient=True)
+    assert (proposal.draft.tokens, proposal.drafter, proposal.local) == ((5, 6, 7, 8), "ngram", True)
+    assert [(each.ids.tolist(), each.weights.tolist()) for each in proposal.draft.probs] == [
+        ([token], [MAX_WEIGHT]) for token in (5, 6, 7, 8)
+    ]
+
+
+async def test_coupled_drafts_carry_no_distribution() -> None:
+    drafts = await begun(of(Written(5), mode=Mode.COUPLED))
+    assert (await drafts.propose(1, patient=True)).draft.probs == ()
+
+
+async def test_a_source_without_an_answer_leaves_the_round_to_the_drafter_or_says_why_it_is_plain() -> None:
+    asked = await (await begun(of(Written(), Drafter()))).propose(2, patient=True)
+    assert (asked.draft.tokens, asked.drafter, asked.local) == ((9,), "model", False)
+    alone = await (await begun(of(Written()))).propose(2, patient=True)
+    assert (alone.draft, alone.fallback) == (NO_DRAFT, Fallback.NO_MATCH)
+
+
+async def test_a_draft_never_passes_the_room_left() -> None:
+    drafts = await begun(of(Written(5, 6, 7), room=3))
+    assert (await drafts.propose(4, patient=True)).draft.tokens == (5, 6)
+    drafts.commit((5, 6), judged=2, gamma=4)
+    assert (await drafts.propose(4, patient=True)).draft == NO_DRAFT
+
+
+async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> None:
+    source, drafter = Written(5), Drafter()
+    drafts = await begun(of(source, drafter))
+    await drafts.propose(2, patient=True)
+    drafts.commit((5, 4), judged=1, gamma=2)
+    source.guesses = []
+    await drafts.propose(2, patient=True)
+    drafts.commit((9, 8), judged=1, gamma=2)
+    assert drafter.commits == [((5, 4), 0, 2), ((9, 8), 1, 2)]
+    assert source.seen == [1, 2, 3, 5, 4, 9, 8]
+
+
+async def test_while_the_prompt_is_read_no_source_is_asked_and_nothing_is_lost() -> None:
+    source = Written(5)
+    drafts = of(source)
+    drafts.begin(0)
+    assert (await drafts.propose(2, patient=True)).draft == NO_DRAFT
+    drafts.commit((4,), judged=0, gamma=2)
+    await asyncio.sleep(0.01)
+    drafts.commit((6,), judged=0, gamma=2)
+    assert source.seen == [1, 2, 3, 4, 6]
+
+
+async def test_a_draft_that_cannot_be_verified_ends_its_source_and_no_other() -> None:
+    drafter = Drafter()
+    drafts = await begun(of(Written(5), drafter))
+    await drafts.propose(2, patient=True)
+    drafts.distrust()
+    assert not drafter.distrusted
+    assert (await drafts.propose(2, patient=True)).drafter == "model"
+    drafts.distrust()
+    assert drafter.distrusted
+
+
+async def test_the_end_reaches_the_drafter() -> None:
+    drafter = Drafter()
+    (await begun(of(Written(), drafter))).close()
+    assert drafter.closed
+
+
+def sources(**settings: object) -> DraftSources:
+    link = DrafterLink("d:1", 1.0, make_metrics())
+    link.connected("small", 0.001, "counts")
+    given = {"model": {"path": "m"}, **settings}
+    return DraftSources(VerifierSettings.load(None, given), DrafterPool([link]), MeasuredCosts(4, lambda: None))
+
+
+def test_the_names_are_those_of_sources_and_of_what_each_drafter_is() -> None:
+    assert {"ngram", "prompt_lookup", "suffix", "prediction", "hybrid", "model", "counts", "small", "d:1"} <= {
+        *sources().names
+    }
+
+
+def test_an_unknown_name_is_refused_with_all_names() -> None:
+    with pytest.raises(FieldInvalid, match=r"no drafter 'nobody'; there are counts, d:1, hybrid, .*suffix") as refused:
+        sources().check(Speculation(drafter="nobody"))
+    assert refused.value.param == "speculation.drafter"
+    with pytest.raises(FieldInvalid, match="needs a prediction"):
+        sources().check(Speculation(drafter="prediction"))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "kinds", "drafter"),
+    [
+        ("", {}, None, True),
+        ("", {"local": ["ngram"]}, ["ngram"], True),
+        ("", {"drafter": "suffix"}, ["suffix"], False),
+        ("ngram", {}, ["ngram"], False),
+        ("small", {"local": ["ngram"]}, None, True),
+        ("hybrid", {}, ["suffix"], True),
+        ("hybrid", {"local": ["prompt_lookup", "ngram"]}, ["prompt_lookup", "ngram"], True),
+    ],
+)
+def test_a_name_says_which_sources_are_asked_and_whether_a_drafter_is(
+    name: str, settings: dict[str, object], kinds: list[str] | None, drafter: bool
+) -> None:
+    made = sources(**settings).drafts(make_call(speculation=Speculation(drafter=name)), 20, None)
+    if kinds is None:
+        assert isinstance(made, RemoteDrafts)
+        return
+    assert isinstance(made, LocalDrafts)
+    assert [each.kind for each in made._sources] == kinds
+    assert isinstance(made._drafter, RemoteDrafts) is drafter
+
+
+def test_a_prediction_is_drafted_from_first_whatever_drafts() -> None:
+    for name in ("", "ngram", "small"):
+        call = make_call(speculation=Speculation(drafter=name, prediction=(7, 8)))
+        made = sources().drafts(call, 20, None)
+        assert isinstance(made, LocalDrafts)
+        assert made._sources[0].kind == "prediction"

@@ -1,0 +1,126 @@
+"""Drafts of sources in this process, which need no model and no hop; a drafter is asked where they have no answer."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from specdec.rules.draft import NO_DRAFT, Draft, certain
+from specdec.rules.gamma import GammaController
+from specdec.rules.params import Mode
+from specdec.rules.prefix import common_length
+from specdec.sources.source import Source
+from specdec.wire.generation import Fallback
+from verifier_service.drafters.drafts import Drafts, Proposal
+
+_PIECE = 256
+"""Tokens that are read at once: a few milliseconds, in which no other session's round is served."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalSource:
+    """One source of a session."""
+
+    kind: str
+    source: Source
+    gamma: GammaController
+    """Chooses how much it drafts: it costs no time of a drafter."""
+
+
+class LocalDrafts(Drafts):
+    """Asks the sources in their order, and then a drafter.
+
+    Which of them drafts depends on committed tokens and on the clock, never on a token that a drafter has drawn, so the
+    output keeps the target's distribution. A draft of the drafter that was not asked for stays where it is, unjudged.
+    """
+
+    def __init__(
+        self, sources: Sequence[LocalSource], tokens: Sequence[int], room: int, mode: Mode, drafter: Drafts | None
+    ) -> None:
+        """Make the drafts of one session.
+
+        Args:
+            sources: none of which has read anything.
+            tokens: the sequence's last tokens, as far as sources are to read them.
+            room: tokens that the sequence may still get.
+            mode: decides whether drafts have a q̂.
+            drafter: is asked where no source has an answer; None asks nobody.
+        """
+        self._sources = sources
+        self._unread = list(tokens)
+        self._room = room
+        self._mode = mode
+        self._drafter = drafter
+        self._reading: asyncio.Task[None] | None = None
+        self._used: LocalSource | None = None
+        """The source that made the last draft; None when none did."""
+        self._draft = NO_DRAFT
+
+    @override
+    def begin(self, gamma: int) -> None:
+        self._reading = asyncio.create_task(self._read_all())
+        if self._drafter is not None:
+            self._drafter.begin(gamma)
+
+    @override
+    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
+        started = time.perf_counter()
+        self._used, self._draft = self._guess()
+        if self._used is not None:
+            waited = time.perf_counter() - started
+            return Proposal(self._draft, waited=waited, drafter=self._used.kind, local=True)
+        if self._drafter is None:
+            return Proposal(fallback=Fallback.NO_MATCH, local=True)
+        return await self._drafter.propose(gamma, patient=patient)
+
+    @override
+    def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
+        self._unread += tokens
+        self._room -= len(tokens)
+        if not self._is_reading:
+            self._read(len(self._unread))
+        accepted = min(judged, common_length(self._draft.tokens, tokens))
+        for each in self._sources:
+            each.gamma.observe(judged if each is self._used else 0, accepted if each is self._used else 0)
+        if self._drafter is not None:
+            self._drafter.commit(tokens, judged if self._used is None else 0, gamma)
+
+    @override
+    def distrust(self) -> None:
+        if self._used is not None:
+            self._sources = [each for each in self._sources if each is not self._used]
+        elif self._drafter is not None:
+            self._drafter.distrust()
+
+    @override
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._drafter is not None:
+            self._drafter.close()
+
+    def _guess(self) -> tuple[LocalSource | None, Draft]:
+        """The first source that has an answer, and its draft; none while the prompt is being read."""
+        for each in () if self._is_reading else self._sources:
+            most = min(each.gamma.gamma(), self._room - 1)
+            tokens = each.source.draft((), most) if most > 0 else []
+            if tokens:
+                return each, certain(tokens, self._mode)
+        return None, NO_DRAFT
+
+    @property
+    def _is_reading(self) -> bool:
+        return self._reading is not None and not self._reading.done()
+
+    async def _read_all(self) -> None:
+        """Read the prompt in pieces, so that the other sessions go on."""
+        while self._unread:
+            self._read(_PIECE)
+            await asyncio.sleep(0)
+
+    def _read(self, count: int) -> None:
+        piece, self._unread = self._unread[:count], self._unread[count:]
+        for each in self._sources:
+            each.source.read(piece)

@@ -1,0 +1,96 @@
+"""What drafts for a session: sources in this process, a drafter, or both, as the request or the settings name it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from specdec.errors import FieldInvalid
+from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
+from specdec.rules.params import Speculation
+from specdec.sources.maker import SourceKind, SourceMaker
+from specdec.wire.generation import GenerationCall
+from verifier_service.batching.costs import MeasuredCosts
+from verifier_service.config import VerifierSettings
+from verifier_service.drafters.drafts import Drafts
+from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
+from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafters.session_drafts import RemoteDrafts
+
+HYBRID = "hybrid"
+"""Asks sources of this process first, and a drafter where they have no answer."""
+_HYBRID_SOURCES = (SourceKind.SUFFIX,)
+"""The sources of `hybrid` where the settings name none."""
+_KINDS = ("model", "counts", "random", HYBRID)
+"""Kinds that a request may name whether or not such a drafter is connected now: when none is, its rounds are plain."""
+_ADAPTIVE = (SourceKind.SUFFIX, SourceKind.PREDICTION)
+"""Sources whose drafts end by themselves where they are not likely to be accepted."""
+
+
+class DraftSources:
+    """Makes the drafts of each session."""
+
+    def __init__(self, settings: VerifierSettings, pool: DrafterPool, costs: MeasuredCosts) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._costs = costs
+        self._maker = SourceMaker(settings.sources)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a request may name as its drafter."""
+        return tuple(sorted({*_KINDS, *SourceKind} | self._pool.names()))
+
+    def check(self, speculation: Speculation) -> None:
+        """Raise FieldInvalid unless what the request names as its drafter exists."""
+        name = speculation.drafter
+        if name and name not in self.names:
+            raise FieldInvalid(f"no drafter {name!r}; there are {', '.join(self.names)}", "speculation.drafter")
+        if name == SourceKind.PREDICTION and not speculation.prediction:
+            raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
+
+    def drafts(self, call: GenerationCall, limit: int, gamma: int | None) -> Drafts:
+        """The drafts of a session.
+
+        Args:
+            call: names what drafts.
+            limit: tokens that the sequence may reach.
+            gamma: a draft length that is fixed; None where each source chooses its own.
+        """
+        name = call.speculation.drafter or self._settings.drafter
+        local = self._local(name)
+        drafter: Drafts | None = None
+        if name not in set(SourceKind):
+            drafter = self._remote(call, limit, "" if name == HYBRID else name)
+        if call.speculation.prediction:
+            local = (SourceKind.PREDICTION, *(kind for kind in local if kind is not SourceKind.PREDICTION))
+        if drafter is not None and not local:
+            return drafter
+        tokens = call.tokens[-2 * self._settings.sources.window :]
+        sources = [self._source(kind, call, len(tokens), gamma) for kind in local]
+        return LocalDrafts(sources, tokens, limit - len(call.tokens), call.speculation.mode, drafter)
+
+    def asks_drafters(self, call: GenerationCall) -> bool:
+        """Whether a drafter may draft for the session."""
+        return (call.speculation.drafter or self._settings.drafter) not in set(SourceKind)
+
+    def _local(self, name: str) -> Sequence[SourceKind]:
+        """The sources of this process that a name stands for."""
+        if name in set(SourceKind):
+            return (SourceKind(name),)
+        if name == HYBRID:
+            return self._settings.local or _HYBRID_SOURCES
+        return () if name else self._settings.local
+
+    def _remote(self, call: GenerationCall, limit: int, name: str) -> RemoteDrafts:
+        named = replace(call, speculation=replace(call.speculation, drafter=name))
+        return RemoteDrafts(named, limit, self._pool, self._settings.drafting, self._costs)
+
+    def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
+        prompt = max(0, known - (len(call.tokens) - call.prompt_len))
+        source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction)
+        return LocalSource(kind.value, source, self._controller(kind, gamma))
+
+    def _controller(self, kind: SourceKind, gamma: int | None) -> GammaController:
+        most = self._settings.gamma_max
+        if gamma is not None or kind in _ADAPTIVE:
+            return FixedGamma(most if gamma is None else gamma)
+        return OptimalGamma(lambda: 0.0, self._costs.passes.beta, most)
