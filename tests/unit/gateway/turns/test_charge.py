@@ -63,7 +63,7 @@ class Stage:
 @pytest.fixture
 async def stage() -> Stage:
     made = Stage(ScriptedVerifier(script=Script(text="ok", gamma=0)))
-    await made.services.pool.probe()
+    await made.services.models.first.pool.probe()
     return made
 
 

@@ -5,9 +5,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.statistics import metrics_of, report_of, usage_of
+from gateway.http.statistics import PromptTokensDetails, metrics_of, report_of, usage_of
+from gateway.turns.events import Finished
 from gateway.turns.statistics import Summary
-from specdec.rules.params import Mode, Speculation
+from specdec.rules.params import FinishReason, Mode, Speculation
 
 ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))))
 
@@ -81,7 +82,14 @@ def test_each_drafter_has_its_own_sums_and_a_prediction_is_part_of_the_usage() -
         "alpha": 0.9,
     }
     assert report["ngram"]["alpha"] == 0.0
-    details = usage_of(5, 20, summary).completion_tokens_details
+    usage = usage_of([finished(summary)], [finished(summary)])
+    assert (usage.total_tokens, usage.prompt_tokens_details) == (25, PromptTokensDetails(cached_tokens=3))
+    details = usage.completion_tokens_details
     assert details is not None
     assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (9, 3)
-    assert usage_of(5, 20, Summary(Speculation(), rounds)).completion_tokens_details is None
+    unpredicted = finished(Summary(Speculation(), rounds))
+    assert usage_of([unpredicted], [unpredicted]).completion_tokens_details is None
+
+
+def finished(summary: Summary) -> Finished:
+    return Finished(FinishReason.LENGTH, "", prompt_tokens=5, completion_tokens=20, cached_tokens=3, summary=summary)
