@@ -8,9 +8,9 @@ from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
 from drafter_service.app import load_drafter as load_served
 from drafter_service.config import DrafterSettings
-from drafter_service.drafters.counts import COUNTS_FILE, load_counts, save_counts
 from drafter_service.sessions.drafter import Drafter
 from models.counts import main as write_counts
+from specdec.sources.counts import COUNTS_FILE, load_counts, save_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ def candidates(pair: Pair) -> list[Candidate]:
     """All drafters that are measured; counts are made for a tokenizer that has none yet."""
     return [
         Candidate("model", "model", pair.drafter, _weights(pair.drafter) / _weights(pair.target)),
-        Candidate("bigram", "ngram", _counts(pair.target, 2)),
-        Candidate("unigram", "ngram", _counts(pair.target, 1)),
+        Candidate("bigram", "counts", _counts(pair.target, 2)),
+        Candidate("unigram", "counts", _counts(pair.target, 1)),
         Candidate("prompt lookup", "prompt_lookup", pair.target),
     ]
 

@@ -100,13 +100,10 @@ def _drafter(tally: Tally) -> DrafterReport:
 
 def usage_of(prompt: int, output: int, summary: Summary) -> Usage:
     """The counts of a request."""
-    counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-    if not summary.speculation.prediction:
-        return Usage(**counts)
-    accepted, drafted = summary.prediction.accepted, summary.prediction.drafted
-    return Usage(
-        **counts,
-        completion_tokens_details=CompletionTokensDetails(
+    usage = Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
+    if summary.speculation.prediction:
+        accepted, drafted = summary.prediction.accepted, summary.prediction.drafted
+        usage.completion_tokens_details = CompletionTokensDetails(
             accepted_prediction_tokens=accepted, rejected_prediction_tokens=drafted - accepted
-        ),
-    )
+        )
+    return usage
