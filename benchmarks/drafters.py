@@ -30,7 +30,8 @@ class Candidate:
 
 def load_drafter(kind: str, path: Path, *, compiled: bool = False) -> Drafter:
     """A drafter as the service would load it."""
-    return load_served(DrafterSettings.load(None, {"model": {"path": path, "compile": compiled}, "kind": kind}))
+    model = {"path": path, "compile": compiled}
+    return load_served(DrafterSettings.load(None, {"model": model, "kind": kind, "ahead": 0}))
 
 
 def candidates(pair: Pair) -> list[Candidate]:
