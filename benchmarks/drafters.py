@@ -8,9 +8,9 @@ from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
 from drafter_service.app import load_drafter as load_served
 from drafter_service.config import DrafterSettings
-from drafter_service.drafters.counts import COUNTS_FILE, load_counts, save_counts
 from drafter_service.sessions.drafter import Drafter
 from models.counts import main as write_counts
+from specdec.sources.counts import COUNTS_FILE, load_counts, save_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,16 @@ class Candidate:
 
 def load_drafter(kind: str, path: Path, *, compiled: bool = False) -> Drafter:
     """A drafter as the service would load it."""
-    return load_served(DrafterSettings.load(None, {"model": {"path": path, "compile": compiled}, "kind": kind}))
+    model = {"path": path, "compile": compiled}
+    return load_served(DrafterSettings.load(None, {"model": model, "kind": kind, "ahead": 0}))
 
 
 def candidates(pair: Pair) -> list[Candidate]:
     """All drafters that are measured; counts are made for a tokenizer that has none yet."""
     return [
         Candidate("model", "model", pair.drafter, _weights(pair.drafter) / _weights(pair.target)),
-        Candidate("bigram", "ngram", _counts(pair.target, 2)),
-        Candidate("unigram", "ngram", _counts(pair.target, 1)),
+        Candidate("bigram", "counts", _counts(pair.target, 2)),
+        Candidate("unigram", "counts", _counts(pair.target, 1)),
         Candidate("prompt lookup", "prompt_lookup", pair.target),
     ]
 

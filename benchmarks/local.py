@@ -109,7 +109,8 @@ class Drafting:
             proposed = [result for result in results if isinstance(result, DraftedToken)]
             if not proposed:
                 break
-            session.extend(proposed[0].token)
+            for each in proposed:
+                session.extend(each.token)
             drawn += proposed
         return Draft(tuple(one.token for one in drawn), tuple(one.probs for one in drawn if one.probs is not None))
 

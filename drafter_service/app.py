@@ -9,19 +9,21 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from drafter_service.config import DrafterSettings
-from drafter_service.drafters.counts import COUNTS_FILE, load_counts
+from drafter_service.drafters.counts_drafter import CountsDrafter
 from drafter_service.drafters.model_drafter import ModelDrafter
-from drafter_service.drafters.ngram import NgramModel
-from drafter_service.drafters.prompt_lookup import PromptLookup
+from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter, SourceReader
+from drafter_service.drafters.uniform_model import UniformModel
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
-from specdec.engine import Engine, NativeEngine, load_vocabulary
+from specdec.engine import NativeEngine, load_vocabulary
 from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import watch_expiry
+from specdec.sources.counts import COUNTS_FILE, load_counts
+from specdec.sources.maker import SourceKind, SourceMaker
 
 _GRACE_SECONDS = 2.0
 """How long the server waits for its streams, which have been ended before it stops."""
@@ -96,10 +98,23 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
 def load_drafter(settings: DrafterSettings) -> Drafter:
     """Load the drafter of the settings; blocks until it is loaded."""
     name, path = settings.model.served_name, settings.model.path
-    if settings.kind == "prompt_lookup":
-        return PromptLookup(name, load_vocabulary(path), settings.lookup_tokens)
-    model: Engine = NgramModel(load_counts(path / COUNTS_FILE)) if settings.kind == "ngram" else _load_engine(settings)
-    return ModelDrafter(name, model, settings.support)
+    match settings.kind:
+        case "model":
+            return ModelDrafter(name, _load_engine(settings), settings.support)
+        case "hybrid":
+            model = ModelDrafter(name, _load_engine(settings), settings.support)
+            return HybridDrafter(model, _reader(settings, SourceKind(settings.first)))
+        case "counts":
+            return CountsDrafter(name, load_counts(path / COUNTS_FILE), settings.support)
+        case "random":
+            return ModelDrafter(name, UniformModel(load_vocabulary(path)), settings.support, "random")
+        case source:
+            return SourceDrafter(name, source, load_vocabulary(path), _reader(settings, SourceKind(source)))
+
+
+def _reader(settings: DrafterSettings, kind: SourceKind) -> SourceReader:
+    maker = SourceMaker(settings.sources)
+    return SourceReader(lambda domain, known: maker.make(kind, domain, known, known), settings.ahead)
 
 
 def _load_engine(settings: DrafterSettings) -> NativeEngine:

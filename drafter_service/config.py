@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.settings import Address, ModelSettings, Settings
 from specdec.serving.tls import TlsSettings
+from specdec.sources.settings import SourceSettings
 
 
 class DrafterSettings(Settings):
@@ -15,11 +16,14 @@ class DrafterSettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="SPECDEC_DRAFTER_")
 
-    kind: Literal["model", "ngram", "prompt_lookup"] = "model"
-    """Source of the drafts: a language model, counts of token pairs, or repetitions in the sequence itself."""
+    kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
+    """Source of the drafts: a language model, counts of a corpus, n-grams or repetitions of the sequence itself, what
+    earlier sequences generated, such a source and a model where it has no answer, or nothing but chance."""
+    first: Literal["ngram", "prompt_lookup", "suffix"] = "suffix"
+    """For `hybrid`, the source that is asked before the model."""
     model: ModelSettings
-    """The draft model; its tokenizer must be the target's. For `ngram`, the folder of a counts file; for
-    `prompt_lookup`, any folder with the tokenizer."""
+    """The draft model; its tokenizer must be the target's. For `counts`, the folder of a counts file; for kinds without
+    a model, any folder with the tokenizer."""
     address: Address = "127.0.0.1:50052"
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
@@ -35,8 +39,7 @@ class DrafterSettings(Settings):
     ahead: int = Field(default=16, ge=0, le=64)
     """Most tokens drafted past the draft that was asked for, while no verifier waits for any draft; never more than the
     next round can use, which is one more than the length of the draft."""
-    lookup_tokens: int = Field(default=3, ge=1)
-    """Most last tokens of a sequence that `prompt_lookup` searches for earlier in it."""
+    sources: SourceSettings = SourceSettings()
     max_sessions: int = Field(default=512, ge=1)
     """Most open sessions, of all verifiers together."""
     max_sessions_per_verifier: int = Field(default=256, ge=1)

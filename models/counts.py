@@ -1,4 +1,4 @@
-"""`python -m models.counts OUT`: unigram or bigram counts of the training text, a drafter of `kind: ngram`."""
+"""`python -m models.counts OUT`: unigram or bigram counts of the training text, a drafter of `kind: counts`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 from transformers import AutoTokenizer
 
-from drafter_service.drafters.counts import COUNTS_FILE, count, save_counts
 from models.train.corpus import read_corpus, stdlib_root
 from models.train.data import encode
 from specdec.rules import vocabulary
+from specdec.sources.counts import COUNTS_FILE, count, save_counts
 
 _TARGET = Path(__file__).parent / "demo" / "target"
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
-from benchmarks.sections import concurrency, engine, memory, passes, prompt, rules, stack, theory
+from benchmarks.sections import concurrency, engine, memory, passes, prompt, rules, sources, stack, theory
 from benchmarks.sections.lab import Lab
 
 SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
@@ -14,5 +14,6 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "memory": memory.measure,
     "passes": passes.measure,
     "rules": rules.measure,
+    "sources": sources.measure,
     "theory": theory.measure,
 }

@@ -19,7 +19,7 @@ _TRIAL_STEPS = 8
 class ModelDrafter:
     """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
 
-    def __init__(self, name: str, model: Engine, support: int) -> None:
+    def __init__(self, name: str, model: Engine, support: int, kind: str = "model") -> None:
         """Measure the model's step. Nobody else may use the model from now on; q̂ has at most `support` ids."""
         self._model = model
         self._support = support
@@ -30,6 +30,7 @@ class ModelDrafter:
             vocab_size=model.vocab_size,
             context_length=model.context_length,
             step_seconds=self._measure(),
+            kind=kind,
         )
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:

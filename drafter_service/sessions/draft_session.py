@@ -62,6 +62,11 @@ class DraftSession:
         return len(self._tokens) - self._committed
 
     @property
+    def committed(self) -> int:
+        """Number of committed tokens."""
+        return self._committed
+
+    @property
     def history(self) -> History:
         """The tokens that penalties count; empty without penalties, to spare copying a long sequence every step."""
         if not self.params.needs_history:
@@ -78,7 +83,12 @@ class DraftSession:
 
         The next round can use the bonus token and as long a draft again, so the chain never gets longer than that.
         """
-        return self.drafted < self._gamma + min(ahead, self._gamma + 1) and self._gamma > 0 and not self._at_end
+        return self.wanted(ahead) > 0 and not self._stopped
+
+    def wanted(self, ahead: int) -> int:
+        """How many tokens the chain may still grow, up to `ahead` past the draft that was asked for."""
+        most = self._gamma + min(ahead, self._gamma + 1) if self._gamma else 0
+        return min(most - self.drafted, self.limit - len(self._tokens))
 
     def is_due(self, ahead: int) -> bool:
         """Whether to send the drafts now: the draft asked for is just complete, or the chain grows no more."""

@@ -21,6 +21,8 @@
 {{- $drafters := include "specdec.addresses" (dict "root" .root "tier" "drafter") -}}
 gamma: {{ .root.Values.speculation.gamma }}
 gamma_max: {{ .root.Values.speculation.gammaMax }}
+drafter: {{ .root.Values.speculation.drafter | quote }}
+local: {{ toJson .root.Values.speculation.local }}
 drain_seconds: {{ .root.Values.verifier.drain.seconds }}
 {{- if ne $drafters "[]" }}
 discovery:

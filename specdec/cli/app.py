@@ -13,6 +13,7 @@ from rich.console import Console
 
 from specdec.cli import advise as advising
 from specdec.cli import compare as comparing
+from specdec.cli import counts as counting
 from specdec.cli import doctor as doctoring
 from specdec.cli import options
 from specdec.cli import run as running
@@ -20,7 +21,7 @@ from specdec.cli import serve as serving
 from specdec.cli.events import PromptRequest
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
 from specdec.cli.plan import Role
-from specdec.cli.settings import UpSettings
+from specdec.cli.settings import DEMO, UpSettings, find_model
 from specdec.cli.signals import StopRequested, stop_on_signals
 from specdec.cli.up import Up
 from specdec.errors import ConfigError, SpecdecError
@@ -138,6 +139,18 @@ def advise(
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     numbers = replace(advising.read(sources or (), window), **known)
     advising.advise(Console(), tokens_per_second, numbers, (verify_busy, draft_busy, min_speedup), as_json)
+
+
+@app.command(epilog=EPILOG)
+def counts(
+    corpus: Annotated[Path, typer.Argument(help="UTF-8 text: a file, or a folder of files.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    tokenizer: Annotated[Path, typer.Option(help="Folder with the target's tokenizer.")] = DEMO / "target",
+    order: Annotated[int, typer.Option(min=1, max=2, help="1 for unigrams, 2 for bigrams.")] = 2,
+) -> None:
+    """Count a text's tokens and pairs of tokens, for a drafter of kind `counts`."""
+    tokens = counting.write(corpus, find_model(tokenizer), out, order)
+    Console().print(f"{tokens} tokens are counted; serve them: specdec up --drafter-kind counts --drafter {out}")
 
 
 @app.command(epilog=EPILOG)

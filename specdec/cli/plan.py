@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specdec.cli import ports
-from specdec.cli.settings import UpSettings, find_model
+from specdec.cli.settings import UpSettings, find_model, source_names
 from specdec.errors import ConfigError
 
 Role = Literal["drafter", "verifier", "gateway"]
@@ -24,8 +24,8 @@ PRELOAD: Mapping[Role, tuple[str, ...]] = {
 }
 """What a service imports for seconds: processes of the same preload import it once, and are forked behind it."""
 
-_MODEL_FILES = {"model": "config.json", "ngram": "counts.safetensors"}
-"""For each kind of drafter, a file that its folder must have."""
+_MODEL_FILES = {"model": "config.json", "hybrid": "config.json", "counts": "counts.safetensors"}
+"""For each kind of drafter that needs a folder of its own, a file that it must have."""
 _DRAIN_SECONDS = 5.0
 """Short, because a person who pressed Ctrl-C does not wait for long streams to end."""
 
@@ -61,7 +61,7 @@ def check_models(settings: UpSettings) -> None:
         ConfigError: a folder does not exist, or is not a model's folder.
     """
     _check("--target", settings.target, "config.json")
-    if settings.drafters and settings.drafter_kind != "prompt_lookup":
+    if settings.drafters and settings.drafter_kind in _MODEL_FILES:
         _check("--drafter", settings.drafter, _MODEL_FILES[settings.drafter_kind])
 
 
@@ -137,7 +137,7 @@ def _services(role: Role, grpc: Sequence[str], http: Sequence[str], config: Mapp
 
 def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     kind = settings.drafter_kind
-    folder = settings.target if kind == "prompt_lookup" else settings.drafter  # prompt lookup needs only the tokenizer
+    folder = settings.drafter if kind in _MODEL_FILES else settings.target  # the others need only the tokenizer
     model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
     return {"kind": kind, "model": model, "log": settings.log.model_dump()}
 
@@ -146,6 +146,7 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     model = {"dtype": settings.dtype, "compile": settings.compile, **_target(settings)}
     known = drafters or [settings.drafter_address]  # without a drafter, one may be started at that address later
     config = {"model": model, "drafters": known, "log": settings.log.model_dump(), **_mode(settings)}
+    config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     return config if settings.gamma is None else {**config, "gamma": settings.gamma}
 
 

@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field
+from pydantic import AfterValidator, ByteSize, Field
 from pydantic_settings import SettingsConfigDict
 
 from specdec.cli.options import DraftLength
@@ -12,7 +12,21 @@ from specdec.rules.params import Mode
 from specdec.serving.settings import Address, Origins, Settings
 
 _ROOT = Path(__file__).parents[2]
-_DEMO = Path("models/demo")
+DEMO = Path("models/demo")
+_SOURCES = ("ngram", "prompt_lookup", "suffix")
+
+
+def check_sources(value: str) -> str:
+    """The value, if it lists sources; raises ValueError if not."""
+    unknown = [name for name in source_names(value) if name not in _SOURCES]
+    if unknown:
+        raise ValueError(f"there is no source {unknown[0]!r}, there are {', '.join(_SOURCES)}")
+    return value
+
+
+def source_names(value: str) -> list[str]:
+    """The names in a list that is separated by commas."""
+    return [name.strip() for name in value.split(",") if name.strip()]
 
 
 class UpSettings(Settings):
@@ -32,18 +46,22 @@ class UpSettings(Settings):
     """Address of the first drafter's metrics; the default gives way to a free port where it is taken."""
     verifier_metrics: Address = "127.0.0.1:8200"
     """Address of the first verifier's metrics; the default gives way to a free port where it is taken."""
-    target: Path = _DEMO / "target"
+    target: Path = DEMO / "target"
     """The large model's folder."""
-    drafter: Path = _DEMO / "drafter"
-    """The small model's folder; for `ngram`, that of a counts file."""
-    drafter_kind: Literal["model", "ngram", "prompt_lookup"] = "model"
-    """Source of the drafts; `prompt_lookup` needs no folder of its own."""
+    drafter: Path = DEMO / "drafter"
+    """The small model's folder; for `counts`, that of a counts file."""
+    drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
+    """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder of their own."""
+    local: Annotated[str, AfterValidator(check_sources)] = ""
+    """Sources that verifiers ask themselves before any drafter, as in `suffix,ngram`: ngram, prompt_lookup, suffix."""
+    default_drafter: str = ""
+    """What drafts for requests that do not choose: a source, or a drafter's kind, model or address; any when empty."""
     served_model_name: str = ""
     """Name of the model for callers; the folder's name when empty."""
     cors_origins: Origins = ()
     """Origins of web pages whose scripts may call the HTTP API, with commas between them; `*` is every origin."""
     drafters: int = Field(default=1, ge=0, le=64)
-    """Number of drafters; without any, every token comes from plain decoding."""
+    """Number of drafters; without any, and without --local, every token comes from plain decoding."""
     verifiers: int = Field(default=1, ge=1, le=64)
     """Number of verifiers."""
     gateways: int = Field(default=1, ge=1, le=64)

@@ -101,7 +101,9 @@ class Up:
     def _offer_drafter(self, folders: Folders, later: plan.Service) -> None:
         """Say how a drafter can be started later."""
         command = launch.command_line("drafter", launch.write_config(folders, later))
-        self._say(f"no drafter: every token is plain until one listens at {later.grpc}. Start it: {command}")
+        local = self._settings.local
+        tokens = f"verifiers draft by {local} alone" if local else "every token is plain"
+        self._say(f"no drafter: {tokens} until one listens at {later.grpc}. Start it: {command}")
 
     def _report_drafters(self, running: Sequence[RunningService]) -> None:
         """Wait until every verifier has met its drafters, and report the drafters that it refuses, and why."""

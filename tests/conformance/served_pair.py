@@ -33,6 +33,8 @@ class Ask:
     committed: tuple[int, ...] = ()
     lenience: float | None = None
     logprobs: int | None = None
+    drafter: str = ""
+    prediction: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,4 +110,6 @@ def call(ask: Ask) -> dict[str, Any]:
         "gamma": ask.gamma,
         "lenience": ask.lenience,
         "logprobs": ask.logprobs,
+        "drafter": ask.drafter,
+        "prediction": ask.prediction,
     }

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from drafter_service.drafters.counts import COUNTS_FILE, count, save_counts
 from specdec.rules.vocabulary import fingerprint
+from specdec.sources.counts import COUNTS_FILE, count, save_counts
 from tests.conformance.model_folders import root
 from tests.conformance.plain_model import PlainModel
 from tests.tiny_models import make_tiny_model, make_tokenizer

@@ -1,14 +1,15 @@
 """What VerifierService.Generate serves has the target's law: joint G-tests of four tokens through both real services.
 
 All cells of a drafter run as one workload: sessions of every mode, sampling and draft length, shuffled, 256 at a time,
-so that every batch mixes them. A cell is 250 sessions with seeds of its own. Language model, bigrams and prompt lookup
-draft; with lenience the law is the published one, which is not the target's: those cells are marked lossy.
+so that every batch mixes them. A cell is 250 sessions with seeds of its own. Language model, bigrams, prompt lookup,
+prompt lookup before a model, and chance draft; with lenience the law is the published one, which is not the target's:
+those cells are marked lossy.
 
 The expected law comes from float64 forwards of transformers and a restatement of the sampling rules; an output ends
 with the end token or after four tokens, and outputs expected fewer than ten times are pooled with those of the same
 beginning.
 
-A cell fails below p = 1e-6. There are 35 of them, so sound code fails this file in 35 × 1e-6 = 3.5e-5 of its runs
+A cell fails below p = 1e-6. There are 40 of them, so sound code fails this file in 40 × 1e-6 = 4e-5 of its runs
 (Bonferroni, as far as G follows χ²; how far it does is measured below, on samples of the laws themselves, and printed).
 The planted bugs are caught at the same p.
 """
@@ -48,7 +49,7 @@ AHEAD = 2
 GAMMAS = (3, 1, 2, 0, 3)
 LENIENT_GAMMA = 2
 
-Kind = Literal["model", "ngram", "prompt_lookup"]
+Kind = Literal["model", "counts", "prompt_lookup", "hybrid", "random"]
 """What drafts."""
 PARAMS = {
     "T=1": SamplingParams(),
@@ -82,7 +83,7 @@ class Cell:
     @property
     def prompt(self) -> Context:
         """What is gone on from."""
-        return REPETITIVE if self.drafter == "prompt_lookup" else PROMPT
+        return REPETITIVE if self.drafter in ("prompt_lookup", "hybrid") else PROMPT
 
     @property
     def gammas(self) -> Sequence[int | None]:
@@ -105,14 +106,17 @@ CELLS = [
     *(Cell(mode, "T=1", auto=True) for mode in Mode if mode is not Mode.OFF),
     *(Cell(mode, "T=1", drafter="prompt_lookup") for mode in Mode if mode is not Mode.OFF),
     Cell(Mode.REJECTION, "penalties", drafter="prompt_lookup"),
-    *(Cell(mode, "T=1", drafter="ngram") for mode in (Mode.REJECTION, Mode.BLOCK)),
+    *(Cell(mode, "T=1", drafter="hybrid") for mode in Mode if mode is not Mode.OFF),
+    *(Cell(mode, "T=1", drafter="counts") for mode in (Mode.REJECTION, Mode.BLOCK)),
+    Cell(Mode.REJECTION, "penalties", drafter="counts"),
+    Cell(Mode.REJECTION, "T=1", drafter="random"),
     *(Cell(Mode.REJECTION, "T=1", lenience=lenience) for lenience in (0.5, 0.3)),
 ]
 Served = dict[Cell, list[Done]]
 SPECULATING = [
     cell
     for cell in CELLS
-    if cell.mode is not Mode.OFF and not cell.auto and cell.lenience == 1.0 and cell.drafter != "prompt_lookup"
+    if cell.mode is not Mode.OFF and not cell.auto and cell.lenience == 1.0 and cell.drafter in ("model", "counts")
 ]
 
 
@@ -124,7 +128,7 @@ def law_of(params: str, prompt: Context = PROMPT) -> Law:
 
 def folder_of(drafter: Kind) -> Path:
     """Of what drafts; prompt lookup needs the tokenizer alone."""
-    return small().counts if drafter == "ngram" else small().drafter
+    return small().counts if drafter == "counts" else small().drafter
 
 
 def asks(number: int, cell: Cell) -> list[Ask]:
@@ -157,7 +161,8 @@ def served() -> Served:
 
 async def run(drafter: Kind, work: Sequence[Ask]) -> list[Done]:
     """Serve with a drafter of that kind."""
-    async with pair(small().target, folder_of(drafter), kind=drafter, support=SUPPORT, ahead=AHEAD) as client:
+    drafting = {"kind": drafter, "first": "prompt_lookup", "support": SUPPORT, "ahead": AHEAD}
+    async with pair(small().target, folder_of(drafter), **drafting) as client:
         return await generate(client, work, AT_ONCE)
 
 

@@ -60,7 +60,9 @@ class LocalDrafts(Drafts):
 
     @override
     def begin(self, gamma: int) -> None:
-        self._reading = asyncio.create_task(self._read_all())
+        self._read(_PIECE)
+        if self._unread:
+            self._reading = asyncio.create_task(self._read_all())
         if self._drafter is not None:
             self._drafter.begin(gamma)
 

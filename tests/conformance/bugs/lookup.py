@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drafter_service.drafters import prompt_lookup
+from specdec.rules import draft
 from specdec.rules.acceptance import rejection, residual
 from specdec.rules.draft import SparseProbs
 from tests.conformance.bugs.bug import Bug, Law, everywhere
@@ -23,7 +23,7 @@ def always_kept(patch: pytest.MonkeyPatch) -> None:
 def flat_q(patch: pytest.MonkeyPatch) -> None:
     """The token that was looked up is sent with a q̂ that holds every id alike."""
     flat = SparseProbs(torch.arange(VOCAB_SIZE), torch.ones(VOCAB_SIZE, dtype=torch.int64))
-    patch.setattr(prompt_lookup, "SparseProbs", lambda ids, weights: flat)
+    patch.setattr(draft, "point_mass", lambda _: flat)
 
 
 def mass_left_in(patch: pytest.MonkeyPatch) -> None:

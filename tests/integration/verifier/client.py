@@ -36,9 +36,17 @@ class Client:
         lenience: float | None = None,
         logprobs: int | None = None,
         salt: str = "",
+        drafter: str = "",
+        prediction: Sequence[int] = (),
     ) -> Any:
         """Begin a generation."""
-        speculation = pb.Speculation(mode=mode_to_pb(mode), gamma=gamma, lenience=lenience)
+        speculation = pb.Speculation(
+            mode=mode_to_pb(mode),
+            gamma=gamma,
+            lenience=lenience,
+            drafter=drafter,
+            prediction=tokens_to_bytes(prediction),
+        )
         return self.stub.Generate(
             pb.GenerateRequest(
                 session_id=session,

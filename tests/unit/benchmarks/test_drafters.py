@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import drafters
 from benchmarks.pair import Pair
-from drafter_service.drafters.counts import COUNTS_FILE, count, load_counts, save_counts
+from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 
 
 def test_the_text_is_read_once_for_unigrams_and_bigrams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

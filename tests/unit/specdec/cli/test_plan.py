@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from drafter_service.drafters.counts import COUNTS_FILE
 from specdec.cli import plan
 from specdec.cli.launch import environment_of
 from specdec.cli.plan import Addresses
 from specdec.cli.settings import UpSettings, find_model
 from specdec.errors import ConfigError
 from specdec.rules.params import Mode
+from specdec.sources.counts import COUNTS_FILE
 
 ADDRESSES = Addresses(
     gateway_http=["h:1"],
@@ -113,21 +113,33 @@ def test_no_drafter_needs_no_drafter_folder(settings: UpSettings) -> None:
     plan.check_models(settings.model_copy(update={"drafter": Path("no/such"), "drafters": 0}))
 
 
-def test_counts_are_what_an_ngram_drafter_needs(settings: UpSettings, tmp_path: Path) -> None:
-    counted = settings.model_copy(update={"drafter_kind": "ngram", "drafter": tmp_path})
+def test_counts_are_what_a_counts_drafter_needs(settings: UpSettings, tmp_path: Path) -> None:
+    counted = settings.model_copy(update={"drafter_kind": "counts", "drafter": tmp_path})
     with pytest.raises(ConfigError, match=r"no counts\.safetensors.*--drafter"):
         plan.check_models(counted)
     (tmp_path / COUNTS_FILE).touch()
     plan.check_models(counted)
     config = plan.services(counted, ADDRESSES, "redis://x")[0].config
-    assert (config["kind"], config["model"]["path"]) == ("ngram", str(tmp_path))
+    assert (config["kind"], config["model"]["path"]) == ("counts", str(tmp_path))
 
 
-def test_prompt_lookup_needs_the_target_alone(settings: UpSettings) -> None:
-    looking = settings.model_copy(update={"drafter_kind": "prompt_lookup", "drafter": Path("no/such")})
+@pytest.mark.parametrize("kind", ["ngram", "prompt_lookup", "suffix", "random"])
+def test_kinds_without_a_model_need_the_target_alone(settings: UpSettings, kind: str) -> None:
+    looking = settings.model_copy(update={"drafter_kind": kind, "drafter": Path("no/such")})
     plan.check_models(looking)
     config = plan.services(looking, ADDRESSES, "redis://x")[0].config
-    assert (config["kind"], config["model"]["path"]) == ("prompt_lookup", str(settings.target))
+    assert (config["kind"], config["model"]["path"]) == (kind, str(settings.target))
+
+
+def test_verifiers_are_told_their_own_sources_and_what_drafts_by_default(settings: UpSettings) -> None:
+    told = settings.model_copy(update={"local": "suffix, ngram", "default_drafter": "suffix"})
+    config = next(each.config for each in plan.services(told, ADDRESSES, "redis://x") if each.role == "verifier")
+    assert (config["local"], config["drafter"]) == (["suffix", "ngram"], "suffix")
+
+
+def test_a_source_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="no source 'grams', there are ngram, prompt_lookup, suffix"):
+        UpSettings.load(None, {"local": "suffix,grams"})
 
 
 def test_the_demo_pair_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

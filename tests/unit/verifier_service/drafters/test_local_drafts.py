@@ -106,15 +106,22 @@ async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> No
     assert source.seen == [1, 2, 3, 5, 4, 9, 8]
 
 
-async def test_while_the_prompt_is_read_no_source_is_asked_and_nothing_is_lost() -> None:
-    source = Written(5)
-    drafts = of(source)
+async def test_a_short_prompt_is_read_before_the_first_round() -> None:
+    drafts = of(Written(5))
+    drafts.begin(0)
+    assert (await drafts.propose(2, patient=True)).draft.tokens == (5,)
+
+
+async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_lost() -> None:
+    source, prompt = Written(5), range(1000)
+    drafts = LocalDrafts([LocalSource("ngram", source, FixedGamma(4))], prompt, 50, Mode.REJECTION, None)
     drafts.begin(0)
     assert (await drafts.propose(2, patient=True)).draft == NO_DRAFT
     drafts.commit((4,), judged=0, gamma=2)
     await asyncio.sleep(0.01)
+    assert (await drafts.propose(2, patient=True)).draft.tokens == (5,)
     drafts.commit((6,), judged=0, gamma=2)
-    assert source.seen == [1, 2, 3, 4, 6]
+    assert source.seen == [*prompt, 4, 6]
 
 
 async def test_a_draft_that_cannot_be_verified_ends_its_source_and_no_other() -> None:

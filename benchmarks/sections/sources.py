@@ -1,0 +1,72 @@
+"""Sources of drafts without a model, on new text and in loops that repeat themselves: speed over plain decoding."""
+
+from collections.abc import Sequence
+
+from benchmarks.local import load
+from benchmarks.replay import Replayer, Tally
+from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.sections.lab import Lab
+from benchmarks.statistics import Ratio, paired
+from benchmarks.texts import Replayed, workloads
+
+PLAIN = ""
+SOURCES = ("ngram", "prompt_lookup", "suffix", "prediction")
+NOVEL = ("code", "chat")
+LOOPS = ("edit loop", "agent loop")
+_TURNS, _TOKENS = 6, 240
+_TEXT = """\
+Texts are replayed: the target computes every pass and is made to say what was written before, so a round takes the
+time that it takes and acceptance depends on the text alone. Code is held-out files of the standard library, chat is
+pages of this documentation: nobody has seen them. In the edit loop a file is written anew in each turn with a few
+changes, in the agent loop tool calls in JSON are made with other arguments; `prediction` is given the prompt. Greedy,
+one sequence, one thread, CPU time behind the prompt; each source chooses its own draft length. A turn of each side
+comes after the other; speeds are ratios of the same turn."""
+_HEAD = ("work", "source", "speed / plain", "α", "tokens a round", "drafted a round")
+
+
+def measure(lab: Lab) -> Report:
+    """Every source on every kind of work, in turn with plain decoding."""
+    scale = lab.scale
+    turns, tokens = (2, 24) if scale.repeats == 1 else (_TURNS, _TOKENS)
+    target = load(scale.pair.target, compiled=scale.compiled)
+    rows, figures, speeds = list[list[str]](), list[Figure](), dict[tuple[str, str], list[float]]()
+    for work, texts in workloads(scale.pair, turns, tokens).items():
+        sides = {name: Replayer(target, name) for name in (PLAIN, *SOURCES)}
+        speeds |= {(work, name): each for name, each in _paces(sides, texts).items()}
+        for name in SOURCES:
+            ratio = paired(speeds[work, name], speeds[work, PLAIN])
+            rows.append([work, name, str(ratio), *_row(sides[name].tally)])
+            figures += _judged(work, name, ratio)
+    figures += [
+        figure(f"{work}, suffix / prompt_lookup", paired(speeds[work, "suffix"], speeds[work, "prompt_lookup"]))
+        for work in LOOPS
+    ]
+    return Report("sources", _TEXT, figures, [Table(_HEAD, rows)])
+
+
+def _paces(sides: dict[str, Replayer], texts: Sequence[Replayed]) -> dict[str, list[float]]:
+    """Tokens a CPU second of each turn, without the first, in which a store has nothing yet."""
+    paces: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in texts:
+        for name, side in sides.items():
+            tokens, seconds = side.tally.tokens, side.tally.seconds
+            side.run(turn)
+            paces[name].append((side.tally.tokens - tokens) / (side.tally.seconds - seconds))
+    return {name: each[1:] for name, each in paces.items()}
+
+
+def _row(tally: Tally) -> list[str]:
+    per_round = (tally.tokens / tally.rounds, tally.drafted / tally.rounds)
+    return [f"{tally.alpha:.2f}", *(f"{each:.2f}" for each in per_round)]
+
+
+def _judged(work: str, name: str, ratio: Ratio) -> list[Figure]:
+    """The figures that have a goal."""
+    goals = {
+        ("suffix", True): Goal(0.97),
+        ("suffix", False): Goal(3.0),
+    }
+    goal = goals.get((name, work in NOVEL))
+    if (name, work) == ("ngram", "agent loop"):
+        goal = Goal(1.0)
+    return [figure(f"{work}, {name} / plain", ratio, goal)] if goal else []

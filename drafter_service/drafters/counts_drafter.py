@@ -1,0 +1,117 @@
+"""Drafts from counts of a corpus: of what followed the last token there, without a vector over the vocabulary."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from drafter_service.drafters.sequence_lengths import UNBOUNDED, SequenceLengths
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.drafter import (
+    DraftedToken,
+    DrafterInfo,
+    DraftFailure,
+    NoGuess,
+    ScheduledSession,
+    StepResult,
+)
+from specdec.engine import SequenceMemory
+from specdec.errors import NoDistribution
+from specdec.rules.coupling import choose
+from specdec.rules.draft import SparseProbs
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import propose
+from specdec.rules.sampling import History, probabilities
+from specdec.sources.counts import Counts
+
+_BACK_OFF = 1.0
+"""Weight of the unigram distribution in a bigram row, in counts (Dirichlet smoothing)."""
+
+
+class CountsDrafter:
+    """A Drafter whose q̂ comes from counts, through the request's own sampling parameters."""
+
+    def __init__(self, name: str, counts: Counts, support: int) -> None:
+        """Prepare; q̂ has at most `support` ids."""
+        self._counts = counts
+        self._support = support
+        self._lengths = SequenceLengths()
+        self._unigram = (counts.single + 1.0) / (counts.single + 1.0).sum()
+        self._common = self._unigram.topk(min(support, len(self._unigram))).indices
+        """The most frequent ids of all, int64 [at most `support`]."""
+        self.sequences: SequenceMemory = self._lengths
+        self.info = DrafterInfo(name, counts.tokenizer_hash, len(counts.single), UNBOUNDED, 0.0, "counts")
+
+    def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
+        """Draft one token for each session whose tokens are read."""
+        results: list[StepResult] = []
+        for scheduled in batch:
+            session = scheduled.session
+            self._lengths.extend(session.key, scheduled.count)
+            if self._lengths.length(session.key) == len(session):
+                results.append(self._draft(session))
+        return results
+
+    def _draft(self, session: DraftSession) -> StepResult:
+        try:
+            return DraftedToken(session, *self._drawn(session))
+        except NoDistribution:  # none of the candidates may be drawn
+            return NoGuess(session)
+        except Exception as error:  # noqa: BLE001 - whatever one row does must not reach the others
+            return DraftFailure(session, error)
+
+    def _drawn(self, session: DraftSession) -> tuple[int, SparseProbs | None]:
+        """A token, and its q̂ in a mode that sends one."""
+        ids, mass = self.candidates(session.tokens_from(len(session) - 1)[0])
+        params, history = among(ids, session.params, session.history)
+        q = probabilities(mass.log()[None], [params], [history])
+        seeds, positions = [session.params.seed], [len(session)]
+        if session.mode is Mode.COUPLED:
+            if not bool(q.isfinite().all()):
+                raise NoDistribution("none of the candidates may be drawn")
+            return int(choose(q, ids[None], seeds, positions)), None
+        (token,), (probs,) = propose(session.mode, q, seeds, positions, self._support, [session.chain_start])
+        return int(ids[token]), SparseProbs(ids[probs.ids], probs.weights)
+
+    def candidates(self, last: int) -> tuple[Tensor, Tensor]:
+        """The ids that may follow `last`, ascending, and the mass of each: what followed most, and what is frequent."""
+        if self._counts.order == 1:
+            ids = self._common.sort().values
+            return ids, self._unigram[ids]
+        start, end = self._counts.starts[last : last + 2].tolist()
+        followers, pairs = self._counts.seconds[start:end], self._counts.pairs[start:end]
+        if len(pairs) > self._support:
+            pairs, best = pairs.topk(self._support)
+            followers = followers[best]
+        ids = torch.unique(torch.cat((followers, self._common)))  # type: ignore[no-untyped-call]
+        mass = _BACK_OFF * self._unigram[ids]
+        mass[torch.searchsorted(ids, followers)] += pairs
+        return ids, mass
+
+
+def among(ids: Tensor, params: SamplingParams, history: History) -> tuple[SamplingParams, History]:
+    """Parameters and history that mean the same where token i is ids[i]; other tokens are left out.
+
+    Args:
+        ids: ascending.
+    """
+    places = {token: place for place, token in enumerate(ids.tolist())}
+
+    def found(tokens: Sequence[int]) -> tuple[int, ...]:
+        return tuple(places[token] for token in tokens if token in places)
+
+    allowed = found(params.allowed_token_ids)
+    if params.allowed_token_ids and not allowed:
+        raise NoDistribution("none of the candidates may be drawn")
+    masked = params.end_token_ids if len(history.output) < params.min_tokens else ()
+    bias = {places[token]: each for token, each in params.logit_bias.items() if token in places}
+    mapped = replace(
+        params,
+        logit_bias=bias,
+        min_tokens=0,
+        end_token_ids=(),
+        allowed_token_ids=allowed,
+        banned_token_ids=found((*params.banned_token_ids, *masked)),
+    )
+    return mapped, History(found(history.prompt), found(history.output))

@@ -1,0 +1,27 @@
+"""Every token alike: the drafter of which nothing can be expected, for theory and tests."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from drafter_service.drafters.sequence_lengths import UNBOUNDED, SequenceLengths
+from specdec.engine import Chunk
+from specdec.rules import vocabulary
+
+
+class UniformModel(SequenceLengths):
+    """An Engine whose logits are all equal; its q̂ is uniform over as many ids as a q̂ may hold."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        """`ids` is the tokenizer's vocabulary."""
+        super().__init__()
+        self.vocab_size = max(ids.values()) + 1
+        self.context_length = UNBOUNDED
+        self.tokenizer_hash = vocabulary.fingerprint(ids)
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Zeros, float32 [Σ logits, V]."""
+        for chunk in chunks:
+            self.extend(chunk.session, len(chunk.tokens))
+        return torch.zeros(sum(chunk.logits for chunk in chunks), self.vocab_size)
