@@ -1,0 +1,90 @@
+"""A tier of the last release works between tiers of this one: drafts are taken, and no token is another."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.system import ROOT, START_SECONDS, System, alive, environment, running_system, wait_until
+
+PACKAGES = ("protos", "specdec", "verifier_service", "drafter_service")
+REQUEST = {"model": "demo", "prompt": "def main(", "max_tokens": 48, "temperature": 0, "return_token_ids": True}
+
+
+def git(*arguments: str) -> str:
+    """What git answers; empty where it fails, or where this is no checkout."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def last_release() -> str:
+    """The commit in AGAINST, as for `make breaking`; else the last tag; else what was before the last change."""
+    changed = git("log", "--first-parent", "-1", "--format=%H", "--", *PACKAGES)
+    named = os.environ.get("AGAINST") or git("describe", "--tags", "--abbrev=0") or f"{changed}^"
+    return git("rev-parse", "--verify", f"{named}^{{commit}}")
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the packages of the last release."""
+    commit = last_release()
+    if not commit:
+        pytest.skip("the last release is not in this clone: fetch its tag, or the history")
+    archive = subprocess.run(["git", "archive", commit, *PACKAGES], cwd=ROOT, check=True, capture_output=True).stdout
+    folder = tmp_path_factory.mktemp("older")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+        packed.extractall(folder, filter="data")
+    return folder
+
+
+@contextmanager
+def from_the_tree(older: Path, entry: dict[str, Any]) -> Iterator[None]:
+    """Run a process's command line from another tree in place of the process, inside the context."""
+    command = Path(f"/proc/{entry['pid']}/cmdline").read_text().rstrip("\0").split("\0")
+    variables = environment() | {"PYTHONPATH": str(older)}
+    package = command[command.index("-m") + 1]
+    loaded = subprocess.check_output(
+        [sys.executable, "-c", f"import {package}, specdec; print({package}.__file__, specdec.__file__)"],
+        cwd=older,
+        env=variables,
+        text=True,
+    )
+    assert all(Path(path).is_relative_to(older) for path in loaded.split()), loaded
+    os.kill(entry["pid"], signal.SIGTERM)
+    wait_until(lambda: not alive(entry["pid"]), 60)
+    process = subprocess.Popen(command, cwd=older, env=variables, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answer(system: System) -> tuple[list[int], int]:
+    """The tokens of one answer, and how many of its drafts were accepted; no answer is ([], 0)."""
+    reply = httpx2.post(f"{system.http}/v1/completions", json=REQUEST, timeout=120)
+    if reply.status_code != 200:
+        return [], 0
+    body = reply.json()
+    report = body["metrics"]["speculative_decoding"]
+    return body["choices"][0]["token_ids"], report["num_accepted_draft_tokens"]
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_a_tier_of_the_last_release_works_between_those_of_this_one(role: str, older: Path, tmp_path: Path) -> None:
+    with running_system(tmp_path, "--restarts", "0", "--no-kv") as system:
+        expected, drafted = answer(system)
+        assert drafted > 0
+        with from_the_tree(older, system.one(role)):
+            wait_until(system.has_ready_verifiers, START_SECONDS)
+            wait_until(lambda: answer(system)[1] > 0, START_SECONDS)
+            assert answer(system)[0] == expected
