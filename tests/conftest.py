@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from pathlib import Path
 
+import pytest
 import structlog
 from hypothesis import settings
 
@@ -15,6 +17,20 @@ settings.load_profile("ci" if os.environ.get("CI") else "explore")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported: tests run one process a core
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is first imported, which transformers does
+
+_FIRST = ("e2e", "kubernetes", "attacks", "conformance", "integration")
+"""Folders whose files take longest: where files run in parallel, they begin while there is much else to run."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put those folders first, and leave the order of everything else."""
+    items.sort(key=lambda item: _rank(item.path.relative_to(Path(__file__).parent).parts[0]))
+
+
+def _rank(folder: str) -> int:
+    return _FIRST.index(folder) if folder in _FIRST else len(_FIRST)
+
 
 # The default renders the local variables of every frame with a logged exception, which takes seconds.
 structlog.configure(

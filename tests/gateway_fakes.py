@@ -307,9 +307,6 @@ class MemorySessionStore:
         lapsed, self.lapsed = self.lapsed[:limit], self.lapsed[limit:]
         return lapsed
 
-    async def tokens(self, session_id: str) -> list[int]:
-        return list(self._named(session_id).tokens)
-
     async def check(self) -> None:
         if self.down:
             raise SessionStoreDown("the session store does not answer")

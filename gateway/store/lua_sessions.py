@@ -42,12 +42,6 @@ local left = redis.call('PTTL', m[4] == '0' and KEYS[1] or KEYS[2])
 return {'OK', m[2], m[3], m[4], m[5], tostring(left), seen:match('%d+') or ''}
 """
 
-LOG = r"""
--- OK tokens | NONE
-local log = redis.call('GET', KEYS[2])
-return log and {'OK', log} or {'NONE'}
-"""
-
 SECRET = r"""
 -- KEYS: 1 the secret. ARGV: what it is to be where there is none, ms that it is kept at least
 -- OK secret

@@ -124,14 +124,6 @@ def was_done(reply: Reply, otherwise: bytes) -> bool:
     raise missing(reply)
 
 
-def log(reply: Reply) -> list[int]:
-    """LOG: all tokens of the session."""
-    match reply:
-        case [b"OK", tokens]:
-            return list(_tokens(tokens))
-    raise missing(reply)
-
-
 def lapsed_turn(reply: Reply, session_id: str) -> LapsedTurn | None:
     """LAPSED_TURN: the turn; None when it is none."""
     match reply:

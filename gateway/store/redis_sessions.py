@@ -188,10 +188,6 @@ class RedisSessionStore:
         found = [await self._lapsed_turn(name) for name in understood(_names, ended)]
         return [turn for turn in found if turn is not None]
 
-    async def tokens(self, session_id: str) -> list[int]:
-        """Read the whole log."""
-        return understood(redis_replies.log, await self._scripts.run(lua_sessions.LOG, session_id))
-
     async def check(self) -> None:
         """Read the memory use, on the connections of the reader, for which no command of a turn waits."""
         await self._memory_check.check(max_age=0.0)

@@ -129,13 +129,6 @@ class SessionStore(Protocol):
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
         """Turns whose lease ended without being released; looks at `limit` sessions at most."""
 
-    async def tokens(self, session_id: str) -> list[int]:
-        """The log: prompts and outputs of all turns.
-
-        Raises:
-            SessionNotFound: there is no such session.
-        """
-
     async def check(self) -> None:
         """Return when the store takes new turns, however many commands wait for it.
 

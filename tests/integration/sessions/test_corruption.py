@@ -13,6 +13,7 @@ from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.retry import retry
 from gateway.store.values import RoundCommit
 from tests.chaos.proxy import Flips, Proxy
+from tests.contracts.session_store import log_of
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
@@ -40,10 +41,10 @@ async def test_a_script_does_nothing_when_it_gets_other_bytes_than_were_sent(
         for place, argument in enumerate(sent):
             changed = [*sent[:place], b"x" + argument[1:], *sent[place + 1 :]]
             assert await client.eval(script, len(keys), *keys, *changed) == [b"", [b"GARBLED"]]
-        assert await store.tokens(sid) == [1, 2, 3]
+        assert await log_of(store, sid) == [1, 2, 3]
         reply = [b"OK", b""]
         assert await client.eval(script, len(keys), *keys, *sent) == [digest_of(sent[-1], reply), reply]
-    assert await store.tokens(sid) == [1, 2, 3, 7]
+    assert await log_of(store, sid) == [1, 2, 3, 7]
 
 
 async def test_a_thousand_tokens_pass_a_connection_that_changes_bytes(
@@ -61,5 +62,5 @@ async def test_a_thousand_tokens_pass_a_connection_that_changes_bytes(
         view = await retry(lambda: through.read(sid, "t", 1), 60)
         await through.close()
     assert flips.count > 5
-    assert await store.tokens(sid) == [1, 2, 3, *tokens]
+    assert await log_of(store, sid) == [1, 2, 3, *tokens]
     assert [token for stored in view.rounds for token in stored.tokens] == tokens

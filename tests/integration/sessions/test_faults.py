@@ -10,6 +10,7 @@ import pytest
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.errors import Fenced, SessionStoreDown
+from tests.contracts.session_store import log_of
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
@@ -74,7 +75,7 @@ async def test_a_commit_whose_reply_was_lost_is_committed_once(
     await through.commit(RoundCommit(sid, lease.epoch, 4, [11, 12]))
     await through.close()
     assert lossy.lost == 1
-    assert await store.tokens(sid) == [1, 2, 3, 10, 11, 12]
+    assert await log_of(store, sid) == [1, 2, 3, 10, 11, 12]
 
 
 async def test_a_cancelled_caller_does_not_cancel_the_write(store: RedisSessionStore, sid: str) -> None:
@@ -85,7 +86,7 @@ async def test_a_cancelled_caller_does_not_cancel_the_write(store: RedisSessionS
     with pytest.raises(asyncio.CancelledError):
         await caller
     await store.close()
-    assert await store.tokens(sid) == [1, 2, 3, 10, 11]
+    assert await log_of(store, sid) == [1, 2, 3, 10, 11]
 
 
 async def test_of_two_owners_only_the_newer_one_writes_and_no_token_is_lost(server: Server, sid: str) -> None:
@@ -107,7 +108,7 @@ async def test_of_two_owners_only_the_newer_one_writes_and_no_token_is_lost(serv
                 kept.append(token)
 
     await asyncio.gather(own("a", gateways[0]), own("b", gateways[1]))
-    assert sorted(kept) == sorted((await gateways[0].tokens(sid))[3:])
+    assert sorted(kept) == sorted((await log_of(gateways[0], sid))[3:])
     assert len(kept) < next(counter) - 100, "nobody was fenced: the owners never met"
     for gateway in gateways:
         await gateway.close()
@@ -127,9 +128,9 @@ async def test_a_killed_server_comes_back_with_every_committed_token(
             await store.commit(RoundCommit(sid, lease.epoch, 53, [99]))
     finally:
         server.start()
-    assert await store.tokens(sid) == [1, 2, 3, *range(50)]
+    assert await log_of(store, sid) == [1, 2, 3, *range(50)]
     await store.commit(RoundCommit(sid, lease.epoch, 53, [99]))
-    assert await store.tokens(sid) == [1, 2, 3, *range(50), 99]
+    assert await log_of(store, sid) == [1, 2, 3, *range(50), 99]
 
 
 async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: str) -> None:
@@ -141,7 +142,7 @@ async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: st
     assert not waiting.done()
     server.spawn()
     await waiting
-    assert await patient.tokens(sid) == [1, 2, 3, 10]
+    assert await log_of(patient, sid) == [1, 2, 3, 10]
     await patient.close()
 
 

@@ -11,13 +11,14 @@ from gateway.store.redis_client import connect, server_facts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.errors import Fenced, SessionDiverged, SessionNotFound, SessionStoreFull
-from tests.contracts.session_store import MAX_TOKENS, Backend, SessionStoreContract, begin, finish_turn, open_turn
+from tests.contracts.session_store import MAX_TOKENS, Backend, SessionContract, begin, finish_turn, log_of, open_turn
+from tests.contracts.turn_ownership import OwnershipContract
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
 
 
-class TestRedisSessionStore(SessionStoreContract):
+class TestRedisSessionStore(SessionContract, OwnershipContract):
     """The contract over Redis."""
 
     @pytest.fixture
@@ -147,7 +148,7 @@ async def test_a_full_server_refuses_a_commit_and_tears_nothing(
         finally:
             await client.config_set("maxmemory", "0")
     await store.commit(RoundCommit(sid, epoch, 3, [10]))
-    assert await store.tokens(sid) == [1, 2, 3, 10]
+    assert await log_of(store, sid) == [1, 2, 3, 10]
 
 
 async def test_another_tenants_session_costs_the_server_the_steps_of_one_that_never_was(
@@ -219,7 +220,7 @@ async def test_new_turns_are_refused_before_the_memory_is_full_and_running_ones_
             with pytest.raises(SessionStoreFull):
                 await fresh.open(uuid.uuid4().hex, "r1", [1], b"{}", "fp", "t")
             await fresh.commit(RoundCommit(sid, epoch, 3, [10]))
-            assert await fresh.tokens(sid) == [1, 2, 3, 10]
+            assert await log_of(fresh, sid) == [1, 2, 3, 10]
         finally:
             await client.config_set("maxmemory", "0")
             await fresh.close()

@@ -2,11 +2,12 @@
 
 import pytest
 
-from tests.contracts.session_store import MAX_TOKENS, Backend, SessionStoreContract
+from tests.contracts.session_store import MAX_TOKENS, Backend, SessionContract
+from tests.contracts.turn_ownership import OwnershipContract
 from tests.gateway_fakes import MemorySessionStore
 
 
-class TestMemorySessionStore(SessionStoreContract):
+class TestMemorySessionStore(SessionContract, OwnershipContract):
     """The contract over memory."""
 
     @pytest.fixture
