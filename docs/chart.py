@@ -30,6 +30,7 @@ WRITTEN_BY_THE_CHART = {
     *("address", "http", "health", "admin", "discovery", "cluster", "tls", "token", "drafters", "verifiers"),
     *("redis_url", "redis_prefix", "mode", "gamma", "gamma_max", "drain", "drain_seconds", "deployment", "metrics"),
     "interval",
+    *("api_keys", "public_tls"),
     "ratioController.lease",
 }
 """Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""

@@ -16,7 +16,7 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.drain import Drain
 from gateway.http import probes, routes
-from gateway.http.server import CLOSE_GRACE, http_server
+from gateway.http.server import CLOSE_GRACE, http_server, server_context
 from gateway.key_file import KeyFile
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier, KvVerifierClient
@@ -148,6 +148,8 @@ async def running(
     watch_expiry(access.certificates, metrics.registry)
     certificates = Certificates.public(settings.public_tls)
     watch_expiry(certificates, metrics.registry, public=True)
+    if certificates:
+        server_context(certificates)  # files that are no pair are told as such, and not as a taken port
     dial: Callable[[str], VerifierClient] = partial(VerifierClient, access=access)
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     if kv_tier:

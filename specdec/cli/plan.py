@@ -150,6 +150,7 @@ def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: s
         "kv": {"redis_url": kv},
         "log": settings.log.model_dump(),
         "drain": {"limit": _DRAIN_SECONDS},
+        **({"api_keys": str(settings.api_keys.resolve())} if settings.api_keys else {}),
         **_mode(settings),
     }
 
