@@ -41,6 +41,7 @@ WRITTEN_BY_THE_CHART = {
         "metrics",
     ),
     "interval",
+    *("api_keys", "public_tls"),
     "ratioController.lease",
 }
 """Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""

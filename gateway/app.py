@@ -14,7 +14,7 @@ from gateway.admission import Admission
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.http import probes, routes
-from gateway.http.server import CLOSE_GRACE, http_server
+from gateway.http.server import CLOSE_GRACE, http_server, server_context
 from gateway.key_file import KeyFile
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier
@@ -144,6 +144,8 @@ async def running(
     models = models_of(tokenizers, metrics, pins)
     certificates = Certificates.public(settings.public_tls)
     watch_expiry(certificates, metrics.registry, public=True)
+    if certificates:
+        server_context(certificates)  # files that are no pair are told as such, and not as a taken port
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     keys, limits = _keys(settings, settings.api_keys, metrics.registry) if settings.api_keys else (None, None)
     services = Services(

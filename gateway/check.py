@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
+from gateway.caller import ApiKey
 from gateway.config import GatewaySettings, ModelRoute
 from gateway.discovery.sources import source_of
+from gateway.http.server import server_context
+from gateway.key_file import parse, read_file, readable_by_all
 from gateway.kv.check import check_block_store
 from gateway.routing import access_of
 from gateway.store.check import store_checks
@@ -14,6 +18,8 @@ from gateway.verifiers.client import VerifierClient, VerifierRefused
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
+from specdec.serving.settings import is_loopback
+from specdec.serving.tls import Certificates
 
 VERIFIER_TIMEOUT = 3.0
 DISCOVERY_TIMEOUT = 5.0
@@ -25,6 +31,7 @@ async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bo
     for name, route in settings.routes.items():
         checks += await _model(settings, name, route)
     checks += await _stores(settings)
+    checks += [_callers(settings), *_public_tls(settings)]
     own = {"http": settings.http, "address": settings.address, "admin": settings.admin, "health": settings.health}
     checks += [port_check(name, address) for name, address in own.items() if address]
     return write_checks(checks, write)
@@ -83,6 +90,39 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
         detail = f"its tokenizer is {info.tokenizer_hash}, not this gateway's {fingerprint}"
         return Check.fail(name, detail, "give gateway and verifier the same model folder")
     return Check.ok(name, f"serves {info.model}, context {info.context_length}, gamma up to {info.gamma_max}")
+
+
+def _callers(settings: GatewaySettings) -> Check:
+    """Who is served."""
+    if settings.api_keys is None:
+        reachable = [address for address in (settings.http, settings.address) if not is_loopback(address)]
+        if reachable:
+            detail = f"whoever reaches {' or '.join(reachable)} is served"
+            return Check.warn("api keys", detail, "set api_keys, or have a proxy that authenticates before it")
+        return Check.ok("api keys", "nobody is asked for one; only this machine reaches the gateway")
+    try:
+        keys = parse(read_file(settings.api_keys), settings.api_keys, ApiKey("", ""))
+    except ConfigError as error:
+        return Check.fail("api keys", error.message, "mend the file; `tenant: sha256:HEX` is a line of it")
+    found = f"{len(keys)} keys of {len({key.tenant for key in keys.values()})} tenants in {settings.api_keys}"
+    if readable_by_all(settings.api_keys):
+        return Check.warn("api keys", f"{found}, which all users of this machine may read", "chmod o-r")
+    return Check.ok("api keys", found)
+
+
+def _public_tls(settings: GatewaySettings) -> list[Check]:
+    """Whether the certificate that callers see can be used; nothing without one."""
+    try:
+        certificates = Certificates.public(settings.public_tls)
+        if certificates is None:
+            return []
+        server_context(certificates)
+    except ConfigError as error:
+        return [Check.fail("public tls", error.message, "set public_tls.certificate and public_tls.key")]
+    ends = datetime.fromtimestamp(certificates.expiry, UTC)
+    if ends < datetime.now(UTC):
+        return [Check.fail("public tls", f"the certificate ended {ends:%Y-%m-%d}", "renew it")]
+    return [Check.ok("public tls", f"{settings.public_tls.certificate} is valid until {ends:%Y-%m-%d}")]
 
 
 async def _stores(settings: GatewaySettings) -> list[Check]:

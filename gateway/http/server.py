@@ -41,7 +41,7 @@ async def http_server(app: ASGIApp, address: str, certificates: Certificates | N
     Raises:
         ConfigError: the address cannot be bound, or the certificate cannot be used.
     """
-    context = _context(certificates) if certificates else None
+    context = server_context(certificates) if certificates else None
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -75,7 +75,7 @@ def _config(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
     )
 
 
-def _context(certificates: Certificates) -> ssl.SSLContext:
+def server_context(certificates: Certificates) -> ssl.SSLContext:
     """A context for new connections; raises ConfigError when the files are no certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -97,7 +97,7 @@ async def _reload(certificates: Certificates, context: ssl.SSLContext) -> None:
             continue
         known = present
         try:
-            _context(certificates)  # the context that serves is not touched by files that do not belong together
+            server_context(certificates)  # the context that serves is not touched by files that do not belong together
             certificates.load_into(context)
         except (ConfigError, OSError, ValueError) as error:
             _log.error("certificate_not_read", error=str(error))

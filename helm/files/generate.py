@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 import sys
 import time
 import urllib.error
@@ -10,6 +11,10 @@ from typing import Any
 
 GATEWAY, PROMPT, MAX_TOKENS = os.environ["GATEWAY"], os.environ["PROMPT"], int(os.environ["MAX_TOKENS"])
 DRAFTS_REQUIRED = os.environ["DRAFTS"] == "required"
+KEY = {"Authorization": f"Bearer {os.environ['API_KEY']}"} if os.environ.get("API_KEY") else {}
+TLS = ssl.create_default_context()
+TLS.check_hostname, TLS.verify_mode = False, ssl.CERT_NONE
+"""The certificate has the name that callers outside use, and not that of the Service."""
 WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "60"))
 """Time in which verifiers find drafters that have only just become ready."""
 REASONS = {
@@ -24,9 +29,9 @@ REASONS = {
 
 def ask(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(GATEWAY + path, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(GATEWAY + path, data, {"Content-Type": "application/json", **KEY})
     try:
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request, timeout=120, context=TLS) as reply:
             answer: dict[str, Any] = json.load(reply)
     except urllib.error.HTTPError as error:
         sys.exit(f"{path} is refused with status {error.code}: {error.read().decode(errors='replace')}")

@@ -37,6 +37,14 @@ discovery:
 mode: {{ .root.Values.speculation.mode | quote }}
 cors_origins: {{ toJson .root.Values.gateway.corsOrigins }}
 redis_prefix: {{ .root.Values.redis.keyPrefix | default (printf "%s/%s:" .root.Release.Namespace .root.Release.Name) | quote }}
+{{- with .root.Values.gateway.apiKeys }}{{ if .existingSecret }}
+api_keys: /api-keys/{{ .existingSecretKey }}
+{{- end }}{{ end }}
+{{- if .root.Values.gateway.tls.public.existingSecret }}
+public_tls:
+  certificate: /public-tls/tls.crt
+  key: /public-tls/tls.key
+{{- end }}
 drain:
   limit: {{ .root.Values.gateway.drain.seconds }}
 discovery:

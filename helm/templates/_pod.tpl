@@ -108,8 +108,29 @@ volumeMounts:
   {{- if .root.Values.tls.enabled }}
   - {name: tls, mountPath: /tls, readOnly: true}
   {{- end }}
-  {{- if eq .tier "gateway" }}{{ include "specdec.redisMounts" .root | nindent 2 }}{{ end }}
+  {{- if eq .tier "gateway" }}{{ include "specdec.redisMounts" .root | nindent 2 }}{{ include "specdec.callerMounts" $values | nindent 2 }}{{ end }}
   {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end -}}
+
+{{/* What a gateway knows its callers by, and they it: mounted as folders, so that a changed Secret reaches the process. */}}
+{{- define "specdec.callerMounts" -}}
+{{- if .apiKeys.existingSecret }}
+- {name: api-keys, mountPath: /api-keys, readOnly: true}
+{{- end }}
+{{- if .tls.public.existingSecret }}
+- {name: public-tls, mountPath: /public-tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "specdec.callerVolumes" -}}
+{{- with .apiKeys }}{{ if .existingSecret }}
+- name: api-keys
+  secret: {secretName: {{ .existingSecret }}, items: [{key: {{ .existingSecretKey }}, path: {{ .existingSecretKey }}}], defaultMode: 0440}
+{{- end }}{{ end }}
+{{- with .tls.public.existingSecret }}
+- name: public-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
 {{- end -}}
 
 {{/* gRPC probes on the plaintext port; the port is a number, for a probe takes no name. A GPU tier has started once its model
@@ -214,7 +235,7 @@ preStop:
 - name: tls
   secret: {secretName: {{ include "specdec.tlsSecret" . }}, defaultMode: 0440}
 {{- end }}
-{{- if eq .tier "gateway" }}{{ include "specdec.redisVolumes" .root }}{{ end }}
+{{- if eq .tier "gateway" }}{{ include "specdec.redisVolumes" .root }}{{ include "specdec.callerVolumes" $values }}{{ end }}
 {{- with $values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}

@@ -56,6 +56,9 @@
 {{- $wrong = append $wrong "The ratio controller scales drafters, and there are none: set drafter.enabled=true, or another drafter.autoscaling.kind." -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.gateway.enabled .Values.tests.enabled .Values.gateway.apiKeys.existingSecret (not .Values.tests.apiKey.existingSecret) -}}
+{{- $wrong = append $wrong "Gateways ask for an API key, and `helm test` has none: set tests.apiKey.existingSecret, or tests.enabled=false." -}}
+{{- end -}}
 {{- range $tier := splitList " " (include "specdec.tiers" .) -}}
 {{- $values := index $.Values $tier -}}
 {{- if and $.Values.tls.enabled (eq (include "specdec.tlsMode" $) "existingSecrets") (not (index $.Values.tls.existingSecrets $tier)) -}}

@@ -18,6 +18,7 @@ from specdec.cli import doctor as doctoring
 from specdec.cli import options
 from specdec.cli import run as running
 from specdec.cli import serve as serving
+from specdec.cli.client import Connection
 from specdec.cli.events import PromptRequest
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
 from specdec.cli.plan import Role
@@ -82,12 +83,14 @@ def run(
     lenience: options.Lenience = None,
     no_speculation: options.NoSpeculation = False,
     address: options.Address = options.DEFAULT_ADDRESS,
+    api_key: options.ApiKey = "",
+    ca: options.Authority = None,
     as_json: options.Json = False,
 ) -> None:
     """Stream one generation, each token looking like where it came from."""
     chosen = options.mode_of(mode, no_speculation)
     request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience)
-    running.run(Console(), address, request, show_draft, as_json)
+    running.run(Console(), Connection(address, api_key, ca), request, show_draft, as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -102,13 +105,15 @@ def compare(
     lenience: options.Lenience = None,
     runs: Annotated[int, typer.Option(min=1, help="How often each way; medians are shown.")] = 3,
     address: options.Address = options.DEFAULT_ADDRESS,
+    api_key: options.ApiKey = "",
+    ca: options.Authority = None,
     as_json: options.Json = False,
 ) -> None:
     """Run the same prompt with and without speculation, and say which was faster."""
     if mode is Mode.OFF:
         raise ConfigError("--mode off leaves nothing to compare")
     request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, mode, lenience)
-    comparing.compare(Console(), address, request, runs, as_json)
+    comparing.compare(Console(), Connection(address, api_key, ca), request, runs, as_json)
 
 
 @app.command(epilog=EPILOG)

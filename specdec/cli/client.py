@@ -1,8 +1,12 @@
 """Calls the gateway and the verifiers over gRPC, with values in place of protobuf and the product's own errors."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
+from pydantic import SecretStr
 
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
@@ -18,12 +22,39 @@ from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How a gateway's gRPC API is reached."""
+
+    address: str
+    """`host:port`."""
+    key: str = field(default="", repr=False)
+    """The API key that every call carries; empty for none."""
+    ca: Path | None = None
+    """PEM file of the authorities that the gateway's certificate comes from; None for plaintext."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\x21-\x7e]*", self.key):
+            raise ConfigError("--api-key must be of printable ASCII characters without spaces and line ends")
+
+    def open(self) -> grpc.Channel:
+        """A channel; raises ConfigError when the file cannot be read."""
+        if self.ca is None:
+            return grpc.insecure_channel(self.address, options=_OPTIONS)
+        try:
+            credentials = grpc.ssl_channel_credentials(self.ca.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"--ca {self.ca}: {error.strerror}") from error
+        return grpc.secure_channel(self.address, credentials, options=_OPTIONS)
+
+
 class GatewayClient:
     """A connection to a gateway's gRPC API."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+    def __init__(self, connection: Connection) -> None:
+        self._address = connection.address
+        self._metadata = Access(token=SecretStr(connection.key)).metadata
+        self._channel = connection.open()
         self._generation = gateway_pb2_grpc.GenerationServiceStub(self._channel)
 
     def close(self) -> None:
@@ -37,7 +68,9 @@ class GatewayClient:
             Unreachable: nothing answers at the address.
             SpecdecError: the gateway refused the request, or failed.
         """
-        call = self._generation.StreamGenerate(gateway_pb2.StreamGenerateRequest(request=_request(request)))
+        call = self._generation.StreamGenerate(
+            gateway_pb2.StreamGenerateRequest(request=_request(request)), metadata=self._metadata
+        )
         try:
             for message in call:
                 yield _event(message)

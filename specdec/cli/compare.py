@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from specdec.cli.client import GatewayClient
+from specdec.cli.client import Connection, GatewayClient
 from specdec.cli.events import GenerationResult, PromptRequest
 from specdec.cli.run import collect
 from specdec.rules.params import Mode
@@ -103,13 +103,13 @@ def _without_drafts(request: PromptRequest) -> PromptRequest:
     return replace(request, mode=Mode.OFF, gamma=None, lenience=None)
 
 
-def compare(console: Console, address: str, request: PromptRequest, runs: int, as_json: bool) -> None:
+def compare(console: Console, connection: Connection, request: PromptRequest, runs: int, as_json: bool) -> None:
     """Run the command: print the comparison, as one JSON document when `as_json` is set.
 
     Raises:
         SpecdecError: the gateway refused a request, failed, or cannot be reached.
     """
-    with closing(GatewayClient(address)) as gateway:
+    with closing(GatewayClient(connection)) as gateway:
         found = measure(lambda each: collect(gateway.stream(each)), request, runs)
     if as_json:
         console.out(json.dumps(found.report(), indent=2), highlight=False)

@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from specdec.errors import ConfigError, RequestError, SpecdecError
+from specdec.errors import ConfigError, KeyRefused, RequestError, SpecdecError
 from specdec.serving.metrics_readers import MetricsUnreadable
 
 
@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     USAGE = 2
     UNREACHABLE = 3
+    UNAUTHENTICATED = 4
 
 
 class Unreachable(SpecdecError, reason="UNREACHABLE"):
@@ -23,13 +24,15 @@ class StartFailed(SpecdecError, reason="START_FAILED"):
     """A process did not become healthy."""
 
 
-EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing answers at the address."
+EPILOG = "Exit status: 0 ok, 1 failed, 2 wrong usage or configuration, 3 nothing answers at the address, 4 no API key."
 
 
 def exit_code(error: SpecdecError) -> ExitCode:
     match error:
         case Unreachable() | MetricsUnreadable():
             return ExitCode.UNREACHABLE
+        case KeyRefused():
+            return ExitCode.UNAUTHENTICATED
         case ConfigError() | RequestError():
             return ExitCode.USAGE
         case _:

@@ -46,6 +46,18 @@ Address = Annotated[
         help="The gateway's gRPC API, host:port.", envvar="SPECDEC_ADDRESS", parser=parse_address, metavar="HOST:PORT"
     ),
 ]
+ApiKey = Annotated[
+    str,
+    typer.Option(
+        help="API key; in the environment, where the list of processes does not show it.",
+        envvar="SPECDEC_API_KEY",
+        show_default=False,
+    ),
+]
+Authority = Annotated[
+    Path | None,
+    _option("PEM file of the authority of the gateway's certificate.", otherwise="plaintext", envvar="SPECDEC_CA"),
+]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Longest output.")]
 Temperature = Annotated[float | None, _option("0 is greedy.", otherwise="the server's")]
 TopP = Annotated[float | None, _option("Nucleus mass in (0, 1].", otherwise="the server's")]

@@ -159,6 +159,7 @@ def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: s
         "log": settings.log.model_dump(),
         "drain": {"limit": _DRAIN_SECONDS},
         **({"cors_origins": list(settings.cors_origins)} if settings.cors_origins else {}),
+        **({"api_keys": str(settings.api_keys.resolve())} if settings.api_keys else {}),
         **_mode(settings),
     }
 

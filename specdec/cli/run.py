@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from specdec.cli import render
-from specdec.cli.client import GatewayClient
+from specdec.cli.client import Connection, GatewayClient
 from specdec.cli.events import Event, FinishedEvent, GenerationResult, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 
@@ -65,13 +65,13 @@ def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_
     return result
 
 
-def run(console: Console, address: str, request: PromptRequest, show_draft: bool, as_json: bool) -> None:
+def run(console: Console, connection: Connection, request: PromptRequest, show_draft: bool, as_json: bool) -> None:
     """Run the command: print a generation, as one JSON document when `as_json` is set.
 
     Raises:
         SpecdecError: the gateway refused the request, failed, or cannot be reached.
     """
-    with closing(GatewayClient(address)) as gateway:
+    with closing(GatewayClient(connection)) as gateway:
         if as_json:
             console.out(json.dumps(report(collect(gateway.stream(request))), indent=2), highlight=False)
         else:

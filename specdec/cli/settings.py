@@ -80,6 +80,8 @@ class UpSettings(Settings):
     """File for the list of processes that run, as JSON; none when None."""
     sample: bool = True
     """Whether to stream one completion when every process is healthy."""
+    api_keys: Path | None = None
+    """File of API keys that the gateways ask for, a line `tenant: sha256:HEX` for each; None asks nobody."""
     gamma: DraftLength = None
     """Draft length in tokens; `auto` lets the verifier choose."""
     mode: Mode | None = None

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from specdec.cli import launch, plan, stores, valkey
-from specdec.cli.client import GatewayClient, drafter_states
+from specdec.cli.client import Connection, GatewayClient, drafter_states
 from specdec.cli.events import PromptRequest
 from specdec.cli.launch import Folders, RunningService
 from specdec.cli.processes import Children
@@ -21,6 +21,7 @@ from specdec.cli.signals import Stop
 from specdec.cli.supervisor import RestartPolicy, Supervisor
 from specdec.errors import ConfigError, SpecdecError
 from specdec.serving.access import Access
+from specdec.serving.settings import is_loopback
 from specdec.wire.generation import DrafterState
 
 SAMPLE = PromptRequest("import os\nimport sys\n\n\ndef main(", max_tokens=96, temperature=0.0, seed=0)
@@ -68,6 +69,7 @@ class Up:
         """Find every mistake that can be found before anything is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
+        self._check_keys()
         addresses = plan.allot(self._settings)
         chosen = stores.choose(self._settings)
         if chosen.lacking:
@@ -140,9 +142,13 @@ class Up:
     def _sample(self, running: Sequence[RunningService]) -> None:
         if not self._settings.sample:
             return
-        self._say(f"\nA sample, going on from:\n{SAMPLE.prompt}\n")
         address = next(each.service.grpc for each in running if each.service.role == "gateway")
-        with closing(GatewayClient(address)) as gateway, self._stop.calling(gateway.close):
+        key = os.environ.get("SPECDEC_API_KEY", "")
+        if self._settings.api_keys and not key:
+            self._say("No sample: set SPECDEC_API_KEY to a key of that file to have one.")
+            return
+        with closing(GatewayClient(Connection(address, key))) as gateway, self._stop.calling(gateway.close):
+            self._say(f"\nA sample, going on from:\n{SAMPLE.prompt}\n")
             try:
                 show(self._console, gateway, SAMPLE, show_draft=False)
             except SpecdecError as error:
@@ -176,6 +182,15 @@ class Up:
             raise ConfigError(f"--state {path}: the folder cannot be written")
         if path is not None and path.is_dir():
             raise ConfigError(f"--state {path}: is a folder; name a file")
+
+    def _check_keys(self) -> None:
+        """Check that the file of API keys is there, and warn where everybody who reaches a gateway is served."""
+        settings = self._settings
+        if settings.api_keys:
+            if not os.access(settings.api_keys, os.R_OK):
+                raise ConfigError(f"--api-keys {settings.api_keys}: no such file, or it cannot be read")
+        elif open_to := [address for address in (settings.http, settings.grpc) if not is_loopback(address)]:
+            self._say(f"WARNING: whoever reaches {' or '.join(open_to)} is served: ask for keys with --api-keys FILE")
 
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

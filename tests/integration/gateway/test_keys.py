@@ -18,6 +18,8 @@ from structlog.testing import capture_logs
 
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.cli.app import status_of
+from specdec.cli.exit_codes import ExitCode
 from tests.gateway_fakes import Script, ScriptedVerifier
 from tests.integration.gateway.key_files import bearer, line, write
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
@@ -249,6 +251,18 @@ async def test_a_class_above_that_of_the_key_is_403(server: Server, tmp_path: Pa
         with pytest.raises(grpc.aio.AioRpcError) as denied:
             await pb_grpc.GenerationServiceStub(channel).Generate(request, metadata=tuple(ACME.items()))
         assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_the_command_line_sends_a_key(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with guarded(server, tmp_path) as (replica,):
+        command = ["run", "Say it", "--max-tokens", "4", "--json", "--address", replica.gateway.grpc]
+        assert await asyncio.to_thread(status_of, command) == ExitCode.UNAUTHENTICATED
+        assert await asyncio.to_thread(status_of, [*command, "--api-key", "two words"]) == ExitCode.USAGE
+        monkeypatch.setenv("SPECDEC_API_KEY", "acme-key")
+        assert await asyncio.to_thread(status_of, command) == ExitCode.OK
+        assert json.loads(capfd.readouterr().out)["text"] == "ok"
 
 
 async def test_with_the_store_away_a_limited_key_is_refused(tmp_path: Path) -> None:
