@@ -1,18 +1,11 @@
-"""How many tokens to draft: the speed-up of a round, the estimate of α, and the controllers that choose γ.
+"""How many tokens to draft: the speed-up of a round, the estimate of α, and what a session asks of its γ.
 
 α is the chance that a draft token is accepted. Times are in decode steps of the target: c is the time of a draft step,
 r that of the network round trip, and β that of one more verified token.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
-
-Cost = Callable[[], float]
-"""Reads the present value of a time in decode steps of the target."""
-
-_MARGIN = 0.02
-"""Least relative gain in predicted speed-up that makes the controller change γ."""
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -75,47 +68,3 @@ class GammaController(Protocol):
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from a round."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedGamma:
-    """Always the same γ."""
-
-    value: int
-
-    def gamma(self) -> int:
-        return self.value
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Do nothing: γ is fixed."""
-
-
-class OptimalGamma:
-    """The γ of the greatest predicted speed-up, by the estimated α and the present costs.
-
-    It changes γ only for a gain of at least 2%, so that noise in α does not make γ oscillate. At γ = 0 the estimate
-    returns to the prior with time, so a session that stopped drafting tries again later.
-    """
-
-    def __init__(self, c: Cost, beta: Cost, limit: int, estimate: AcceptanceEstimate = AcceptanceEstimate()) -> None:
-        """`c` includes the time of the network, so there is no r."""
-        self._c = c
-        self._beta = beta
-        self._limit = limit
-        self.estimate = estimate
-        self._current = self._best()
-
-    def gamma(self) -> int:
-        best = self._best()
-        if self._speedup(best) > self._speedup(self._current) * (1.0 + _MARGIN):
-            self._current = best
-        return self._current
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        self.estimate = self.estimate.observed(drafted, accepted)
-
-    def _best(self) -> int:
-        return best_gamma(self.estimate.alpha, self._c(), beta=self._beta(), limit=self._limit)
-
-    def _speedup(self, gamma: int) -> float:
-        return speedup(self.estimate.alpha, gamma, self._c(), beta=self._beta())

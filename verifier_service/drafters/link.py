@@ -101,7 +101,8 @@ class DrafterLink:
         self._round_trips: deque[float] = deque(maxlen=_PINGS)
         self.breaker = Breaker(_TIMEOUTS_IN_A_ROW, probe)
         self.outbox = Outbox()
-        self._model = ""
+        self.model = ""
+        """What it drafts with, as it says; empty until known."""
         self._detail = ""
         self._metrics = metrics
         self._listeners: dict[str, Listener] = {}
@@ -111,7 +112,7 @@ class DrafterLink:
     def drafter_state(self) -> DrafterState:
         """The drafter's address, state and model, with the reason of a refusal."""
         state = f"{self.state}: {self._detail}" if self._detail else self.state.value
-        return DrafterState(self.address, state, self._model)
+        return DrafterState(self.address, state, self.model)
 
     @property
     def distance(self) -> float:
@@ -136,7 +137,7 @@ class DrafterLink:
     def connected(self, model: str, step_seconds: float) -> None:
         """Note that the drafter has accepted the stream: it drafts with `model`, in steps of so many seconds."""
         self.outbox = Outbox()
-        self._model, self.step_seconds, self._detail = model, step_seconds, ""
+        self.model, self.step_seconds, self._detail = model, step_seconds, ""
         self.breaker.succeeded()
         self._enter(LinkState.READY)
         _log.info("drafter_ready", address=self.address, model=model)

@@ -1,10 +1,10 @@
-"""What a round is worth, and the controllers that act on it."""
+"""What a round is worth, and the estimate of α."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, OptimalGamma, best_gamma, expected_tokens, speedup
+from specdec.rules.gamma import AcceptanceEstimate, best_gamma, expected_tokens, speedup
 
 ALPHAS = st.floats(0.0, 1.0)
 
@@ -84,53 +84,3 @@ def test_rounds_without_drafts_lead_back_to_the_prior() -> None:
     for _ in range(600):
         estimate = estimate.observed(drafted=0, accepted=0)
     assert estimate.alpha == pytest.approx(0.7, abs=0.01)
-
-
-def test_fixed_gamma_learns_nothing() -> None:
-    controller = FixedGamma(4)
-    controller.observe(drafted=4, accepted=0)
-    assert controller.gamma() == 4
-
-
-def test_optimal_gamma_starts_at_the_best_for_the_prior() -> None:
-    controller = OptimalGamma(lambda: 0.05, lambda: 0.02, limit=16, estimate=AcceptanceEstimate(prior=0.8))
-    assert controller.gamma() == best_gamma(0.8, 0.05, beta=0.02, limit=16)
-
-
-def test_optimal_gamma_drafts_longer_when_drafts_are_good_and_stops_when_they_are_bad() -> None:
-    controller = OptimalGamma(lambda: 0.1, lambda: 0.05, limit=12)
-    start = controller.gamma()
-    for _ in range(100):
-        controller.observe(drafted=4, accepted=4)
-    assert controller.gamma() > start
-    for _ in range(200):
-        controller.observe(drafted=4, accepted=0)
-    assert controller.gamma() == 0
-
-
-def test_optimal_gamma_tries_again_after_it_has_stopped() -> None:
-    controller = OptimalGamma(lambda: 0.1, lambda: 0.05, limit=12)
-    for _ in range(200):
-        controller.observe(drafted=4, accepted=0)
-    assert controller.gamma() == 0
-    for _ in range(300):
-        controller.observe(drafted=0, accepted=0)
-    assert controller.gamma() > 0
-
-
-def test_optimal_gamma_reads_its_costs_live() -> None:
-    costs = {"c": 0.05}
-    controller = OptimalGamma(c=lambda: costs["c"], beta=lambda: 0.0, limit=12)
-    assert controller.gamma() > 0
-    costs["c"] = 50.0
-    assert controller.gamma() == 0
-
-
-def test_optimal_gamma_does_not_move_for_a_gain_that_is_noise() -> None:
-    controller = OptimalGamma(lambda: 0.05, lambda: 0.02, limit=16, estimate=AcceptanceEstimate(prior=0.8, weight=2000))
-    before = controller.gamma()
-    for _ in range(10):
-        controller.observe(drafted=5, accepted=5)
-    alpha = controller.estimate.alpha
-    assert best_gamma(alpha, 0.05, beta=0.02, limit=16) >= before
-    assert controller.gamma() == before
