@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,10 @@ def main(
     target: Annotated[Path, typer.Option(help="Large model's folder.")] = _DEMO / "target",
     drafter: Annotated[Path, typer.Option(help="Small model's folder.")] = _DEMO / "drafter",
     fast: Annotated[bool, typer.Option("--quick", help="Only show that it runs; the figures mean nothing.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Leave out what was measured at this commit.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Leave out what was measured at this commit: sections, and cells of the grid."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="A folder for all that is written, in place of the repository's own places.")
     ] = None,
@@ -41,7 +45,7 @@ def main(
     pair = Pair(target.resolve(), drafter.resolve())
     wanted = [name for name in sections or SECTIONS if not (resume and _measured(name, places))]
     load, failed = machine.load(), list[str]()
-    with Lab(quick(pair) if fast else Scale(pair)) as lab:
+    with Lab(replace(quick(pair) if fast else Scale(pair), resume=resume)) as lab:
         for name in wanted:
             started = time.monotonic()
             try:

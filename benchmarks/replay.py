@@ -18,7 +18,8 @@ from specdec.rules.draft import Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
-from verifier_service.batching.costs import MeasuredCosts
+from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.speculation import BatchSpeculation, PassSample
 from verifier_service.batching.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
@@ -78,9 +79,9 @@ class Replayer:
         self._engine = engine
         self._replay = ReplayEngine(engine)
         self._source = source
-        self._costs = MeasuredCosts(VerifierSettings.model_fields["gamma_max"].default, lambda: None)
         settings = VerifierSettings.load(None, {"model": {"path": "unused"}})
-        self._sources = DraftSources(settings, DrafterPool(), self._costs)
+        self._speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, lambda: DrafterTimes(None))
+        self._sources = DraftSources(settings, DrafterPool(), self._speculation)
         self.tally = Tally()
 
     def run(self, turn: Replayed) -> None:
@@ -122,13 +123,15 @@ class Replayer:
             raise InternalError("the replay went astray")
 
     async def _round(self, call: GenerationCall, limit: int, tokens: list[int], drafts: Drafts) -> Verdict:
-        proposal = await drafts.propose(0, patient=True)
+        proposal = await drafts.propose(0)
         row = Row(call, _NAME, rank=0.0, limit=limit, tokens=tokens, goal=len(tokens), draft=proposal.draft)
         started = time.process_time()
         (verdict,) = verify_batch(self._replay, [ScheduledChunk(row, len(tokens) - 1, 1)])  # type: ignore[arg-type]
-        self._costs.passes.observe(1, len(proposal.draft.tokens) + 1, time.process_time() - started)
+        seconds, drafted = time.process_time() - started, len(proposal.draft.tokens)
         if not isinstance(verdict, Verdict):
             raise InternalError("the pass failed")
+        sample = PassSample(1, drafted + 1, len(verdict.tokens), int(drafted > 0), started, seconds, follows=False)
+        self._speculation.passed(sample)
         return verdict
 
     def _count(self, verdict: Verdict) -> None:

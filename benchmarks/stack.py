@@ -41,6 +41,8 @@ class Stack:
     address: str
     pids: dict[str, int]
     http: dict[str, str]
+    log: Path
+    """What `specdec up` prints."""
 
     def generate(self, ask: Ask) -> Run:
         """Run one generation alone."""
@@ -87,7 +89,7 @@ def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
                 entries = json.loads(state.read_text(encoding="utf-8"))
                 gateway = next(entry["grpc"] for entry in entries if entry["role"] == "gateway")
                 pids = {entry["role"]: entry["pid"] for entry in entries}
-                yield Stack(gateway, pids, {entry["role"]: entry["http"] for entry in entries})
+                yield Stack(gateway, pids, {entry["role"]: entry["http"] for entry in entries}, Path(log.name))
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=60)

@@ -17,8 +17,8 @@ from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import watch_expiry
 from specdec.wire.generation import VerifierInfo
-from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
+from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import Identity
 from verifier_service.drafters.link import DrafterLink
@@ -103,17 +103,17 @@ async def _running(
     pool = DrafterPool()
     source = source_of(settings.discovery, settings.drafters)
     watch_age(metrics.registry, source)
-    costs = MeasuredCosts(settings.gamma_max, pool.step_seconds)
-    scheduler = Scheduler(engine, thread, settings, costs.passes, metrics)
+    speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, pool.times)
+    scheduler = Scheduler(engine, thread, settings, speculation, metrics)
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, access)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     info = _info(settings, engine)
-    sources = DraftSources(settings, pool, costs)
-    generations = Generations(settings, info, scheduler, sources, costs, metrics)
+    sources = DraftSources(settings, pool, speculation)
+    generations = Generations(settings, info, scheduler, sources, speculation, metrics)
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(scheduler.run()), tasks.create_task(pool.follow(source, make_link, identity))]
         try:
-            yield Ready(info, generations, pool, sources, costs.passes, KvBlocks(engine, thread))
+            yield Ready(info, generations, pool, sources, speculation.prompts, KvBlocks(engine, thread))
         finally:
             for worker in workers:
                 worker.cancel()

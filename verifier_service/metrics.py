@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.wire.generation import Fallback, Round
+from verifier_service.batching.speculation import SpeculationReport
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
@@ -32,7 +33,9 @@ class VerifierMetrics:
             "specdec_spec_accepted_tokens_per_pos", "Drafts accepted, by place in the draft.", ["position"]
         )
         self.tokens = counter("specdec_spec_tokens_by_origin", "Tokens committed.", ["origin"])
-        self.fallbacks = counter("specdec_spec_fallback", "Rounds that wanted a draft and had none.", ["reason"])
+        self.fallbacks = counter(
+            "specdec_spec_fallback", "Rounds without a draft of requests that allow drafts.", ["reason"]
+        )
         self.asked_rounds = counter("specdec_spec_asked_rounds", "Rounds that waited for a draft.")
         self.asked_tokens = counter("specdec_spec_asked_tokens", "Drafts these rounds asked for.")
         self.starved_rounds = counter(
@@ -72,6 +75,12 @@ class VerifierMetrics:
         self.c = gauge("specdec_spec_cost_c", "One draft token, in target steps.")
         self.beta = gauge("specdec_spec_cost_beta", "One more verified token, in target steps.")
         self.of_kinds = KindMetrics(registry)
+        self.predicted = gauge(
+            "specdec_spec_speedup_predicted", "Tokens a second with drafts over those without, as expected."
+        )
+        self.measured = gauge(
+            "specdec_spec_speedup_measured", "The same as measured in trials of both; 0 before the first."
+        )
         for reason in Fallback:
             if reason:
                 self.fallbacks.labels(reason.value)
@@ -98,6 +107,15 @@ class VerifierMetrics:
         self.phases.labels("draft").observe(done.timing.draft)
         self.phases.labels("queue").observe(done.timing.queue)
         self.phases.labels("verify").observe(done.timing.verify)
+
+    def judge(self, report: SpeculationReport) -> None:
+        """Publish what the choice of drafts rests on."""
+        self.alpha.set(report.alpha)
+        self.c.set(report.c)
+        self.beta.set(report.beta)
+        self.plain_seconds.set(report.plain_seconds)
+        self.predicted.set(report.predicted)
+        self.measured.set(report.measured or 0.0)
 
 
 class KindMetrics:

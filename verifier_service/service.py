@@ -14,7 +14,7 @@ from specdec.errors import Draining, NoVerifier
 from specdec.wire.generation import VerifierInfo, call_from_pb, info_to_pb, round_to_pb
 from specdec.wire.kv import pieces, span_from_pb, values_from_pb
 from specdec.wire.tokens import tokens_from_bytes
-from verifier_service.batching.costs import PassCost
+from verifier_service.batching.costs import PromptRate
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.generations import Generations
@@ -34,7 +34,7 @@ class Ready:
     generations: Generations
     pool: DrafterPool
     sources: DraftSources
-    passes: PassCost
+    prompts: PromptRate
     kv: KvBlocks
 
 
@@ -77,7 +77,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def GetVerifierInfo(self, request: pb.GetVerifierInfoRequest, context: Context) -> pb.GetVerifierInfoResponse:
         """Describe the model, its limits and the drafters."""
         ready = self._loaded()
-        drafters, rate = tuple(ready.pool.states()), ready.passes.prefill_rate()
+        drafters, rate = tuple(ready.pool.states()), ready.prompts.per_second
         names = ready.sources.names
         return info_to_pb(replace(ready.info, drafters=drafters, prefill_rate=rate, drafter_names=names))
 

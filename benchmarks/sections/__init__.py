@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
-from benchmarks.sections import concurrency, engine, memory, passes, prompt, rules, sources, stack, theory
+from benchmarks.sections import concurrency, engine, grid, memory, passes, prompt, rules, sources, stack, theory
 from benchmarks.sections.lab import Lab
 
 SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
@@ -11,6 +11,7 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "stack": stack.measure,
     "prompt": prompt.measure,
     "concurrency": concurrency.measure,
+    "grid": grid.measure,
     "memory": memory.measure,
     "passes": passes.measure,
     "rules": rules.measure,

@@ -28,6 +28,14 @@ class Scale:
     theory_gammas: tuple[int, ...] = (1, 3, 5, 8)
     served: tuple[str, ...] = ("model", "bigram")
     """Drafters whose prediction is tried through the stack too."""
+    grid_drafters: tuple[str, ...] = ("model", "prompt_lookup", "ngram", "dead", "slow", "lying")
+    grid_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
+    grid_gammas: tuple[int, ...] = (1, 3, 6)
+    grid_turns: int = 6
+    """Slices of each way in a cell of the grid."""
+    grid_tokens: int = 96
+    resume: bool = False
+    """Whether cells of the grid that were measured at this commit are left out."""
     compiled: bool = True
     """Whether our models are compiled, as `specdec up --compile` does it."""
 
@@ -46,5 +54,10 @@ def quick(pair: Pair) -> Scale:
         theory=(10, 1, 1),
         theory_gammas=(1, 2),
         served=("model",),
+        grid_drafters=("model", "dead", "lying"),
+        grid_temperatures=("1",),
+        grid_gammas=(1,),
+        grid_turns=1,
+        grid_tokens=8,
         compiled=False,
     )

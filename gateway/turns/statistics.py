@@ -69,7 +69,7 @@ class Summary:
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """How many rounds wanted a draft and had none, by reason."""
+        """How many rounds had no draft although the request allows them, by reason."""
         counts: Counter[str] = Counter()
         for (drafted, _, fallback), rounds in self.rounds.items():
             if fallback and not drafted:

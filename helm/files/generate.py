@@ -20,9 +20,11 @@ WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "60"))
 REASONS = {
     "tokenizer_mismatch": "verifiers refuse drafters, whose tokenizer is another: give both tiers models of one",
     "drafter_unavailable": "verifiers reach no drafter: look at the drafters' pods and at specdec_drafter_up",
-    "draft_timeout": "drafters are connected and answer nothing in time: look at their logs and their load",
+    "late": "drafters are connected and answer nothing in time: look at their logs and their load",
     "overloaded": "drafters have no room: give them more memory or more replicas",
     "no_match": "the source of drafts has no match for the prompt: choose a tests.prompt that repeats itself",
+    "not_worth_it": "verifiers find that drafts cost more than they save: give the request a fixed gamma",
+    "first_round": "answers end before drafters have read the prompt: choose a longer tests.maxTokens",
     "": "verifiers decode plainly and name no reason: look at speculation.gammaMax and at the verifiers' settings",
 }
 

@@ -9,13 +9,14 @@ each session drafts.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.rules.gamma import expected_tokens
 
-_Floats = NDArray[np.float64]
+_Numbers = NDArray[np.number[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class RoundCosts:
     draft: float
     """Each draft of the longest chain."""
 
-    def seconds(self, tokens: _Floats, longest: _Floats) -> _Floats:
+    def seconds(self, tokens: _Numbers, longest: _Numbers) -> _Numbers:
         """The time of rounds that compute `tokens` tokens behind drafts of up to `longest`, 0 for a plain round."""
         return self.base + self.token * tokens + np.where(longest > 0, self.wait + self.draft * longest, 0.0)
 
@@ -107,9 +108,8 @@ def allot(demands: Sequence[Demand], others: int, costs: RoundCosts, budget: int
     return Allotment(float(gains[last]), int(cap) + 1)
 
 
-def forecast(allotment: Allotment, demands: Sequence[Demand], others: int, costs: RoundCosts) -> Forecast:
-    """What rounds by an allotment bring; a speed-up of 1 where nobody drafts."""
-    gammas = [allotment.gamma(demand) for demand in demands]
+def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, costs: RoundCosts) -> Forecast:
+    """What rounds bring in which each session of `demands` drafts so much; a speed-up of 1 where nobody drafts."""
     longest, rows = max(gammas, default=0), len(demands) + others
     if longest == 0:
         return Forecast(1.0, 0.0, 0.0)

@@ -40,15 +40,20 @@ class GenerationCall:
 
 
 class Fallback(StrEnum):
-    """Why a round that wanted a draft had none."""
+    """Why a round of a request that allows drafts had none."""
 
     NONE = ""
     UNAVAILABLE = "drafter_unavailable"
-    TIMEOUT = "draft_timeout"
+    LATE = "late"
+    """The draft did not come in the time for which waiting pays."""
     TOKENIZER = "tokenizer_mismatch"
     OVERLOADED = "overloaded"
     NO_MATCH = "no_match"
     """The drafter is there, and its source has nothing that continues the text."""
+    NOT_WORTH_IT = "not_worth_it"
+    """Drafts would have cost more time than they save."""
+    FIRST_ROUND = "first_round"
+    """The drafter still reads what the target has read: nothing waits for that."""
 
 
 @dataclass(frozen=True, slots=True)

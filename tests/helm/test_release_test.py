@@ -76,9 +76,10 @@ def _run(gateway: str, drafts: str = "required") -> tuple[int, str]:
     ("reply", "sentence"),
     [
         (_replies(_answer([1, 2, 3], 0)), "no draft token came: verifiers decode plainly and name no reason"),
-        (_replies(_answer([1, 2, 3], 0, draft_timeout=3)), "drafters are connected and answer nothing in time"),
+        (_replies(_answer([1, 2, 3], 0, late=3)), "drafters are connected and answer nothing in time"),
         (_replies(_answer([1, 2, 3], 0, drafter_unavailable=3)), "verifiers reach no drafter"),
-        (_replies(_answer([1, 2, 3], 0, tokenizer_mismatch=2, draft_timeout=1)), "whose tokenizer is another"),
+        (_replies(_answer([1, 2, 3], 0, tokenizer_mismatch=2, late=1)), "whose tokenizer is another"),
+        (_replies(_answer([1, 2, 3], 0, not_worth_it=3)), "drafts cost more than they save"),
         (_replies(_answer([1, 2, 3], 0, no_match=3)), "choose a tests.prompt that repeats itself"),
         (_replies(_answer([1, 2, 4], 8)), "tokens differ: [1, 2, 3] without drafts, [1, 2, 4] with them"),
         (_replies(_answer([1, 2, 3], 8), _answer([1, 2, 3], 8)), "drafts were used where the request turned them off"),

@@ -26,6 +26,8 @@ class ModelStep:
     """What became of each row that is done; None for a prefill."""
     chunks: Sequence[ScheduledChunk]
     """What the pass computed; empty when there was no pass."""
+    started: float
+    """When the pass began, by `time.perf_counter`."""
     seconds: float
     """Duration of the pass."""
     running: int
@@ -69,7 +71,7 @@ class ModelThread:
             elif chunk.complete or result is not None:
                 results[chunk.row] = result
         lost = self._kv.preempted - preempted
-        return ModelStep(results, chunks, seconds, len(self._kv), lost, queried, found, self._engine.memory)
+        return ModelStep(results, chunks, started, seconds, len(self._kv), lost, queried, found, self._engine.memory)
 
     def _admit(
         self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]

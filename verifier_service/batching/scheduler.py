@@ -6,18 +6,18 @@ others to come.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import structlog
 
 from specdec.engine import Engine
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
-from verifier_service.batching.costs import PassCost
+from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_thread import ModelStep, ModelThread
+from verifier_service.batching.speculation import BatchSpeculation, PassSample
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 
@@ -32,7 +32,7 @@ class Scheduler:
         engine: Engine,
         thread: Executor,
         settings: VerifierSettings,
-        costs: PassCost,
+        speculation: BatchSpeculation,
         metrics: VerifierMetrics,
     ) -> None:
         """Make a scheduler that `run` serves.
@@ -41,12 +41,13 @@ class Scheduler:
             engine: owned by the one worker of `thread`.
             thread: where passes run.
             settings: how much goes into each pass, and how many sequences may wait for their first KV.
+            speculation: learns from every pass.
         """
         self._engine = engine
         self._model = ModelThread(engine, settings)
         self._thread = thread
         self._max_waiting = settings.max_waiting
-        self._costs = costs
+        self._speculation = speculation
         self._metrics = metrics
         self._sequences: set[str] = set()
         """KV names of the sequences inside `admitted`, with KV or without."""
@@ -58,6 +59,10 @@ class Scheduler:
         """The result that each row waits for; None for a prefill."""
         self._ended: list[str] = []
         """KV names of sequences that have ended, until the thread releases them."""
+        self._expected = 0
+        """Rows that the next pass waits for."""
+        self._rows_before: set[str] = set()
+        """KV names of the last pass."""
         self._wake = asyncio.Event()
 
     @asynccontextmanager
@@ -92,6 +97,16 @@ class Scheduler:
             self._ended.append(row.kv_name)
             self._wake.set()
 
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        """Make the next pass wait for a row that comes at the end of the context, but for no other's prompt."""
+        self._expected += 1
+        try:
+            yield
+        finally:
+            self._expected -= 1
+            self._wake.set()
+
     async def prefill(self, row: Row) -> None:
         """Compute the KV of the row's first `goal` tokens.
 
@@ -118,6 +133,9 @@ class Scheduler:
             if not busy:
                 await self._wait_for_work()
             self._wake.clear()
+            if self._expected and not self._prompts_wait():
+                await self._wake.wait()
+                continue
             busy = await self._step()
             # A session that got a verdict submits its next row before a pass over what is left begins without it.
             await asyncio.sleep(0)
@@ -127,6 +145,9 @@ class Scheduler:
         with suppress(TimeoutError):
             async with asyncio.timeout(IDLE_SECONDS if self._waiting else None):
                 await self._wake.wait()
+
+    def _prompts_wait(self) -> bool:
+        return any(row.goal < len(row.tokens) or len(row.tokens) == len(row.call.tokens) for row in self._waiting)
 
     async def _submit(self, row: Row) -> Outcome | None:
         result: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
@@ -171,13 +192,32 @@ class Scheduler:
         for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
             metrics.kv_bytes.labels(state).set(size)
         if step.chunks:
-            self._measure_pass(step.chunks, step.seconds)
+            self._measure_pass(step)
 
-    def _measure_pass(self, chunks: Sequence[ScheduledChunk], seconds: float) -> None:
+    def _measure_pass(self, step: ModelStep) -> None:
+        chunks, seconds = step.chunks, step.seconds
         self._metrics.batch_rows.observe(len(chunks))
         self._metrics.pass_seconds.observe(seconds)
         tokens = sum(chunk.length - chunk.start for chunk in chunks)
+        names = {chunk.row.kv_name for chunk in chunks}
         if all(chunk.judged and chunk.count == 1 for chunk in chunks):
-            self._costs.observe(len(chunks), tokens, seconds)
+            follows = not names.isdisjoint(self._rows_before)
+            self._speculation.passed(_sample(step, tokens, follows=follows))
         else:
-            self._costs.observe_prompt(tokens, seconds)
+            self._speculation.prompts.observe(tokens, seconds)
+            self._speculation.ended(step.started + seconds)
+        self._rows_before = names
+
+
+def _sample(step: ModelStep, tokens: int, *, follows: bool) -> PassSample:
+    drafts = [chunk.drafts for chunk in step.chunks]
+    outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
+    return PassSample(
+        rows=len(drafts),
+        computed=tokens,
+        committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
+        drafting=sum(count > 0 for count in drafts),
+        started=step.started,
+        seconds=step.seconds,
+        follows=follows,
+    )

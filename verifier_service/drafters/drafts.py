@@ -16,6 +16,8 @@ class Proposal:
     """Why the draft is empty although one was wanted."""
     waited: float = 0.0
     """Seconds that the round waited for the draft."""
+    awaited: int = 0
+    """Drafts that the round waited for; those that its drafter could not make are not among them."""
     drafter: str = ""
     """Kind of what made the draft."""
     local: bool = False
@@ -25,12 +27,23 @@ class Proposal:
 class Drafts:
     """A session's source of drafts. This one is for sessions that do not speculate: it does nothing."""
 
+    gathers = False
+    """Whether the next pass waits for a round that waits for its draft, so that all go together."""
+
+    def source(self) -> str | None:
+        """Names what the drafts are made with, and how; None while there is nothing that drafts."""
+        return None
+
     def begin(self, gamma: int) -> None:
         """Order a first draft of γ tokens."""
 
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Up to `gamma` drafts; a patient caller waits for them, any other takes those that have come."""
+    async def propose(self, gamma: int) -> Proposal:
+        """Up to `gamma` drafts; waits for them while that pays."""
         return Proposal()
+
+    def declined(self) -> Fallback:
+        """Why a round that might draft has γ = 0."""
+        return Fallback.NONE
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Report what a verdict on `judged` drafts committed, and order the next γ drafts."""

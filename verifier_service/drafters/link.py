@@ -101,7 +101,8 @@ class DrafterLink:
         self._round_trips: deque[float] = deque(maxlen=_PINGS)
         self.breaker = Breaker(_TIMEOUTS_IN_A_ROW, probe)
         self.outbox = Outbox()
-        self._model = ""
+        self.model = ""
+        """What it drafts with, as it says; empty until known."""
         self.kind = ""
         """What drafts there; empty until known."""
         self._detail = ""
@@ -113,12 +114,12 @@ class DrafterLink:
     def drafter_state(self) -> DrafterState:
         """The drafter's address, state and model, with the reason of a refusal."""
         state = f"{self.state}: {self._detail}" if self._detail else self.state.value
-        return DrafterState(self.address, state, self._model, self.kind)
+        return DrafterState(self.address, state, self.model, self.kind)
 
     @property
     def names(self) -> frozenset[str]:
         """The names by which a request can ask for this drafter."""
-        return frozenset({self.address, self._model, self.kind} - {""})
+        return frozenset({self.address, self.model, self.kind} - {""})
 
     @property
     def distance(self) -> float:
@@ -146,7 +147,7 @@ class DrafterLink:
         A drafter that names no kind is of a version that had language models first of all.
         """
         self.outbox = Outbox()
-        self._model, self.step_seconds, self._detail, self.kind = model, step_seconds, "", kind or "model"
+        self.model, self.step_seconds, self._detail, self.kind = model, step_seconds, "", kind or "model"
         self.breaker.succeeded()
         self._enter(LinkState.READY)
         _log.info("drafter_ready", address=self.address, model=model)

@@ -53,6 +53,7 @@ class LocalDrafts(Drafts):
         self._room = room
         self._mode = mode
         self._drafter = drafter
+        self.gathers = drafter is not None and drafter.gathers
         self._reading: asyncio.Task[None] | None = None
         self._used: LocalSource | None = None
         """The source that made the last draft; None when none did."""
@@ -67,7 +68,15 @@ class LocalDrafts(Drafts):
             self._drafter.begin(gamma)
 
     @override
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
+    def source(self) -> str | None:
+        return None if self._drafter is None else self._drafter.source()
+
+    @override
+    def declined(self) -> Fallback:
+        return Fallback.NONE if self._drafter is None else self._drafter.declined()
+
+    @override
+    async def propose(self, gamma: int) -> Proposal:
         started = time.perf_counter()
         self._used, self._draft = self._guess()
         if self._used is not None:
@@ -75,7 +84,7 @@ class LocalDrafts(Drafts):
             return Proposal(self._draft, waited=waited, drafter=self._used.kind, local=True)
         if self._drafter is None:
             return Proposal(fallback=Fallback.NO_MATCH, local=True)
-        return await self._drafter.propose(gamma, patient=patient)
+        return await self._drafter.propose(gamma)
 
     @override
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:

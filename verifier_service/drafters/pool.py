@@ -10,6 +10,7 @@ import structlog
 from specdec.serving.discovery import Source
 from specdec.serving.rendezvous import ranking
 from specdec.wire.generation import DrafterState, Fallback
+from verifier_service.batching.costs import DrafterTimes
 from verifier_service.drafters.client import DrafterClient, Identity
 from verifier_service.drafters.link import DrafterLink, LinkState
 
@@ -68,10 +69,12 @@ class DrafterPool:
         """The names by which a request can ask for one of these drafters."""
         return set[str]().union(*(link.names for link in self._links))
 
-    def step_seconds(self) -> float | None:
-        """Seconds of a draft step, the mean of what the drafters report; None when none has reported it."""
-        known = [link.step_seconds for link in self._links if link.state is LinkState.READY and link.step_seconds > 0]
-        return sum(known) / len(known) if known else None
+    def times(self) -> DrafterTimes:
+        """What the ready drafters report, on average; those that have not reported a step are left out."""
+        ready = [link for link in self._links if link.state is LinkState.READY]
+        steps = [link.step_seconds for link in ready if link.step_seconds > 0]
+        round_trip = sum(link.distance for link in ready) / len(ready) if ready else 0.0
+        return DrafterTimes(sum(steps) / len(steps) if steps else None, round_trip)
 
     def states(self) -> list[DrafterState]:
         """The state of every drafter."""

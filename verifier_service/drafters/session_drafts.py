@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, NackReason, Open
-from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.draft_buffer import DraftBuffer
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import Breaker, DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 
+_CATCH_UP = 32
+"""Tokens that a drafter reads about as fast as it drafts; where it has more to read, nothing waits for it."""
 _MOST_DRAFTS = 128
 """Most drafts held for one session; drafters send far fewer."""
 
@@ -28,7 +29,7 @@ class RemoteDrafts(Drafts):
         max_len: int,
         pool: DrafterPool,
         settings: DraftingSettings,
-        costs: MeasuredCosts,
+        patience: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a source that is not open at any drafter yet.
@@ -36,14 +37,16 @@ class RemoteDrafts(Drafts):
         Args:
             max_len: tokens that the sequence may reach.
             settings: how long to wait at most, and when to try again.
-            costs: learn from every wait, and say how long one pays.
+            patience: seconds for which a wait pays now; None for a session whose γ is fixed, which waits for it
+                whatever that costs.
             clock: gives seconds.
         """
         self._call = call
         self._max_len = max_len
         self._pool = pool
         self._settings = settings
-        self._costs = costs
+        self._worth = patience
+        self.gathers = patience is not None
         self._clock = clock
         self._buffer = DraftBuffer(call.tokens, _MOST_DRAFTS)
         self._patience = Breaker(1, settings.probe)
@@ -54,6 +57,10 @@ class RemoteDrafts(Drafts):
         """The prefix length for which no more drafts come."""
         self._forgotten = 0
         """How often in a row the drafter did not know the session."""
+        self._answered = False
+        """Whether the drafter has caught up with the session."""
+        self._behind: list[int] = []
+        """Committed tokens that the buffer has not been told while no drafter was used."""
         self._avoid: dict[str, tuple[float, Fallback]] = {}
         """Until when to avoid each drafter, and why, by address."""
         self._changed = asyncio.Event()
@@ -68,10 +75,20 @@ class RemoteDrafts(Drafts):
         if gamma:
             self._open(gamma)
 
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        """Take the drafts that have come.
+    def source(self) -> str | None:
+        link = self._link or self._choice()
+        if link is None:
+            return None
+        return f"{link.model}, greedy" if self._call.sampling.temperature == 0.0 else link.model
 
-        A patient caller first waits until there are γ, or no more come, or waiting does not pay any more.
+    def declined(self) -> Fallback:
+        """Why a round has γ = 0 by choice."""
+        return self._absence() if self.source() is None else Fallback.NOT_WORTH_IT
+
+    async def propose(self, gamma: int) -> Proposal:
+        """Take the drafts that have come, after a wait until there are γ, or no more come, or waiting pays no more.
+
+        Nothing waits for a drafter that still reads the committed tokens, unless γ is fixed.
         """
         if gamma == 0:
             return Proposal()
@@ -79,27 +96,27 @@ class RemoteDrafts(Drafts):
         if self._link is None:
             return Proposal(fallback=self._absence())
         started, kind = self._clock(), self._link.kind
+        patient = self._answered or self._worth is None
         if patient and not self._complete(gamma):
             await self._wait(self._link, gamma, started)
         draft = self._buffer.take(gamma)
-        waited = self._clock() - started
-        if draft.tokens and patient:
-            self._costs.drafts.observe(len(draft.tokens), waited)
-        if not draft.tokens:
-            return Proposal(fallback=self._reason(patient), waited=waited)
-        return Proposal(draft, waited=waited, drafter=kind)
+        reason = Fallback.NONE if draft.tokens else self._reason(patient)
+        awaited = len(draft.tokens) if self._complete(gamma) else gamma
+        return Proposal(draft, reason, self._clock() - started, awaited if patient else 0, kind)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Commit in the buffer and at the drafter; with γ = 0 the drafter learns of it when drafts are wanted again."""
-        in_step = self._buffer.advance(tokens, judged)
         if self._link is None:
+            self._behind += tokens
             return
+        in_step = self._buffer.advance(tokens, judged)
         if not in_step:
             self.close()
             return
         self._unsent += tuple(tokens)
         if gamma:
             base_len = self._buffer.committed_len - len(self._unsent)
+            self._answered = self._answered and len(self._unsent) <= _CATCH_UP
             self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
             self._unsent = ()
 
@@ -116,6 +133,7 @@ class RemoteDrafts(Drafts):
 
     def drafted(self, message: DraftTokens) -> None:
         """Take drafted tokens if they continue this session's."""
+        self._answered = True
         if self._buffer.add(message):
             self._forgotten = 0
             self._patience.succeeded()
@@ -123,7 +141,7 @@ class RemoteDrafts(Drafts):
 
     def ended(self, length: int) -> None:
         """Note that no drafts come behind `length`, so that a wait ends when all up to it have come."""
-        self._ended = length
+        self._ended, self._answered = length, True
         self._changed.set()
 
     def refused(self, reason: NackReason) -> None:
@@ -142,13 +160,13 @@ class RemoteDrafts(Drafts):
         """Open the session at a drafter unless it is open; without effect when there is none."""
         if self._link is not None:
             return
-        now = self._clock()
-        self._avoid = {address: until for address, until in self._avoid.items() if until[0] > now}
-        self._link = self._pool.choose(self._call.session_id, self._avoid, self._call.speculation.drafter)
+        self._link = self._choice()
         if self._link is None:
             return
         call = self._call
-        self._unsent, self._ended = (), None
+        self._buffer.advance(self._behind, 0)
+        self._behind.clear()
+        self._unsent, self._ended, self._answered = (), None, False
         opening = Open(
             call.session_id,
             call.epoch,
@@ -162,6 +180,12 @@ class RemoteDrafts(Drafts):
         )
         self._link.open(opening, self)
 
+    def _choice(self) -> DrafterLink | None:
+        """The drafter that the session would use now."""
+        now = self._clock()
+        self._avoid = {address: until for address, until in self._avoid.items() if until[0] > now}
+        return self._pool.choose(self._call.session_id, self._avoid, self._call.speculation.drafter)
+
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have come, or all that will."""
         ended = self._ended is not None and self._buffer.committed_len <= self._ended <= self._buffer.end
@@ -171,9 +195,7 @@ class RemoteDrafts(Drafts):
         """Wait for γ drafts, if waits of this session and waits for this drafter are allowed at time `now`."""
         if not (self._patience.allows(now) and link.breaker.allows(now)):
             return
-        # A caller who fixes γ gets it, whatever it costs; the others wait for a late draft only while that pays.
-        fixed = self._call.speculation.gamma is not None
-        worth = math.inf if fixed else self._costs.worth_waiting(len(self._buffer), gamma)
+        worth = math.inf if self._worth is None else self._worth()
         try:
             async with asyncio.timeout(min(self._settings.timeout, worth)):
                 while self._link is link and not self._complete(gamma):
@@ -194,7 +216,7 @@ class RemoteDrafts(Drafts):
             return self._absence()
         if self._complete(1):
             return Fallback.NO_MATCH
-        return Fallback.TIMEOUT if patient else Fallback.NONE
+        return Fallback.LATE if patient else Fallback.FIRST_ROUND
 
     def _absence(self) -> Fallback:
         """Why no drafter can be used."""

@@ -8,7 +8,7 @@ from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
 from specdec.rules.params import Speculation
 from specdec.sources.maker import SourceKind, SourceMaker
 from specdec.wire.generation import GenerationCall
-from verifier_service.batching.costs import MeasuredCosts
+from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
@@ -28,10 +28,10 @@ _ADAPTIVE = (SourceKind.SUFFIX, SourceKind.PREDICTION)
 class DraftSources:
     """Makes the drafts of each session."""
 
-    def __init__(self, settings: VerifierSettings, pool: DrafterPool, costs: MeasuredCosts) -> None:
+    def __init__(self, settings: VerifierSettings, pool: DrafterPool, speculation: BatchSpeculation) -> None:
         self._settings = settings
         self._pool = pool
-        self._costs = costs
+        self._speculation = speculation
         self._maker = SourceMaker(settings.sources)
 
     @property
@@ -59,7 +59,7 @@ class DraftSources:
         local = self._local(name)
         drafter: Drafts | None = None
         if name not in set(SourceKind):
-            drafter = self._remote(call, limit, "" if name == HYBRID else name)
+            drafter = self._remote(call, limit, gamma, "" if name == HYBRID else name)
         if call.speculation.prediction:
             local = (SourceKind.PREDICTION, *(kind for kind in local if kind is not SourceKind.PREDICTION))
         if drafter is not None and not local:
@@ -80,9 +80,10 @@ class DraftSources:
             return self._settings.local or _HYBRID_SOURCES
         return () if name else self._settings.local
 
-    def _remote(self, call: GenerationCall, limit: int, name: str) -> RemoteDrafts:
+    def _remote(self, call: GenerationCall, limit: int, gamma: int | None, name: str) -> RemoteDrafts:
         named = replace(call, speculation=replace(call.speculation, drafter=name))
-        return RemoteDrafts(named, limit, self._pool, self._settings.drafting, self._costs)
+        patience = self._speculation.patience if gamma is None else None
+        return RemoteDrafts(named, limit, self._pool, self._settings.drafting, patience)
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))
@@ -93,4 +94,4 @@ class DraftSources:
         most = self._settings.gamma_max
         if gamma is not None or kind in _ADAPTIVE:
             return FixedGamma(most if gamma is None else gamma)
-        return OptimalGamma(lambda: 0.0, self._costs.passes.beta, most)
+        return OptimalGamma(lambda: 0.0, lambda: self._speculation.report().beta, most)

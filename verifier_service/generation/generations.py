@@ -9,8 +9,8 @@ from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, G
 from specdec.rules.params import Mode, check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.batching.batch_plan import Row, rank
-from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.batching.scheduler import Scheduler
+from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.sources import DraftSources
@@ -28,7 +28,7 @@ class Generations:
         info: VerifierInfo,
         target: Scheduler,
         sources: DraftSources,
-        costs: MeasuredCosts,
+        speculation: BatchSpeculation,
         metrics: VerifierMetrics,
     ) -> None:
         """`info` has the limits that calls must keep; the other parts are shared by all sessions."""
@@ -36,7 +36,7 @@ class Generations:
         self._info = info
         self._target = target
         self._sources = sources
-        self._costs = costs
+        self._speculation = speculation
         self._metrics = metrics
         self._runs = Runs()
         self._numbers = count()
@@ -64,17 +64,14 @@ class Generations:
             drafts = self._sources.drafts(call, limit, gamma)
         name = f"{call.session_id}#{next(self._numbers)}"
         admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0)
-        controller = self._costs.controller(gamma if self._sources.asks_drafters(call) else 0)
+        asked = gamma if self._sources.asks_drafters(call) else 0
+        controller = self._speculation.session(drafts.source, asked)
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 
     def _count(self, done: Round, awaited: int) -> None:
         """Count a round that waited for `awaited` drafts, and publish the costs."""
-        costs, metrics = self._costs, self._metrics
-        metrics.count(done, awaited)
-        metrics.alpha.set(costs.alpha)
-        metrics.c.set(costs.c())
-        metrics.plain_seconds.set(costs.passes.step() or 0.0)
-        metrics.beta.set(costs.passes.beta())
+        self._metrics.count(done, awaited)
+        self._metrics.judge(self._speculation.report())
 
 
 def greedy_as_coupled(call: GenerationCall) -> GenerationCall:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Container
+from contextlib import nullcontext
 from dataclasses import replace
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
@@ -10,7 +11,7 @@ from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
-from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.drafters.drafts import Drafts
 
 
 class Session:
@@ -46,6 +47,8 @@ class Session:
         """γ of the next round."""
         self._cached = 0
         """Tokens of the prompt that had KV when the session was let in."""
+        self._declined = Fallback.NONE
+        """Why it is 0, where it is 0 by choice."""
 
     async def run(self) -> AsyncGenerator[Round, None]:
         """Yield rounds; the last one, and only it, has a finish reason."""
@@ -72,11 +75,8 @@ class Session:
 
     async def _round(self) -> Round:
         base_len = len(self._tokens)
-        # The drafter reads the prompt while the target does; the first token waits for it only when γ is a promise.
-        first = base_len == len(self._call.tokens)
-        patient = not first or self._call.speculation.gamma is not None
-        awaited = self._wanted if patient else 0
-        proposal = await self._drafts.propose(self._wanted, patient=patient)
+        with self._target.expected() if self._drafts.gathers else nullcontext():
+            proposal = await self._drafts.propose(self._wanted)
         submitted = time.perf_counter()
         outcome = await self._target.verify(self._next_row(base_len, proposal.draft))
         verdict = outcome.verdict
@@ -84,17 +84,17 @@ class Session:
             self._gamma.observe(verdict.drafted, verdict.accepted)
         if verdict.drafted < outcome.offered:
             self._drafts.distrust()
-            proposal = Proposal(NO_DRAFT, Fallback.UNAVAILABLE, proposal.waited)
+            proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
         done = replace(
             cut(verdict, base_len, self._limit, self._stop_ids),
             draft=proposal.draft.tokens[: verdict.drafted],
             drafter=proposal.drafter if verdict.drafted else "",
-            fallback=proposal.fallback.value,
+            fallback=(Fallback.NONE if proposal.draft.tokens else self._declined or proposal.fallback).value,
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
-            cached_tokens=self._cached if first else 0,
+            cached_tokens=self._cached if base_len == len(self._call.tokens) else 0,
         )
         self._commit(done, judged=verdict.drafted)
-        self._count(done, awaited)
+        self._count(done, proposal.awaited)
         return done
 
     def _commit(self, done: Round, judged: int) -> None:
@@ -114,7 +114,9 @@ class Session:
 
     def _next_gamma(self) -> int:
         """The γ of the next round, within the room left: a round commits one token more than it accepts."""
-        return min(self._gamma.gamma(), self._limit - len(self._tokens) - 1)
+        gamma = self._gamma.gamma()
+        self._declined = Fallback.NONE if gamma else self._drafts.declined()
+        return min(gamma, self._limit - len(self._tokens) - 1)
 
     def _ended_before(self) -> FinishReason | None:
         """Why there is nothing to generate; a caller that resumes may not know that the last token was the last."""

@@ -1,8 +1,8 @@
 """An engine whose logits are a table, a target without a queue, a source of drafts that a test writes."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import torch
@@ -17,6 +17,8 @@ from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
 from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.metrics import VerifierMetrics
@@ -77,6 +79,24 @@ def make_row(
 ) -> Row:
     """A row that is judged, or a prefill where the goal is less than all tokens; `changes` are those of its call."""
     return Row(make_call(**changes), kv_name, rank, limit, tokens, len(tokens) if goal is None else goal, draft)
+
+
+class FixedGamma:
+    """Always the same γ."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def gamma(self) -> int:
+        return self.value
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn nothing."""
+
+
+def make_speculation(gamma_max: int = 4) -> BatchSpeculation:
+    """A judgement of drafters that say nothing of themselves."""
+    return BatchSpeculation(gamma_max, 512, lambda: DrafterTimes(None))
 
 
 def make_metrics() -> VerifierMetrics:
@@ -161,14 +181,21 @@ class DirectTarget:
         self.refuses_drafts = False
         self.room = 1000
         """For drafts, in a pass."""
+        self.expecting = 0
+        """How often a row was announced."""
 
     @asynccontextmanager
-    async def admitted(self, row: Row) -> AsyncIterator[None]:
+    async def admitted(self, row: Row) -> AsyncIterator[int]:
         self.admission, self.holds_kv = row, True
         try:
-            yield
+            yield 0
         finally:
             self.holds_kv = False
+
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        self.expecting += 1
+        yield
 
     async def prefill(self, row: Row) -> None:
         self.prefills.append(row.goal)
@@ -186,10 +213,12 @@ class DirectTarget:
 class WrittenDrafts:
     """Hands out the drafts a test wrote, one a round; then none, for a reason."""
 
+    gathers = True
+
     def __init__(self, *drafts: Draft, reason: Fallback = Fallback.NONE) -> None:
         self.drafts = list(drafts)
         self.reason = reason
-        self.asked: list[tuple[int, bool]] = []
+        self.asked: list[int] = []
         self.commits: list[tuple[tuple[int, ...], int, int]] = []
         self.distrusted = 0
         self.closed = 0
@@ -197,10 +226,14 @@ class WrittenDrafts:
     def begin(self, gamma: int) -> None:
         self.begun = gamma
 
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
-        self.asked.append((gamma, patient))
+    async def propose(self, gamma: int) -> Proposal:
+        self.asked.append(gamma)
         draft = self.drafts.pop(0).cut(gamma) if self.drafts else NO_DRAFT
-        return Proposal(draft, Fallback.NONE if draft.tokens or not gamma else self.reason, 0.3)
+        reason = Fallback.NONE if draft.tokens or not gamma else self.reason
+        return Proposal(draft, reason, 0.3, gamma if draft.tokens else 0)
+
+    def declined(self) -> Fallback:
+        return Fallback.NOT_WORTH_IT
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         self.commits.append((tuple(tokens), judged, gamma))

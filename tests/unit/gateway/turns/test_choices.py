@@ -102,10 +102,10 @@ def test_the_number_of_choices_is_bounded(n: int) -> None:
 def test_sums_over_choices_add_up() -> None:
     speculation = Speculation(Mode.BLOCK, 3)
     first = Summary(speculation, Counter([(3, 0, ""), (3, 3, ""), (3, 3, "")]))
-    second = Summary(speculation, Counter([(1, 1, ""), (0, 0, "draft_timeout")]))
+    second = Summary(speculation, Counter([(1, 1, ""), (0, 0, "late")]))
     both = total([first, second])
     assert both.acceptance_histogram == (1, 1, 0, 2)
     assert (both.num_spec_steps, both.num_plain_steps) == (4, 1)
     assert (both.num_draft_tokens, both.num_accepted_draft_tokens) == (10, 7)
-    assert both.fallbacks == {"draft_timeout": 1}
+    assert both.fallbacks == {"late": 1}
     assert total([first]) == first

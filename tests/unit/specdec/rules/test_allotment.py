@@ -43,7 +43,7 @@ def test_one_session_gets_the_best_gamma_of_the_formula(alpha: float, c: float, 
     allotment = allot([Demand(alpha, 16)], 0, costs, budget=100)
     if best:
         assert allotment.gamma(Demand(alpha, 16)) == best
-        speed = forecast(allotment, [Demand(alpha, 16)], 0, costs).speedup
+        speed = forecast([best], [Demand(alpha, 16)], 0, costs).speedup
         assert speed == pytest.approx(speedup(alpha, best, c, r, beta))
 
 
@@ -58,15 +58,16 @@ def test_what_does_not_pay_is_still_the_best_that_drafting_can_do_and_its_foreca
     costs = RoundCosts(1.0, 0.1, 1.0, 0.5)
     allotment = allot(demands, 0, costs, budget=100)
     assert allotment.gamma(demands[0]) == 1
-    assert forecast(allotment, demands, 0, costs).speedup < 1.0
+    assert forecast([1] * 4, demands, 0, costs).speedup < 1.0
 
 
 def test_a_round_that_waits_as_long_as_it_is_worth_breaks_even() -> None:
     demands, costs = [Demand(0.8, 8)] * 2, RoundCosts(1.0, 0.05, 0.1, 0.05)
     allotment = allot(demands, 1, costs, budget=100)
-    worth = forecast(allotment, demands, 1, costs).worth
+    gammas = [allotment.gamma(demand) for demand in demands]
+    worth = forecast(gammas, demands, 1, costs).worth
     late = RoundCosts(costs.base, costs.token, worth, 0.0)
-    assert forecast(allotment, demands, 1, late).speedup == pytest.approx(1.0)
+    assert forecast(gammas, demands, 1, late).speedup == pytest.approx(1.0)
 
 
 def test_sessions_that_cannot_draft_get_nothing() -> None:
@@ -74,7 +75,7 @@ def test_sessions_that_cannot_draft_get_nothing() -> None:
     assert allot([], 3, costs, budget=10) == NO_DRAFTS
     assert allot([Demand(0.9, 0)], 0, costs, budget=10) == NO_DRAFTS
     assert allot([Demand(0.9, 4)], 0, costs, budget=0) == NO_DRAFTS
-    assert forecast(NO_DRAFTS, [Demand(0.9, 4)], 0, costs).speedup == 1.0
+    assert forecast([0], [Demand(0.9, 4)], 0, costs).speedup == 1.0
 
 
 @pytest.mark.parametrize(("alpha", "limit", "gamma"), [(1.0, 9, 4), (1.0, 2, 2), (0.5, 9, 2), (0.2, 9, 0), (0.0, 9, 0)])

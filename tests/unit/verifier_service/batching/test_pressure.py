@@ -21,10 +21,10 @@ from tests.unit.verifier_service.verifier_fakes import (
     following,
     make_metrics,
     make_row,
+    make_speculation,
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.costs import PassCost
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
@@ -38,7 +38,7 @@ async def scheduling(engine: TableEngine, metrics: VerifierMetrics, chunk_tokens
         model=ModelSettings(path=Path("model")), max_waiting=64, chunk_tokens=chunk_tokens, draft_tokens=1000
     )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, settings, PassCost(), metrics)
+        scheduler = Scheduler(engine, thread, settings, make_speculation(), metrics)
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler

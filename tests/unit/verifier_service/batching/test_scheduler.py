@@ -11,9 +11,15 @@ import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from specdec.serving.settings import ModelSettings
-from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_metrics, make_row, point_mass
+from tests.unit.verifier_service.verifier_fakes import (
+    TableEngine,
+    following,
+    make_metrics,
+    make_row,
+    make_speculation,
+    point_mass,
+)
 from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.costs import PassCost
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
@@ -26,7 +32,7 @@ async def scheduling(engine: TableEngine, max_waiting: int = 8, draft_tokens: in
         model=ModelSettings(path=Path("model")), max_waiting=max_waiting, chunk_tokens=16, draft_tokens=draft_tokens
     )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, settings, PassCost(), make_metrics())
+        scheduler = Scheduler(engine, thread, settings, make_speculation(), make_metrics())
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler
@@ -158,3 +164,34 @@ async def test_an_admission_that_fails_in_the_engine_fails_alone() -> None:
                 pass
         async with admitted(scheduler, "c", 1):
             assert (await scheduler.verify(row("c"))).verdict.drafted == 0
+
+
+async def test_a_pass_waits_for_a_row_that_is_announced() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+        first = make_row("a", (1, 2, 3, 4))
+        with scheduler.expected():
+            task = asyncio.create_task(scheduler.verify(first))
+            await steps()
+            assert not task.done()
+        await task
+
+
+async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 3):
+        with scheduler.expected():
+            assert (await scheduler.verify(make_row("a", (1, 2, 3)))).verdict.tokens == (following(3),)
+
+
+async def test_two_announced_rows_share_a_pass() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+
+        async def announced(name: str, pause: float) -> None:
+            with scheduler.expected():
+                await asyncio.sleep(pause)
+            await scheduler.verify(make_row(name, (1, 2, 3, 4)))
+
+        await asyncio.gather(announced("a", 0.0), announced("b", 0.02))
+    assert len(engine.batches[-1]) == 2

@@ -10,8 +10,7 @@ from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT
 from specdec.rules.gamma import FixedGamma
 from specdec.rules.params import Mode, Speculation
 from specdec.wire.generation import Fallback
-from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, point_mass
-from verifier_service.batching.costs import MeasuredCosts
+from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, make_speculation, point_mass
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import DrafterLink
@@ -42,7 +41,7 @@ class Drafter(Drafts):
         self.commits: list[tuple[tuple[int, ...], int, int]] = []
         self.distrusted = self.closed = False
 
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
+    async def propose(self, gamma: int) -> Proposal:
         return Proposal(point_mass(9), drafter="model")
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
@@ -68,7 +67,7 @@ async def begun(drafts: LocalDrafts) -> LocalDrafts:
 
 async def test_a_source_with_an_answer_drafts_point_masses_and_nobody_else_is_asked() -> None:
     drafts = await begun(of(Written(5, 6, 7, 8, 9), Drafter()))
-    proposal = await drafts.propose(2, patient=True)
+    proposal = await drafts.propose(2)
     assert (proposal.draft.tokens, proposal.drafter, proposal.local) == ((5, 6, 7, 8), "ngram", True)
     assert [(each.ids.tolist(), each.weights.tolist()) for each in proposal.draft.probs] == [
         ([token], [MAX_WEIGHT]) for token in (5, 6, 7, 8)
@@ -77,30 +76,30 @@ async def test_a_source_with_an_answer_drafts_point_masses_and_nobody_else_is_as
 
 async def test_coupled_drafts_carry_no_distribution() -> None:
     drafts = await begun(of(Written(5), mode=Mode.COUPLED))
-    assert (await drafts.propose(1, patient=True)).draft.probs == ()
+    assert (await drafts.propose(1)).draft.probs == ()
 
 
 async def test_a_source_without_an_answer_leaves_the_round_to_the_drafter_or_says_why_it_is_plain() -> None:
-    asked = await (await begun(of(Written(), Drafter()))).propose(2, patient=True)
+    asked = await (await begun(of(Written(), Drafter()))).propose(2)
     assert (asked.draft.tokens, asked.drafter, asked.local) == ((9,), "model", False)
-    alone = await (await begun(of(Written()))).propose(2, patient=True)
+    alone = await (await begun(of(Written()))).propose(2)
     assert (alone.draft, alone.fallback) == (NO_DRAFT, Fallback.NO_MATCH)
 
 
 async def test_a_draft_never_passes_the_room_left() -> None:
     drafts = await begun(of(Written(5, 6, 7), room=3))
-    assert (await drafts.propose(4, patient=True)).draft.tokens == (5, 6)
+    assert (await drafts.propose(4)).draft.tokens == (5, 6)
     drafts.commit((5, 6), judged=2, gamma=4)
-    assert (await drafts.propose(4, patient=True)).draft == NO_DRAFT
+    assert (await drafts.propose(4)).draft == NO_DRAFT
 
 
 async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> None:
     source, drafter = Written(5), Drafter()
     drafts = await begun(of(source, drafter))
-    await drafts.propose(2, patient=True)
+    await drafts.propose(2)
     drafts.commit((5, 4), judged=1, gamma=2)
     source.guesses = []
-    await drafts.propose(2, patient=True)
+    await drafts.propose(2)
     drafts.commit((9, 8), judged=1, gamma=2)
     assert drafter.commits == [((5, 4), 0, 2), ((9, 8), 1, 2)]
     assert source.seen == [1, 2, 3, 5, 4, 9, 8]
@@ -109,17 +108,17 @@ async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> No
 async def test_a_short_prompt_is_read_before_the_first_round() -> None:
     drafts = of(Written(5))
     drafts.begin(0)
-    assert (await drafts.propose(2, patient=True)).draft.tokens == (5,)
+    assert (await drafts.propose(2)).draft.tokens == (5,)
 
 
 async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_lost() -> None:
     source, prompt = Written(5), range(1000)
     drafts = LocalDrafts([LocalSource("ngram", source, FixedGamma(4))], prompt, 50, Mode.REJECTION, None)
     drafts.begin(0)
-    assert (await drafts.propose(2, patient=True)).draft == NO_DRAFT
+    assert (await drafts.propose(2)).draft == NO_DRAFT
     drafts.commit((4,), judged=0, gamma=2)
     await asyncio.sleep(0.01)
-    assert (await drafts.propose(2, patient=True)).draft.tokens == (5,)
+    assert (await drafts.propose(2)).draft.tokens == (5,)
     drafts.commit((6,), judged=0, gamma=2)
     assert source.seen == [*prompt, 4, 6]
 
@@ -127,10 +126,10 @@ async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_los
 async def test_a_draft_that_cannot_be_verified_ends_its_source_and_no_other() -> None:
     drafter = Drafter()
     drafts = await begun(of(Written(5), drafter))
-    await drafts.propose(2, patient=True)
+    await drafts.propose(2)
     drafts.distrust()
     assert not drafter.distrusted
-    assert (await drafts.propose(2, patient=True)).drafter == "model"
+    assert (await drafts.propose(2)).drafter == "model"
     drafts.distrust()
     assert drafter.distrusted
 
@@ -145,7 +144,7 @@ def sources(**settings: object) -> DraftSources:
     link = DrafterLink("d:1", 1.0, make_metrics())
     link.connected("small", 0.001, "counts")
     given = {"model": {"path": "m"}, **settings}
-    return DraftSources(VerifierSettings.load(None, given), DrafterPool([link]), MeasuredCosts(4, lambda: None))
+    return DraftSources(VerifierSettings.load(None, given), DrafterPool([link]), make_speculation())
 
 
 def test_the_names_are_those_of_sources_and_of_what_each_drafter_is() -> None:

@@ -38,10 +38,10 @@ def test_a_lost_drafter_moves_only_its_own_sessions() -> None:
 
 def test_the_pool_averages_what_ready_drafters_say_a_step_takes() -> None:
     links = [make_link(address=f"d{index}:1") for index in range(3)]
-    assert DrafterPool(links).step_seconds() is None
+    assert DrafterPool(links).times().step is None
     links[0].connected("small", 0.1)
     links[1].connected("small", 0.3)
-    assert DrafterPool(links).step_seconds() == 0.2
+    assert DrafterPool(links).times().step == 0.2
 
 
 def test_drafters_that_are_near_come_first() -> None:

@@ -13,7 +13,6 @@ from specdec.wire.generation import Fallback
 from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
 from tests.clock import Clock
 from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
-from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.drafters.link import DrafterLink
@@ -26,36 +25,35 @@ SETTINGS = DraftingSettings(timeout=0.02, probe=100.0, overload_pause=50.0)
 PATIENT = DraftingSettings(timeout=60.0, probe=100.0)
 
 
-class WrittenCosts(MeasuredCosts):
-    """Costs by which a wait pays for as long as a test says."""
-
-    worth = math.inf
-
-    def worth_waiting(self, held: int, gamma: int) -> float:
-        return self.worth
-
-
 class Scene:
     """A session, its links, and what was sent over them."""
 
     def __init__(
-        self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True, gamma: int | None = None
+        self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True, worth: float | None = None
     ) -> None:
         self.clock = Clock(1000.0)
         self.links = [DrafterLink(f"d{index}:1", 100.0, make_metrics()) for index in range(links)]
         for link in self.links if ready else ():
             link.connected("small", 0.001)
         self.pool = DrafterPool(self.links)
-        call = make_call(tokens=PROMPT, speculation=Speculation(Mode.REJECTION, gamma))
-        self.costs = WrittenCosts(16, lambda: None)
-        self.drafts = RemoteDrafts(call, 20, self.pool, settings, self.costs, self.clock)
+        call = make_call(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
+        self.worth = worth
+        """Seconds for which a wait pays; None at first for a fixed γ."""
+        patience = None if worth is None else lambda: self.worth
+        self.drafts = RemoteDrafts(call, 20, self.pool, settings, patience, self.clock)
 
     @property
     def link(self) -> DrafterLink:
         return self.links[0]
 
-    async def propose(self, gamma: int = 2, patient: bool = True) -> Proposal:
-        return await self.drafts.propose(gamma, patient=patient)
+    async def propose(self, gamma: int = 2) -> Proposal:
+        return await self.drafts.propose(gamma)
+
+    def caught_up(self) -> None:
+        """Let the drafter answer once, with something that is of no use any more."""
+        self.drafts.begin(2)
+        for link in self.links:
+            link.drafted(chunk_after((9, 9, 9)))
 
     async def sent(self, link: DrafterLink | None = None) -> Frame:
         return await (link or self.link).outbox.take()
@@ -129,9 +127,9 @@ async def test_after_a_timeout_ragged_drafts_are_used() -> None:
 
 async def test_after_a_wait_in_vain_rounds_do_not_wait_until_drafts_fit_again() -> None:
     scene = Scene(settings=SETTINGS)
-    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    assert (await scene.propose()).fallback is Fallback.LATE
     async with asyncio.timeout(0):
-        assert (await scene.propose()).fallback is Fallback.TIMEOUT
+        assert (await scene.propose()).fallback is Fallback.LATE
     scene.link.drafted(chunk_after(PROMPT, 7))
     task = await scene.waiting()
     scene.link.drafted(chunk_after((*PROMPT, 7), 8))
@@ -139,22 +137,21 @@ async def test_after_a_wait_in_vain_rounds_do_not_wait_until_drafts_fit_again() 
 
 
 async def test_a_late_draft_is_not_waited_for_longer_than_it_is_worth() -> None:
-    scene = Scene()
-    scene.costs.worth = 0.0
-    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    scene = Scene(worth=0.0)
+    scene.caught_up()
+    assert (await scene.propose()).fallback is Fallback.LATE
     scene.link.drafted(chunk_after(PROMPT, 7))
     assert (await scene.propose()).draft.tokens == (7,)
     # The drafter is late, not gone: nobody else waits less for it.
     assert scene.link.breaker.allows(scene.clock.now)
-    scene.costs.worth = math.inf
+    scene.worth = math.inf
     task = await scene.waiting()
     scene.link.drafted(chunk_after((*PROMPT, 7), 8))
     assert (await task).draft.tokens == (7, 8)
 
 
 async def test_a_caller_who_fixed_gamma_waits_for_it_whatever_it_is_worth() -> None:
-    scene = Scene(gamma=2)
-    scene.costs.worth = 0.0
+    scene = Scene()
     task = await scene.waiting()
     scene.link.drafted(chunk_after(PROMPT, 7, 8))
     assert (await task).draft.tokens == (7, 8)
@@ -172,14 +169,55 @@ async def test_a_drafter_that_hangs_for_others_is_not_waited_for() -> None:
     for _ in range(4):
         scene.link.breaker.failed(scene.clock.now)
     async with asyncio.timeout(0):
-        assert (await scene.propose()).fallback is Fallback.TIMEOUT
+        assert (await scene.propose()).fallback is Fallback.LATE
 
 
-async def test_an_impatient_round_takes_what_is_there_and_has_no_complaint() -> None:
-    scene = Scene()
+async def test_nothing_waits_for_a_drafter_that_still_reads() -> None:
+    scene = Scene(worth=math.inf)
     async with asyncio.timeout(0):
-        proposal = await scene.propose(patient=False)
-    assert (proposal.draft.tokens, proposal.fallback, proposal.waited) == ((), Fallback.NONE, 0.0)
+        proposal = await scene.propose()
+    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.FIRST_ROUND)
+    assert (proposal.waited, proposal.awaited) == (0.0, 0)
+    scene.caught_up()
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after(PROMPT, 7, 8))
+    assert (await task).awaited == 2
+
+
+async def test_a_drafter_with_much_to_read_has_to_catch_up_again() -> None:
+    scene = Scene(worth=math.inf)
+    scene.caught_up()
+    scene.drafts.commit(range(40), 0, 0)
+    scene.drafts.commit((7,), 0, 2)
+    assert (await scene.propose()).fallback is Fallback.FIRST_ROUND
+
+
+async def test_what_the_drafter_could_not_draft_was_not_waited_for() -> None:
+    scene = Scene()
+    scene.drafts.begin(3)
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    proposal = await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4)), gamma=3)
+    assert (len(proposal.draft.tokens), proposal.awaited) == (1, 1)
+
+
+async def test_a_round_that_declines_says_whether_there_was_a_choice() -> None:
+    scene = Scene(ready=False)
+    assert scene.drafts.declined() is Fallback.UNAVAILABLE
+    assert scene.drafts.source() is None
+    scene.link.connected("small", 0.001)
+    assert scene.drafts.declined() is Fallback.NOT_WORTH_IT
+    assert scene.drafts.source() == "small, greedy"
+
+
+async def test_a_drafter_hears_nothing_of_plain_rounds_until_drafts_are_wanted() -> None:
+    scene = Scene()
+    scene.drafts.commit((7, 8), 0, 0)
+    scene.drafts.commit((9,), 0, 0)
+    scene.drafts.begin(2)
+    frame = await scene.sent()
+    assert (frame.opens[0].tokens, frame.commits) == ((*PROMPT, 7, 8, 9), ())
+    scene.link.drafted(chunk_after((*PROMPT, 7, 8, 9), 4, 5))
+    assert (await scene.propose()).draft.tokens == (4, 5)
 
 
 async def test_gamma_0_asks_nobody() -> None:
@@ -213,34 +251,34 @@ async def test_verdicts_are_kept_while_no_drafts_are_wanted() -> None:
 
 
 async def test_drafts_of_another_epoch_or_prefix_never_get_in() -> None:
-    scene = Scene()
+    scene = Scene(worth=0.0)
     scene.drafts.begin(1)
     other_epoch = DraftTokens("s", 2, 3, chunk_after(PROMPT).prefix_hash, Draft((7,)))
     scene.link.drafted(other_epoch)
     scene.link.drafted(chunk_after((1, 2, 9), 7))
-    assert (await scene.propose(1, patient=False)).draft.tokens == ()
+    assert (await scene.propose(1)).draft.tokens == ()
 
 
 async def test_a_lost_session_opens_elsewhere_with_committed_tokens_and_the_same_epoch() -> None:
-    scene = Scene(links=2)
+    scene = Scene(links=2, worth=0.0)
     scene.drafts.begin(2)
     first = scene.pool.choose("s", ())
     assert first is not None
     (second,) = (link for link in scene.links if link is not first)
     scene.drafts.commit((7, 8), 0, 2)
     first.lost("gone")
-    await scene.propose(patient=False)
+    await scene.propose()
     (opened,) = (await scene.sent(second)).opens
     assert (opened.tokens, opened.prompt_len, opened.epoch) == ((*PROMPT, 7, 8), 3, 1)
 
 
 async def test_a_drafter_that_forgot_the_session_is_told_everything_again() -> None:
-    scene = Scene()
+    scene = Scene(worth=0.0)
     scene.drafts.begin(2)
     await scene.sent()
     scene.drafts.commit((7,), 0, 2)
     scene.link.nacked(Nack("s", 1, NackReason.UNKNOWN, ""))
-    await scene.propose(patient=False)
+    await scene.propose()
     assert (await scene.sent()).opens[0].tokens == (*PROMPT, 7)
 
 
@@ -249,7 +287,7 @@ async def test_a_drafter_that_forgets_again_and_again_is_asked_less_and_less_oft
     for _ in range(2):
         scene.drafts.begin(2)
         scene.link.nacked(Nack("s", 1, NackReason.UNKNOWN, ""))
-    assert (await scene.propose(patient=False)).fallback is Fallback.UNAVAILABLE
+    assert (await scene.propose()).fallback is Fallback.UNAVAILABLE
     scene.clock.now += PATIENT.probe
     task = await scene.waiting()
     scene.link.lost("")
@@ -262,7 +300,7 @@ async def test_an_overloaded_drafter_is_left_alone_for_a_while() -> None:
     scene.link.nacked(Nack("s", 1, NackReason.OVERLOADED, ""))
     assert (await scene.propose()).fallback is Fallback.OVERLOADED
     scene.clock.now += SETTINGS.overload_pause
-    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    assert (await scene.propose()).fallback is Fallback.LATE
 
 
 async def test_a_drafter_that_failed_is_left_alone_for_a_while_and_not_called_overloaded() -> None:
@@ -271,7 +309,7 @@ async def test_a_drafter_that_failed_is_left_alone_for_a_while_and_not_called_ov
     scene.link.nacked(Nack("s", 1, NackReason.INTERNAL, ""))
     assert (await scene.propose()).fallback is Fallback.UNAVAILABLE
     scene.clock.now += SETTINGS.overload_pause
-    assert (await scene.propose()).fallback is Fallback.TIMEOUT
+    assert (await scene.propose()).fallback is Fallback.LATE
 
 
 @pytest.mark.parametrize("why", [NackReason.OVERLOADED, NackReason.INTERNAL])
@@ -301,14 +339,14 @@ async def test_a_drafter_that_talks_nonsense_is_left_for_good(how: str) -> None:
 
 
 async def test_drafts_that_a_verdict_saw_are_drawn_anew() -> None:
-    scene = Scene()
+    scene = Scene(worth=0.0)
     scene.drafts.begin(3)
     scene.link.drafted(chunk_after(PROMPT, 7, 8, 9))
     await scene.propose(3)
     await scene.sent()
     # The recovered token equals the second draft: the drafter would go on with the third, which was judged.
     scene.drafts.commit((7, 8), 3, 3)
-    await scene.propose(3, patient=False)
+    await scene.propose(3)
     frame = await scene.sent()
     assert frame.opens[0].tokens == (*PROMPT, 7, 8)
     assert frame.closes == ()

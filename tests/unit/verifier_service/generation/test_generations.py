@@ -17,10 +17,10 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_call,
     make_link,
     make_metrics,
+    make_speculation,
     point_mass,
 )
 from verifier_service.batching.batch_plan import Outcome, Row
-from verifier_service.batching.costs import MeasuredCosts
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.pool import DrafterPool
@@ -46,9 +46,9 @@ class Service:
         settings = VerifierSettings.load(None, {"model": {"path": "m"}, "drafting": {"timeout": 0.001}})
         self.target, self.metrics, self.link = DirectTarget(), make_metrics(), make_link()
         self.link.connected("small", 0.001)
-        pool, self.costs = DrafterPool([self.link]), MeasuredCosts(4, lambda: None)
-        sources = DraftSources(settings, pool, self.costs)
-        self.generations = Generations(settings, INFO, self.target, sources, self.costs, self.metrics)
+        pool, self.speculation = DrafterPool([self.link]), make_speculation()
+        sources = DraftSources(settings, pool, self.speculation)
+        self.generations = Generations(settings, INFO, self.target, sources, self.speculation, self.metrics)
 
     async def rounds(self, call: GenerationCall) -> list[Round]:
         return [done async for done in self.generations.start(call).rounds()]
@@ -88,7 +88,7 @@ class Random(DirectTarget):
 class Endless(Drafts):
     """As many drafts as are wanted."""
 
-    async def propose(self, gamma: int, *, patient: bool) -> Proposal:
+    async def propose(self, gamma: int) -> Proposal:
         return Proposal(point_mass(*[1] * gamma))
 
 
@@ -97,7 +97,7 @@ async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_c
 ) -> None:
     """At a mean length of 20 tokens, an end that counted as a rejection would lower 0.9 to 0.86."""
     service, target = Service(), Random()
-    service.costs._acceptance = AcceptanceEstimate(decay=1.0)
+    service.speculation.overall = AcceptanceEstimate(decay=1.0)
     service.generations._target = target
     monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Endless())
     for number in range(800):

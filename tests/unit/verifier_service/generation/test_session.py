@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from specdec.rules.draft import NO_DRAFT
-from specdec.rules.gamma import FixedGamma
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
 from specdec.wire.generation import Fallback, GenerationCall, Round
 from tests.unit.verifier_service.verifier_fakes import (
     DirectTarget,
+    FixedGamma,
     WrittenDrafts,
     continuation,
     make_call,
@@ -81,13 +81,13 @@ async def test_drafts_without_room_in_the_pass_are_no_fault_and_count_as_never_m
 async def test_gamma_leaves_room_for_the_token_the_target_adds() -> None:
     drafts = WrittenDrafts()
     await rounds_of(make_session(make_call(max_tokens=3), DirectTarget(), drafts, gamma=9))
-    assert [gamma for gamma, _ in drafts.asked] == [2, 1, 0]
+    assert drafts.asked == [2, 1, 0]
 
 
 async def test_the_context_caps_gamma_and_ends_the_generation() -> None:
     drafts = WrittenDrafts()
     rounds = await rounds_of(make_session(make_call(max_tokens=50), DirectTarget(), drafts, gamma=9, context=5))
-    assert [gamma for gamma, _ in drafts.asked] == [1, 0]
+    assert drafts.asked == [1, 0]
     assert rounds[-1].finish is FinishReason.LENGTH
 
 
@@ -104,20 +104,6 @@ async def test_each_verdict_is_told_but_the_last() -> None:
     await rounds_of(make_session(make_call(max_tokens=4), DirectTarget(), drafts))
     assert drafts.commits == [(TRUTH[:1], 0, 2), (TRUTH[1:3], 2, 0)]
     assert drafts.closed == 1
-
-
-async def test_the_first_token_does_not_wait_for_a_draft() -> None:
-    drafts = WrittenDrafts()
-    call = make_call(max_tokens=4, speculation=Speculation(Mode.REJECTION))
-    await rounds_of(make_session(call, DirectTarget(), drafts))
-    assert [patient for _, patient in drafts.asked] == [False, True, True, True]
-
-
-async def test_a_caller_who_fixed_gamma_gets_it_from_the_first_round_on() -> None:
-    drafts = WrittenDrafts()
-    call = make_call(max_tokens=4, speculation=Speculation(Mode.REJECTION, 3))
-    await rounds_of(make_session(call, DirectTarget(), drafts))
-    assert [patient for _, patient in drafts.asked] == [True, True, True, True]
 
 
 async def test_a_long_prompt_is_prefilled_but_for_its_last_piece_which_joins_the_first_verdict() -> None:
@@ -169,9 +155,9 @@ async def test_a_draft_that_could_not_be_verified_is_reported_and_its_source_dis
 
 
 async def test_the_reason_of_a_missing_draft_is_passed_on() -> None:
-    drafts = WrittenDrafts(reason=Fallback.TIMEOUT)
+    drafts = WrittenDrafts(reason=Fallback.LATE)
     rounds = await rounds_of(make_session(make_call(max_tokens=3), DirectTarget(), drafts))
-    assert [done.fallback for done in rounds] == [Fallback.TIMEOUT, Fallback.TIMEOUT, Fallback.NONE]
+    assert [done.fallback for done in rounds] == [Fallback.LATE, Fallback.LATE, Fallback.NONE]
 
 
 async def test_a_right_to_the_whole_length_is_held_and_given_back() -> None:
@@ -225,3 +211,19 @@ async def test_a_round_short_of_drafts_counts_as_starved() -> None:
         return metrics.registry.get_sample_value(f"specdec_spec_{name}_total")
 
     assert [value("asked_rounds"), value("asked_tokens"), value("starved_rounds")] == [2.0, 6.0, 1.0]
+
+
+async def test_a_round_that_chose_not_to_draft_says_so_and_one_without_room_does_not() -> None:
+    declining = await rounds_of(make_session(make_call(max_tokens=2), DirectTarget(), WrittenDrafts(), gamma=0))
+    assert [done.fallback for done in declining] == [Fallback.NOT_WORTH_IT] * 2
+    full = await rounds_of(make_session(make_call(max_tokens=1), DirectTarget(), WrittenDrafts(), gamma=3))
+    assert [done.fallback for done in full] == [Fallback.NONE]
+
+
+async def test_the_next_pass_waits_only_for_rounds_that_gather() -> None:
+    target, drafts = DirectTarget(), WrittenDrafts()
+    await rounds_of(make_session(make_call(max_tokens=3), target, drafts))
+    assert target.expecting == 3
+    drafts.gathers = False
+    await rounds_of(make_session(make_call(max_tokens=3), target, drafts))
+    assert target.expecting == 3

@@ -1,0 +1,198 @@
+"""The draft length that the verifier chooses, against none and against fixed ones, for good drafters and bad."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+
+from benchmarks.drafters import candidates
+from benchmarks.machine import ROOT, commit
+from benchmarks.pair import Pair
+from benchmarks.results import Figure, Goal, Report, Table
+from benchmarks.run import Ask
+from benchmarks.sections.lab import Lab
+from benchmarks.stack import Stack, running
+from benchmarks.statistics import Ratio, paired, spread
+from specdec.errors import InternalError
+
+_TEXT = """\
+Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in
+short slices that take turns on one system, so that a slow moment of the machine meets all of them. "Mixed" has half
+of its sessions at temperature 0 and half at 1. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more
+for each step, and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one
+that most rounds without a draft gave."""
+_HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
+_MIXED = "mixed"
+_FALLBACK = "specdec_spec_fallback_total/"
+_LEAST, _NEAR = 0.97, 0.95
+_WARM_UP = 2
+"""Slices before those that count, in which the verifier learns what this load is like."""
+_OFFER_SECONDS = 30.0
+FAULTS = ("dead", "slow", "lying")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What was measured at one drafter, temperature and number of streams."""
+
+    drafter: str
+    temperature: str
+    streams: int
+    off: tuple[float, ...]
+    """Tokens a second of each slice."""
+    auto: tuple[float, ...]
+    fixed: tuple[tuple[float, ...], ...]
+    """The same for each fixed draft length."""
+    reason: str
+
+    @property
+    def gain(self) -> Ratio:
+        """Auto over off."""
+        return paired(self.auto, self.off)
+
+    @property
+    def near(self) -> float | None:
+        """Auto over the best fixed draft length, 0 among them; None where none was tried."""
+        if not self.fixed:
+            return None
+        return min(paired(self.auto, other).value for other in (self.off, *self.fixed))
+
+    def row(self) -> list[str]:
+        """The cells of the table's row."""
+        near = "" if self.near is None else f"{self.near:.2f}"
+        speeds = [f"{spread(each).value:.0f}" for each in (self.off, self.auto)]
+        return [self.drafter, self.temperature, str(self.streams), str(self.gain), near, *speeds, self.reason]
+
+
+def measure(lab: Lab) -> Report:
+    """Every cell; each is kept as soon as it is measured, so that a run that was stopped can go on with the rest."""
+    cells = list[Cell]()
+    for drafter in lab.scale.grid_drafters:
+        wanted = [(temperature, count) for temperature in lab.scale.grid_temperatures for count in lab.scale.sessions]
+        done = {each: cell for each in wanted if (cell := _kept(lab, drafter, *each))}
+        if len(done) < len(wanted):
+            with _system(lab, drafter) as system:
+                for each in wanted:
+                    done[each] = done.get(each) or _keep(lab, _cell(lab, system, drafter, *each))
+        cells += [done[each] for each in wanted]
+    return Report("grid", _TEXT, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
+
+
+def _figures(cells: Sequence[Cell]) -> list[Figure]:
+    nears = [cell.near for cell in cells if cell.near is not None]
+    return [
+        _share(f"cells where auto ≥ {_LEAST} of off", [cell.gain.value >= _LEAST for cell in cells], 1.0),
+        _share(f"cells where auto ≥ {_NEAR} of the best fixed γ", [near >= _NEAR for near in nears], 0.9),
+    ]
+
+
+def _share(name: str, reached: Sequence[bool], limit: float) -> Figure:
+    share, goal = sum(reached) / max(1, len(reached)), Goal(limit)
+    return Figure(name, f"{sum(reached)} of {len(reached)}", str(goal), goal.verdict(share))
+
+
+def _cell(lab: Lab, system: Stack, drafter: str, temperature: str, streams: int) -> Cell:
+    asks = _asks(lab, temperature, streams)
+    gammas = () if drafter in FAULTS else lab.scale.grid_gammas
+    ways: list[int | None] = [0, None, *gammas]
+    speeds: dict[int | None, list[float]] = {way: [] for way in ways}
+    before = system.metrics("verifier")
+    for turn in range(lab.scale.grid_turns + _WARM_UP):
+        for way in ways if turn % 2 else reversed(ways):
+            speed = _slice(system, [replace(ask, gamma=way) for ask in asks])
+            if turn >= _WARM_UP:
+                speeds[way].append(speed)
+    fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
+    reason = _reason(before, system.metrics("verifier"))
+    return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)
+
+
+def _asks(lab: Lab, temperature: str, streams: int) -> list[Ask]:
+    asks = lab.scale.pair.asks(streams, lab.scale.prompt, lab.scale.grid_tokens)
+    temperatures = (0.0, 1.0) if temperature == _MIXED else (float(temperature),)
+    return [replace(ask, temperature=temperatures[number % len(temperatures)]) for number, ask in enumerate(asks)]
+
+
+def _slice(system: Stack, asks: Sequence[Ask]) -> float:
+    started = perf_counter()
+    runs = system.together(asks)
+    return sum(len(run.tokens) for run in runs) / (perf_counter() - started)
+
+
+def _reason(before: dict[str, float], after: dict[str, float]) -> str:
+    counts = {name: after[name] - before.get(name, 0.0) for name in after if name.startswith(_FALLBACK)}
+    most = max(counts, key=lambda name: counts[name], default="")
+    return most.removeprefix(_FALLBACK) if counts.get(most) else ""
+
+
+@contextmanager
+def _system(lab: Lab, drafter: str) -> Iterator[Stack]:
+    """The system with that drafter."""
+    if drafter not in FAULTS:
+        own = next(each for each in candidates(lab.scale.pair) if each.name == _CANDIDATES[drafter])
+        with running(lab.scale.pair, *lab.arguments, "--drafter-kind", own.kind, "--drafter", str(own.path)) as system:
+            yield system
+        return
+    with running(lab.scale.pair, *lab.arguments, "--drafters", "0") as system, _faulty(system, drafter):
+        yield system
+
+
+_CANDIDATES = {"model": "model", "prompt_lookup": "prompt lookup", "ngram": "bigram"}
+
+
+@contextmanager
+def _faulty(system: Stack, fault: str) -> Iterator[None]:
+    """A drafter with that fault, where the system looks for one; none for a dead one."""
+    if fault == "dead":
+        yield
+        return
+    command = [sys.executable, "-m", "benchmarks.faulty", fault, "--config", _offered(system)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _offered(system: Stack) -> str:
+    """The configuration that the system offers for a drafter that is started later."""
+    deadline = monotonic() + _OFFER_SECONDS
+    while not (found := re.search(r"--config (\S+)", system.log.read_text(encoding="utf-8"))):
+        if monotonic() > deadline:
+            raise InternalError("the system offered no configuration of a drafter")
+        sleep(0.1)
+    return found[1]
+
+
+def _file(pair: Pair) -> Path:
+    return ROOT / "build" / "benchmarks" / "grid" / f"{pair.target.parent.name}-{commit()}.jsonl"
+
+
+def _keep(lab: Lab, cell: Cell) -> Cell:
+    file = _file(lab.scale.pair)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps({**asdict(cell), "tokens": lab.scale.grid_tokens}) + "\n")
+    return cell
+
+
+def _kept(lab: Lab, drafter: str, temperature: str, streams: int) -> Cell | None:
+    """The cell as an earlier run at this commit and of this scale measured it, where the run is to go on."""
+    file = _file(lab.scale.pair)
+    if not (lab.scale.resume and file.exists()):
+        return None
+    for line in reversed(file.read_text(encoding="utf-8").splitlines()):
+        kept = json.loads(line)
+        tokens = kept.pop("tokens")
+        if (kept["drafter"], kept["temperature"], kept["streams"], tokens) == (
+            drafter, temperature, streams, lab.scale.grid_tokens,
+        ):  # fmt: skip
+            series = {name: tuple(kept[name]) for name in ("off", "auto")}
+            return Cell(**kept | series | {"fixed": tuple(tuple(each) for each in kept["fixed"])})
+    return None

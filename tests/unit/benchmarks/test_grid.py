@@ -1,0 +1,66 @@
+"""The grid's cells: what they say, and that they are measured once."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from drafter_service.drafters.prompt_lookup import PromptLookup
+
+from benchmarks import machine
+from benchmarks.faulty import Faulty
+from benchmarks.pair import Pair
+from benchmarks.sections import grid
+from benchmarks.sections.grid import Cell
+from benchmarks.sections.lab import Lab
+from benchmarks.sections.scale import Scale
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.drafter import DraftedToken, ScheduledSession
+from specdec.rules.params import Mode, SamplingParams
+from specdec.wire.session import Open
+
+CELL = Cell("model", "1", 4, (100.0, 110.0, 90.0), (120.0, 132.0, 108.0), ((130.0, 140.0, 120.0),), "not_worth_it")
+
+
+def test_a_cell_compares_auto_with_off_and_with_the_best_fixed_gamma() -> None:
+    assert CELL.gain.value == pytest.approx(1.2)
+    assert CELL.near == pytest.approx(120 / 130, abs=0.03)
+    assert CELL.row()[:3] == ["model", "1", "4"]
+    assert Cell("dead", "1", 4, (100.0,), (99.0,), (), "drafter_unavailable").near is None
+
+
+def test_the_figures_say_how_many_cells_are_good_enough() -> None:
+    lost = Cell("lying", "0", 1, (100.0,), (90.0,), (), "")
+    off, fixed = grid._figures([CELL, lost])
+    assert (off.value, off.reached, fixed.value) == ("1 of 2", "no", "0 of 1")
+
+
+def test_mixed_asks_are_half_greedy_and_half_sampled() -> None:
+    pair = Pair(machine.ROOT / "models/demo/target", machine.ROOT / "models/demo/drafter")
+    asks = grid._asks(Lab(Scale(pair)), "mixed", 4)
+    assert [ask.temperature for ask in asks] == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_a_cell_is_measured_again_unless_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "ROOT", tmp_path)
+    pair = Pair(tmp_path / "m" / "target", tmp_path / "m" / "drafter")
+    going_on = Lab(Scale(pair, resume=True))
+    assert grid._kept(going_on, "model", "1", 4) is None
+    grid._keep(going_on, CELL)
+    assert grid._kept(going_on, "model", "1", 4) == CELL
+    assert grid._kept(Lab(Scale(pair)), "model", "1", 4) is None
+    assert grid._kept(Lab(Scale(pair, resume=True, grid_tokens=8)), "model", "1", 4) is None
+
+
+def test_a_lying_drafter_says_that_it_is_certain_of_what_it_made_up() -> None:
+    drafter = PromptLookup("lookup", {"a": 0, "b": 1, "c": 2}, 2)
+    opened = Open("s", 1, (0, 1, 0), 3, SamplingParams(), Mode.REJECTION, 2, 20)
+    session = DraftSession("s", opened, 20)
+    drafter.sequences.admit("s", 20)
+    (honest,) = drafter.step([ScheduledSession(session, 3)])
+    drafter.sequences.truncate("s", 0)
+    (lie,) = Faulty(drafter, "lying").step([ScheduledSession(session, 3)])
+    assert isinstance(honest, DraftedToken)
+    assert isinstance(lie, DraftedToken)
+    assert lie.token != honest.token
+    assert lie.probs is not None
+    assert torch.equal(lie.probs.ids, torch.tensor([lie.token]))

@@ -1,0 +1,83 @@
+"""A batch in simulated time: sessions whose drafts are accepted by dice, passes and waits of a known cost."""
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from specdec.rules.allotment import RoundCosts
+from tests.clock import Clock
+from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.speculation import BatchSpeculation, PassSample, SessionGamma
+
+GAMMA_MAX = 16
+SILENT = DrafterTimes(None)
+
+
+@dataclass
+class SimulatedBatch:
+    """Sessions without end, all in every pass."""
+
+    alphas: list[float]
+    costs: RoundCosts
+    """What rounds really take."""
+    told: DrafterTimes = SILENT
+    """What drafters say of themselves."""
+    silent: float = 0.0
+    """Share of a session's rounds for which its drafter sends nothing."""
+    noise: float = 0.0
+    """Standard deviation of a pass, as a share of it."""
+    source: str | None = "model"
+    clock: Clock = field(default_factory=Clock)
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+    tokens: int = 0
+    drafted_tokens: int = 0
+    """Tokens of rounds in which a session drafted."""
+    gammas: list[int] = field(default_factory=list)
+    """Those of the last pass."""
+
+    def __post_init__(self) -> None:
+        self.speculation = BatchSpeculation(GAMMA_MAX, 512, lambda: self.told, self.clock)
+        self.sessions: list[SessionGamma] = [self.speculation.session(lambda: self.source) for _ in self.alphas]
+
+    def run(self, rounds: int, fixed: int | None = None) -> float:
+        """Tokens a second over so many rounds; with a γ of its own where one is fixed."""
+        tokens, started = self.tokens, self.clock.now
+        for _ in range(rounds):
+            self._round(fixed)
+        return (self.tokens - tokens) / (self.clock.now - started)
+
+    def _round(self, fixed: int | None) -> None:
+        wanted = [session.gamma() if fixed is None else fixed for session in self.sessions]
+        self.gammas = [0 if self.dice.random() < self.silent else gamma for gamma in wanted]
+        gap = self._wait(max(wanted))
+        accepted = [self._accepted(alpha, gamma) for alpha, gamma in zip(self.alphas, self.gammas, strict=True)]
+        started = self.clock.now + gap
+        computed = len(self.alphas) + sum(self.gammas)
+        seconds = (self.costs.base + self.costs.token * computed) * max(1.0 + self.dice.gauss(0.0, self.noise), 0.2)
+        self.clock.now = started + seconds
+        committed = sum(accepted) + len(accepted)
+        self.tokens += committed
+        self.drafted_tokens += committed if max(wanted) else 0
+        drafting = sum(gamma > 0 for gamma in self.gammas)
+        sample = SimpleNamespace(rows=len(accepted), computed=computed, committed=committed, drafting=drafting)
+        self.speculation.passed(PassSample(**vars(sample), started=started, seconds=seconds, follows=True))
+        for session, gamma, count in zip(self.sessions, self.gammas, accepted, strict=True):
+            session.observe(gamma, count)
+
+    def _wait(self, longest: int) -> float:
+        if not longest:
+            return 0.0
+        needed = self.costs.wait + self.costs.draft * longest
+        patience = max(self.speculation.patience(), 0.0)
+        if needed > patience:
+            self.gammas = [0] * len(self.gammas)
+        return min(needed, patience)
+
+    def _accepted(self, alpha: float, gamma: int) -> int:
+        return next((step for step in range(gamma) if self.dice.random() >= alpha), gamma)
+
+
+def plain_rate(batch: SimulatedBatch) -> float:
+    """Tokens a second without drafts."""
+    sessions = len(batch.alphas)
+    return sessions / (batch.costs.base + batch.costs.token * sessions)

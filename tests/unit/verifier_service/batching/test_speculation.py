@@ -1,0 +1,117 @@
+"""In simulated time, the judgement never loses to plain decoding and comes near the best fixed draft length."""
+
+import pytest
+
+from specdec.rules.allotment import RoundCosts
+from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch, plain_rate
+from verifier_service.batching.costs import DrafterTimes
+
+WARM, LONG = 300, 1200
+
+
+def costs(sessions: int, c: float, beta: float, wait: float) -> RoundCosts:
+    """Costs in milliseconds of a machine whose plain pass over that many sessions takes 10."""
+    return RoundCosts(0.010 * (1 - beta), 0.010 * beta / sessions, 0.010 * wait, 0.010 * c)
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.5, 0.9])
+@pytest.mark.parametrize(("c", "wait"), [(0.03, 0.05), (0.3, 0.5), (3.0, 10.0)])
+@pytest.mark.parametrize(("sessions", "beta"), [(1, 0.05), (8, 0.6)])
+def test_it_never_loses_to_plain_decoding(alpha: float, c: float, wait: float, sessions: int, beta: float) -> None:
+    batch = SimulatedBatch([alpha] * sessions, costs(sessions, c, beta, wait), noise=0.1)
+    batch.run(WARM)
+    assert batch.run(LONG) >= 0.975 * plain_rate(batch)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("c", [0.03, 0.3])
+@pytest.mark.parametrize(("sessions", "beta"), [(1, 0.05), (8, 0.6)])
+def test_it_comes_near_the_best_fixed_draft_length(alpha: float, c: float, sessions: int, beta: float) -> None:
+    def fresh() -> SimulatedBatch:
+        return SimulatedBatch([alpha] * sessions, costs(sessions, c, beta, 0.1))
+
+    best = max(fresh().run(500, fixed=gamma) for gamma in (0, 1, 2, 4, 8, 16))
+    batch = fresh()
+    batch.run(WARM)
+    assert batch.run(LONG) >= 0.94 * best
+
+
+def test_in_a_mixed_batch_the_sessions_whose_drafts_are_good_draft() -> None:
+    batch = SimulatedBatch([0.9] * 4 + [0.05] * 4, costs(8, 0.05, 0.5, 0.1))
+    batch.run(WARM)
+    assert batch.run(LONG) > 1.1 * plain_rate(batch)
+    good = bad = 0
+    for _ in range(200):
+        batch.run(1)
+        good += sum(batch.gammas[:4])
+        bad += sum(batch.gammas[4:])
+    assert bad < 0.1 * good
+
+
+def test_what_a_drafter_says_of_itself_is_not_believed_for_long() -> None:
+    batch = SimulatedBatch([0.3] * 4, costs(4, 1.0, 0.3, 2.0), told=DrafterTimes(1e-6))
+    batch.run(WARM)
+    assert batch.run(LONG) >= 0.98 * plain_rate(batch)
+
+
+def test_a_prediction_that_is_wrong_is_corrected_by_what_is_measured() -> None:
+    """The source is right whenever it says something, and it hardly ever does: acceptance alone promises too much."""
+    batch = SimulatedBatch([0.95] * 4, costs(4, 0.3, 0.4, 0.8), silent=0.9)
+    batch.run(WARM)
+    assert batch.run(LONG) >= 0.975 * plain_rate(batch)
+    assert batch.speculation.trials.correction < 0.8
+
+
+def test_exploring_costs_one_token_in_a_hundred() -> None:
+    batch = SimulatedBatch([0.05] * 4, costs(4, 0.5, 0.4, 1.0))
+    batch.run(WARM)
+    before, drafted = batch.tokens, batch.drafted_tokens
+    batch.run(8000)
+    assert 0 < batch.drafted_tokens - drafted <= 0.011 * (batch.tokens - before)
+
+
+def test_drafts_that_have_become_better_are_found_out() -> None:
+    batch = SimulatedBatch([0.02] * 4, costs(4, 0.03, 0.2, 0.1))
+    batch.run(2000)
+    assert batch.gammas == [0] * 4
+    batch.alphas = [0.9] * 4
+    batch.run(6000)
+    assert batch.run(1000) > 1.5 * plain_rate(batch)
+
+
+def test_without_a_drafter_nobody_drafts_and_with_one_again_they_do() -> None:
+    batch = SimulatedBatch([0.9] * 2, costs(2, 0.05, 0.1, 0.1), source=None)
+    batch.run(100)
+    assert batch.drafted_tokens == 0
+    batch.source = "model"
+    batch.run(50)
+    assert max(batch.gammas) > 0
+
+
+def test_a_new_session_begins_with_what_its_source_has_shown() -> None:
+    batch = SimulatedBatch([0.95], costs(1, 0.05, 0.1, 0.1))
+    batch.run(300)
+    known = batch.speculation.session(lambda: "model").demand(16)
+    other = batch.speculation.session(lambda: "lookup").demand(16)
+    assert known.alpha == pytest.approx(0.95, abs=0.05)
+    assert other.alpha == pytest.approx(0.7)
+
+
+def test_a_fixed_draft_length_stays_and_teaches() -> None:
+    batch = SimulatedBatch([0.9], costs(1, 0.05, 0.1, 0.1))
+    fixed = batch.speculation.session(lambda: "model", 3)
+    for _ in range(200):
+        fixed.observe(4, 0)
+    assert fixed.gamma() == 3
+    assert batch.speculation.alpha("model") < 0.1
+
+
+def test_the_report_says_what_was_predicted_and_what_was_measured() -> None:
+    batch = SimulatedBatch([0.8] * 2, costs(2, 0.05, 0.1, 0.1))
+    assert batch.speculation.report().measured is None
+    batch.run(2000)
+    report = batch.speculation.report()
+    assert report.measured is not None
+    assert report.measured == pytest.approx(report.predicted, rel=0.15)
+    assert report.plain_seconds == pytest.approx(0.010, rel=0.1)
+    assert report.alpha == pytest.approx(0.8, abs=0.05)

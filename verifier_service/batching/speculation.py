@@ -1,0 +1,244 @@
+"""How much each session of the batch drafts: one judgement for all of them, made once a pass."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, RoundCosts, allot, forecast
+from specdec.rules.gamma import AcceptanceEstimate
+from verifier_service.batching.costs import BatchCosts, DrafterTimes, PromptRate
+from verifier_service.batching.trials import BatchRound, Trials
+
+_SESSION_WEIGHT = 8.0
+"""Judged tokens that the fleet's α counts for in that of a session."""
+_PLAN_SECONDS = 0.1
+"""How long a judgement of the same batch holds."""
+_ACTIVE_PASSES = 4
+"""Passes after which a session that asked for nothing does not count any more."""
+_OPTIMISTIC = 0.5
+"""Least α that a trial of drafting assumes, so that drafts that have become better are found out."""
+_REPORT_SECONDS = 1.0
+"""Least time between two reports."""
+_PATIENCE = 2.0
+"""Times the expected wait that a round waits at least, for what comes later would otherwise never be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSample:
+    """One pass, as it was measured."""
+
+    rows: int
+    """Sessions that got a verdict."""
+    computed: int
+    """Tokens that it computed."""
+    committed: int
+    """Tokens that its verdicts hold."""
+    drafting: int
+    """Sessions that had a draft."""
+    started: float
+    """By `time.perf_counter`."""
+    seconds: float
+    follows: bool
+    """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationReport:
+    """What the judgement of the present batch rests on."""
+
+    alpha: float = 0.0
+    """Acceptance over all sessions."""
+    c: float = 0.0
+    """One draft of the longest chain, in plain rounds."""
+    beta: float = 0.0
+    """One more token for every session, in plain rounds."""
+    plain_seconds: float = 0.0
+    """A plain round."""
+    predicted: float = 1.0
+    """Speed-up that drafts are expected to bring, with what earlier rounds have shown of such expectations."""
+    measured: float | None = None
+    """Speed-up that drafts have brought; None before it has been measured."""
+
+
+class BatchSpeculation:
+    """The judgement of a verifier's batches; all on the event loop."""
+
+    def __init__(
+        self,
+        gamma_max: int,
+        draft_tokens: int,
+        drafters: Callable[[], DrafterTimes],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Begin with nothing measured.
+
+        Args:
+            gamma_max: most drafts of one session.
+            draft_tokens: most drafts of one pass.
+            drafters: reads what drafters report of their speed.
+            clock: gives seconds, on the scale of `PassSample.started`.
+        """
+        self.prompts = PromptRate()
+        self.overall = AcceptanceEstimate(decay=0.995)
+        """Acceptance over all sessions."""
+        self.forecast = Forecast(1.0, 0.0, 0.0)
+        """What the drafts of the present batch are expected to bring."""
+        self._gamma_max = gamma_max
+        self._budget = draft_tokens
+        self._drafters = drafters
+        self._clock = clock
+        self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
+        self._trials: dict[int, Trials] = defaultdict(Trials)
+        self._fleet: dict[str, AcceptanceEstimate] = {}
+        self._active: dict[SessionGamma, int] = {}
+        """In which pass each session asked last."""
+        self._pass = 0
+        self._rows = 1
+        self._wanting = self._longest = 0
+        """Sessions that draft in the round under way, and the most that one of them drafts."""
+        self._ended = clock()
+        self._reported, self._report = float("-inf"), SpeculationReport()
+        self._judged = -1
+        """The pass that the judgement was made behind."""
+        self._planned, self._plan_for = float("-inf"), (0, False)
+        self._allotment = NO_DRAFTS
+        self._drafting = False
+
+    @property
+    def trials(self) -> Trials:
+        """Those of batches of the present size."""
+        return self._trials[self._level]
+
+    @property
+    def costs(self) -> RoundCosts:
+        """What a round of a batch of the present size takes."""
+        known = [level for level, costs in self._costs.items() if costs.known] or [self._level]
+        nearest = min(known, key=lambda level: abs(level - self._level))
+        return self._costs[nearest].of(self._load, self._drafters())
+
+    def report(self) -> SpeculationReport:
+        """What is believed now; made anew every second at most."""
+        now = self._clock()
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            costs, measured = self.costs, self.trials.measured
+            plain = costs.base + costs.token * self._load
+            predicted = self.forecast.speedup * self.trials.correction
+            beta = costs.token * self._load / plain
+            self._report = SpeculationReport(self.overall.alpha, costs.draft / plain, beta, plain, predicted, measured)
+        return self._report
+
+    def session(self, source: Callable[[], str | None], fixed: int | None = None) -> "SessionGamma":
+        """The γ of a session: `fixed`, or by this judgement.
+
+        Args:
+            source: names what the session's drafts come from, None while there is nothing that drafts.
+        """
+        return SessionGamma(self, source, fixed)
+
+    def passed(self, sample: PassSample) -> None:
+        """Learn from a pass that computed no prompts."""
+        gap = sample.started - self._ended
+        self._rows = sample.rows
+        costs = self._costs[self._level]
+        costs.observe(sample.computed, sample.seconds)
+        if sample.follows and not (self._drafting and self.trials.settling):
+            costs.observe_gap(self._longest, gap)
+        if sample.follows and self._judged == self._pass and self._plan_for[0] == self._level:
+            settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
+            seconds, predicted = gap + sample.seconds, self.forecast.speedup
+            self.trials.observe(BatchRound(sample.committed, seconds, self._drafting, settled, predicted))
+        self.ended(sample.started + sample.seconds)
+
+    def ended(self, now: float) -> None:
+        """Note when a pass ended."""
+        self._ended = now
+        self._pass += 1
+
+    def patience(self) -> float:
+        """Seconds that the round under way may still wait for its drafts."""
+        return self._ended + max(self.forecast.worth, _PATIENCE * self.forecast.wait) - self._clock()
+
+    def gamma(self, session: "SessionGamma") -> int:
+        """The drafts of a session's next round."""
+        self._active[session] = self._pass
+        if self._judged != self._pass:
+            self._judge()
+            self._judged, self._wanting, self._longest = self._pass, 0, 0
+        if not self._drafting:
+            return 0
+        demand = session.demand(self._gamma_max)
+        gamma = self._allotment.gamma(_optimistic(demand) if self.trials.exploring else demand)
+        self._wanting += gamma > 0
+        self._longest = max(self._longest, gamma)
+        return gamma
+
+    def alpha(self, source: str) -> float:
+        """Acceptance of the drafts of a source over all sessions."""
+        return self._fleet[source].alpha if source in self._fleet else AcceptanceEstimate().alpha
+
+    def learn(self, source: str, drafted: int, accepted: int) -> None:
+        """Learn from a session's verdict, before it is cut: an end id among the accepted drafts is no rejection."""
+        self.overall = self.overall.observed(drafted, accepted)
+        fleet = self._fleet.get(source, AcceptanceEstimate(decay=0.995))
+        self._fleet[source] = fleet.observed(drafted, accepted)
+
+    def _judge(self) -> None:
+        """Plan, where the batch has changed or the plan is old, and choose whether to draft."""
+        trials = self.trials
+        now = self._clock()
+        if self._plan_for != (self._level, trials.exploring) or now - self._planned >= _PLAN_SECONDS:
+            self._plan(trials.exploring)
+            self._planned = now
+        self._drafting = self._allotment != NO_DRAFTS and trials.drafts(self.forecast.speedup)
+        if trials.exploring and not self._plan_for[1]:
+            self._plan(exploring=True)
+
+    def _plan(self, exploring: bool) -> None:
+        self._active = {each: last for each, last in self._active.items() if self._pass - last <= _ACTIVE_PASSES}
+        demands = [session.demand(self._gamma_max) for session in self._active]
+        others, costs = self._load - len(demands), self.costs
+        assumed = [_optimistic(demand) for demand in demands] if exploring else demands
+        self._allotment = allot(assumed, others, costs, self._budget)
+        self.forecast = forecast([self._allotment.gamma(each) for each in assumed], demands, others, costs)
+        self._plan_for = (self._level, exploring)
+
+    @property
+    def _load(self) -> int:
+        return max(self._rows, len(self._active))
+
+    @property
+    def _level(self) -> int:
+        """The batch size, in powers of two."""
+        return (self._load - 1).bit_length()
+
+
+class SessionGamma:
+    """The draft length of one session, and what is known of its drafts."""
+
+    def __init__(self, batch: BatchSpeculation, source: Callable[[], str | None], fixed: int | None) -> None:
+        self._batch = batch
+        self._source = source
+        self._fixed = fixed
+        self._estimate = AcceptanceEstimate(weight=_SESSION_WEIGHT)
+
+    def gamma(self) -> int:
+        """Number of tokens to draft next."""
+        return self._batch.gamma(self) if self._fixed is None else self._fixed
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a verdict."""
+        if drafted:
+            self._estimate = self._estimate.observed(drafted, accepted)
+            self._batch.learn(self._source() or "", drafted, accepted)
+
+    def demand(self, limit: int) -> Demand:
+        """What the session can make of drafts, up to `limit`: its α is near the fleet's until it has shown its own."""
+        source = self._source()
+        alpha = replace(self._estimate, prior=self._batch.alpha(source or "")).alpha
+        return Demand(alpha, 0 if source is None else limit)
+
+
+def _optimistic(demand: Demand) -> Demand:
+    return replace(demand, alpha=max(demand.alpha, _OPTIMISTIC))

@@ -1,0 +1,162 @@
+"""Whether drafting pays at one batch size: what is predicted, corrected by short trials of the way that is not in use.
+
+Both ways are measured in the same minutes, so a machine that gets slower or busier changes both alike, and only their
+ratio counts.
+"""
+
+import math
+from dataclasses import dataclass
+
+_DRAFTED_ROUNDS = 8
+"""Rounds of a trial of drafting; what they commit varies more than what plain rounds do."""
+_PLAIN_ROUNDS = 4
+"""Rounds of a trial of plain decoding."""
+_FIRST_PAUSE, _LAST_PAUSE = 16, 128
+"""Rounds between trials of plain decoding: the second is twice the first, and so on up to the last."""
+_EXPLORED = 0.01
+"""Share of the tokens that trials of drafting may cost, their lost time counted in tokens."""
+_SETTLING = 8
+"""Rounds that a drafter has to catch up with the sessions before rounds count as drafted all the same."""
+_GAIN = 1.02
+"""Speed-up at which drafting begins; it ends below 1."""
+_KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
+"""Factors by which each round, and each trial, lowers the weight of those before."""
+_PRIOR = 1.0
+"""Weight, in trials, of the belief that a prediction is right."""
+_FURTHEST = math.log(5.0)
+"""Most by which one trial may contradict the prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRound:
+    """One pass over a batch, with the time since the pass before."""
+
+    tokens: int
+    """Tokens that it committed."""
+    seconds: float
+    drafted: bool
+    """Whether the batch was to draft."""
+    settled: bool
+    """Whether it did what it was to do: plain rounds had no drafts, and others had those of most sessions."""
+    predicted: float
+    """The speed-up that was predicted of the drafts, uncorrected."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums over rounds of one way, older rounds weighted less."""
+
+    keep: float = 1.0
+    rounds: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    predicted: float = 0.0
+    """Sum of the logarithms of what was predicted."""
+
+    def add(self, done: BatchRound) -> None:
+        self.rounds = self.rounds * self.keep + 1.0
+        self.tokens = self.tokens * self.keep + done.tokens
+        self.seconds = self.seconds * self.keep + done.seconds
+        self.predicted = self.predicted * self.keep + math.log(done.predicted)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+class Trials:
+    """Chooses between drafting and plain decoding, a round at a time, and learns from what the rounds brought."""
+
+    def __init__(self) -> None:
+        self._drafting = False
+        """The way in use; a trial takes the other."""
+        self._use = _Tally(_KEEP_ROUND)
+        self._trial: _Tally | None = None
+        self._settling = 0
+        """Rounds that may pass until the way just taken shows."""
+        self._pause, self._since = _FIRST_PAUSE, 0
+        self._credit = 0.0
+        """Tokens that trials of drafting may cost now."""
+        self._weight = self._errors = self._gains = 0.0
+
+    @property
+    def correction(self) -> float:
+        """Measured over predicted speed-up, near 1 until trials have shown otherwise."""
+        return math.exp(self._errors / (self._weight + _PRIOR))
+
+    @property
+    def measured(self) -> float | None:
+        """Speed-up of drafting over plain decoding as measured; None before the first trial."""
+        return math.exp(self._gains / self._weight) if self._weight else None
+
+    @property
+    def exploring(self) -> bool:
+        """Whether a trial of drafting runs."""
+        return self._trial is not None and not self._drafting
+
+    @property
+    def settling(self) -> bool:
+        """Whether the way in use has not shown yet."""
+        return self._settling > 0
+
+    def drafts(self, predicted: float) -> bool:
+        """Whether the next round is to draft, when that is predicted to be so much faster than plain decoding."""
+        if self._trial is None:
+            drafting = predicted * self.correction > (1.0 if self._drafting else _GAIN)
+            if drafting != self._drafting:
+                self._drafting, self._use, self._since, self._pause = drafting, _Tally(_KEEP_ROUND), 0, _FIRST_PAUSE
+                self._settle(drafting)
+            elif self._due():
+                self._trial = _Tally()
+                self._settle(not drafting)
+        return self._drafting is (self._trial is None)
+
+    def observe(self, done: BatchRound) -> None:
+        """Learn from a round."""
+        if self._trial is not None and not self._drafting:
+            self._charge(done)
+        if not done.settled and self._settling:
+            self._settling -= 1
+            return
+        self._settling = 0
+        if done.drafted is (self._drafting is (self._trial is None)):
+            self._count(done)
+
+    def _count(self, done: BatchRound) -> None:
+        if self._trial is None:
+            self._use.add(done)
+            self._since += 1
+            if not self._drafting:
+                self._credit += _EXPLORED * done.tokens
+            return
+        self._trial.add(done)
+        if self._trial.rounds >= (_PLAIN_ROUNDS if self._drafting else _DRAFTED_ROUNDS):
+            self._conclude(self._trial)
+
+    def _conclude(self, trial: _Tally) -> None:
+        """Compare the trial with the rounds before it."""
+        drafted, plain = (self._use, trial) if self._drafting else (trial, self._use)
+        self._trial, self._since = None, 0
+        self._pause = min(2 * self._pause, _LAST_PAUSE)
+        self._settle(self._drafting)
+        if not (drafted.rate and plain.rate):
+            return
+        gain = math.log(drafted.rate / plain.rate)
+        error = min(max(gain - drafted.predicted / drafted.rounds, -_FURTHEST), _FURTHEST)
+        self._weight = self._weight * _KEEP_TRIAL + 1.0
+        self._errors = self._errors * _KEEP_TRIAL + error
+        self._gains = self._gains * _KEEP_TRIAL + gain
+
+    def _due(self) -> bool:
+        if self._drafting:
+            return self._since >= self._pause
+        return self._credit >= 0.0 and self._since >= _PLAIN_ROUNDS
+
+    def _charge(self, done: BatchRound) -> None:
+        """Pay for a round of a trial of drafting: for its tokens, and for the tokens that its lost time was worth."""
+        lost = done.seconds * self._use.rate - done.tokens
+        self._credit -= done.tokens + max(lost, 0.0)
+
+    def _settle(self, drafting: bool) -> None:
+        self._settling = _SETTLING if drafting else 1
