@@ -36,6 +36,14 @@ class Metrics(BaseModel):
     speculative_decoding: SpeculativeDecoding
 
 
+class SpeculationDetail(BaseModel):
+    """What the verifier's choice of γ rests on: tokens a second with drafts over those without, in its batch."""
+
+    predicted_speedup: float
+    measured_speedup: float | None
+    """None before the first measurement."""
+
+
 class SpeculationReport(BaseModel):
     """What the request asked of speculation, and why rounds went without a draft."""
 
@@ -45,6 +53,8 @@ class SpeculationReport(BaseModel):
     lossy: bool
     """Whether the output may differ in distribution from the target's: lenience is below 1."""
     fallbacks: dict[str, int]
+    detail: SpeculationDetail | None = None
+    """Set where the verifier chose γ."""
 
 
 class SessionRef(BaseModel):
@@ -206,10 +216,15 @@ def report_of(summary: Summary) -> SpeculationReport:
     asked = summary.speculation
     if asked.mode == "off":
         return SpeculationReport(mode="off", lossy=False, fallbacks={})
-    return SpeculationReport(
+    report = SpeculationReport(
         mode=asked.mode.value,
         gamma="auto" if asked.gamma is None else asked.gamma,
         lenience=asked.lenience,
         lossy=asked.lossy,
         fallbacks=summary.fallbacks,
     )
+    if summary.speedup.predicted:
+        report.detail = SpeculationDetail(
+            predicted_speedup=summary.speedup.predicted, measured_speedup=summary.speedup.measured or None
+        )
+    return report

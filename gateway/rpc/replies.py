@@ -101,4 +101,6 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
         fallbacks=summary.fallbacks,
         lenience=summary.speculation.lenience,
         lossy=summary.speculation.lossy,
+        predicted_speedup=summary.speedup.predicted,
+        measured_speedup=summary.speedup.measured,
     )

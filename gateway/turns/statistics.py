@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from specdec.rules.params import Speculation
+from specdec.wire.generation import Speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,8 @@ class Summary:
     """What the request asked for; gamma is None when the verifier chose it."""
     rounds: Counter[tuple[int, int, str]]
     """How many rounds had a draft of this length, so many tokens of it in the output, and this reason for no draft."""
+    speedup: Speedup = field(default_factory=Speedup)
+    """What drafts brought the verifier's batch at the end; unknown for rounds that are read back."""
 
     @property
     def acceptance_histogram(self) -> tuple[int, ...]:

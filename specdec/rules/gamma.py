@@ -1,11 +1,10 @@
-"""How many tokens to draft: the speed-up of a round, the estimate of α, and what a session asks of its γ.
+"""How many tokens to draft: the speed-up of a round, and the estimate of α.
 
 α is the chance that a draft token is accepted. Times are in decode steps of the target: c is the time of a draft step,
 r that of the network round trip, and β that of one more verified token.
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -58,13 +57,3 @@ class AcceptanceEstimate:
             accepted=self.accepted * self.decay + accepted,
             rejected=self.rejected * self.decay + rejections,
         )
-
-
-class GammaController(Protocol):
-    """Chooses γ for the next round of one session."""
-
-    def gamma(self) -> int:
-        """Tokens to draft next."""
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""

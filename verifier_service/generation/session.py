@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.gamma import GammaController
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
+from verifier_service.batching.speculation import SessionGamma
 from verifier_service.drafters.drafts import Drafts
 
 
@@ -23,7 +23,7 @@ class Session:
         chunk_tokens: int,
         target: Scheduler,
         drafts: Drafts,
-        gamma: GammaController,
+        gamma: SessionGamma,
         count: Callable[[Round, int], None],
     ) -> None:
         """Make a session.
@@ -85,6 +85,7 @@ class Session:
             cut(verdict, base_len, self._limit, self._stop_ids),
             draft=proposal.draft.tokens[: verdict.drafted],
             fallback=(self._declined or proposal.fallback).value,
+            speedup=self._gamma.speedup(),
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
         )
         self._commit(done, judged=verdict.drafted)
