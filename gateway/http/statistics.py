@@ -61,6 +61,14 @@ class DrafterReport(BaseModel):
     """Estimated chance that a draft token is accepted."""
 
 
+class SpeculationDetail(BaseModel):
+    """What the verifier's choice of γ rests on: tokens a second with drafts over those without, in its batch."""
+
+    predicted_speedup: float
+    measured_speedup: float | None
+    """None before the first measurement."""
+
+
 class SpeculationReport(BaseModel):
     """What the request asked of speculation, and why rounds went without a draft."""
 
@@ -72,6 +80,8 @@ class SpeculationReport(BaseModel):
     fallbacks: dict[str, int]
     drafters: dict[str, DrafterReport] = {}
     """What each drafter drafted, by its kind; only when one did."""
+    detail: SpeculationDetail | None = None
+    """Set where the verifier chose γ."""
 
 
 def metrics_of(summary: Summary) -> Metrics | None:
@@ -95,6 +105,10 @@ def report_of(summary: Summary) -> SpeculationReport:
     )
     if summary.drafters:
         report.drafters = {name: _drafter(tally) for name, tally in summary.drafters.items()}
+    if summary.speedup.predicted:
+        report.detail = SpeculationDetail(
+            predicted_speedup=summary.speedup.predicted, measured_speedup=summary.speedup.measured or None
+        )
     return report
 
 

@@ -132,4 +132,6 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
             )
             for name, tally in summary.drafters.items()
         },
+        predicted_speedup=summary.speedup.predicted,
+        measured_speedup=summary.speedup.measured,
     )

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from specdec.rules.params import Speculation
+from specdec.wire.generation import Speedup
 
 _PREDICTION = "prediction"
 """What drafts from the request's own prediction."""
@@ -37,6 +38,8 @@ class Summary:
     rounds: Counter[tuple[int, int, str]]
     """How many rounds had a draft of this length, so many tokens of it in the output, and this drafter, or this reason
     for no draft."""
+    speedup: Speedup = field(default_factory=Speedup)
+    """What drafts brought the verifier's batch at the end; unknown for rounds that are read back."""
 
     @property
     def drafters(self) -> dict[str, Tally]:

@@ -10,7 +10,7 @@ from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason
-from specdec.wire.generation import Round
+from specdec.wire.generation import Round, Speedup
 
 
 class Transcript:
@@ -27,6 +27,7 @@ class Transcript:
         self._decode = decode
         self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, header.call.sampling.min_tokens)
         self._rounds: Counter[tuple[int, int, str]] = Counter()
+        self._speedup = Speedup()
 
     @property
     def committed(self) -> int:
@@ -36,7 +37,7 @@ class Transcript:
     @property
     def summary(self) -> Summary:
         """What speculation did so far."""
-        return Summary(self.header.call.speculation, Counter(self._rounds))
+        return Summary(self.header.call.speculation, Counter(self._rounds), self._speedup)
 
     def take(self, verified: Round) -> tuple[Round, OutputRound]:
         """Add a round; a round that ends the turn may have no tokens.
@@ -57,6 +58,7 @@ class Transcript:
         self.finish = FinishReason.STOP if self._text.stop else verified.finish
         kept = self._cut(verified, self._text.length - self.committed)
         self.tokens += kept.tokens
+        self._speedup = verified.speedup
         if verified.tokens:
             self._rounds[len(kept.draft), kept.accepted, kept.drafter or kept.fallback] += 1
         return kept, self._output_round(kept, shown)

@@ -15,6 +15,7 @@ from specdec.cli.client import Connection, GatewayClient
 from specdec.cli.events import GenerationResult, PromptRequest
 from specdec.cli.run import collect
 from specdec.rules.params import Mode
+from specdec.wire.generation import Fallback
 
 _WARM_UP_TOKENS = 8
 
@@ -128,8 +129,12 @@ def verdict(found: Comparison) -> str:
     return f"Speculation is slower here: {found.speedup:.2f} times the speed of plain decoding."
 
 
+_BY_CHOICE = {Fallback.NOT_WORTH_IT.value, Fallback.FIRST_ROUND.value}
+"""Reasons for which nothing has to be wrong."""
+
+
 def _nothing_drafted(results: Sequence[GenerationResult]) -> str:
-    reasons = {reason for result in results for reason in result.finished.fallbacks}
+    reasons = {reason for result in results for reason in result.finished.fallbacks} - _BY_CHOICE
     if reasons:
         return f"Nothing was drafted ({', '.join(sorted(reasons))}), so there is nothing to compare."
     return "The server drafted nothing, for it expects no gain from drafts here; --gamma N makes it draft."

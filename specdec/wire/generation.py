@@ -68,6 +68,14 @@ class Timing:
     """Target pass and verdict of the whole batch."""
 
 
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Tokens a second with drafts over those without; 0 while unknown."""
+
+    predicted: float = 0.0
+    measured: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One draft and its verdict: what a round commits."""
@@ -88,6 +96,8 @@ class Round:
     fallback: str = ""
     """A `Fallback`, or a reason that only a newer verifier knows."""
     timing: Timing = Timing()
+    speedup: Speedup = Speedup()
+    """What drafts bring the batch, where the verifier chooses γ; it is not kept in the session store."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Of `tokens`; empty when nobody asked."""
     cached_tokens: int = 0
@@ -145,6 +155,7 @@ _ROUND = Codec(
     draft=TOKENS,
     finish=FINISH,
     timing=Codec(Timing, pb.RoundTiming),
+    speedup=Codec(Speedup, pb.Speedup),
     logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
 )
 _INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)))

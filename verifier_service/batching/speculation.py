@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, RoundCosts, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate
+from specdec.wire.generation import Speedup
 from verifier_service.batching.costs import BatchCosts, DrafterTimes, PromptRate
 from verifier_service.batching.trials import BatchRound, Trials
 
@@ -44,7 +45,7 @@ class PassSample:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeculationReport:
+class Judgement:
     """What the judgement of the present batch rests on."""
 
     alpha: float = 0.0
@@ -98,7 +99,7 @@ class BatchSpeculation:
         self._wanting = self._longest = 0
         """Sessions that draft in the round under way, and the most that one of them drafts."""
         self._ended = clock()
-        self._reported, self._report = float("-inf"), SpeculationReport()
+        self._reported, self._report = float("-inf"), Judgement()
         self._judged = -1
         """The pass that the judgement was made behind."""
         self._planned, self._plan_for = float("-inf"), (0, False)
@@ -117,7 +118,7 @@ class BatchSpeculation:
         nearest = min(known, key=lambda level: abs(level - self._level))
         return self._costs[nearest].of(self._load, self._drafters())
 
-    def report(self) -> SpeculationReport:
+    def report(self) -> Judgement:
         """What is believed now; made anew every second at most."""
         now = self._clock()
         if now - self._reported >= _REPORT_SECONDS:
@@ -126,7 +127,7 @@ class BatchSpeculation:
             plain = costs.base + costs.token * self._load
             predicted = self.forecast.speedup * self.trials.correction
             beta = costs.token * self._load / plain
-            self._report = SpeculationReport(self.overall.alpha, costs.draft / plain, beta, plain, predicted, measured)
+            self._report = Judgement(self.overall.alpha, costs.draft / plain, beta, plain, predicted, measured)
         return self._report
 
     def session(self, source: Callable[[], str | None], fixed: int | None = None) -> "SessionGamma":
@@ -232,6 +233,13 @@ class SessionGamma:
         if drafted:
             self._estimate = self._estimate.observed(drafted, accepted)
             self._batch.learn(self._source() or "", drafted, accepted)
+
+    def speedup(self) -> Speedup:
+        """What drafts bring the batch; unknown for a fixed γ."""
+        if self._fixed is not None:
+            return Speedup()
+        found = self._batch.report()
+        return Speedup(found.predicted, found.measured or 0.0)
 
     def demand(self, limit: int) -> Demand:
         """What the session can make of drafts, up to `limit`: its α is near the fleet's until it has shown its own."""

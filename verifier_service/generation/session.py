@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.gamma import GammaController
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
+from verifier_service.batching.speculation import SessionGamma
 from verifier_service.drafters.drafts import Drafts
 
 
@@ -23,7 +23,7 @@ class Session:
         chunk_tokens: int,
         target: Scheduler,
         drafts: Drafts,
-        gamma: GammaController,
+        gamma: SessionGamma,
         count: Callable[[Round, int], None],
     ) -> None:
         """Make a session.
@@ -90,6 +90,7 @@ class Session:
             draft=proposal.draft.tokens[: verdict.drafted],
             drafter=proposal.drafter if verdict.drafted else "",
             fallback=(Fallback.NONE if proposal.draft.tokens else self._declined or proposal.fallback).value,
+            speedup=self._gamma.speedup(),
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
             cached_tokens=self._cached if base_len == len(self._call.tokens) else 0,
         )

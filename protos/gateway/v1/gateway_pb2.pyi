@@ -920,6 +920,8 @@ class SpeculationSummary(_message.Message):
     LENIENCE_FIELD_NUMBER: _builtins.int
     LOSSY_FIELD_NUMBER: _builtins.int
     DRAFTERS_FIELD_NUMBER: _builtins.int
+    PREDICTED_SPEEDUP_FIELD_NUMBER: _builtins.int
+    MEASURED_SPEEDUP_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule used."""
     num_spec_steps: _builtins.int
@@ -940,6 +942,10 @@ class SpeculationSummary(_message.Message):
     """The lenience in force; 1 is exact."""
     lossy: _builtins.bool
     """Whether the output may differ in distribution from the target's: lenience is below 1."""
+    predicted_speedup: _builtins.float
+    """Tokens a second with drafts over those without, as the verifier expected; 0 where it did not choose gamma."""
+    measured_speedup: _builtins.float
+    """The same as the verifier measured it; 0 while unknown."""
     @_builtins.property
     def acceptance_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Entry j counts the rounds that accepted exactly j; num_spec_tokens + 1 entries."""
@@ -968,10 +974,12 @@ class SpeculationSummary(_message.Message):
         lenience: _builtins.float = ...,
         lossy: _builtins.bool = ...,
         drafters: _abc.Mapping[_builtins.str, Global___DrafterSummary] | None = ...,
+        predicted_speedup: _builtins.float = ...,
+        measured_speedup: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_histogram", b"acceptance_histogram", "draft_acceptance_rate", b"draft_acceptance_rate", "drafters", b"drafters", "fallbacks", b"fallbacks", "lenience", b"lenience", "lossy", b"lossy", "mean_acceptance_length", b"mean_acceptance_length", "mode", b"mode", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_plain_steps", b"num_plain_steps", "num_spec_steps", b"num_spec_steps", "num_spec_tokens", b"num_spec_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_histogram", b"acceptance_histogram", "draft_acceptance_rate", b"draft_acceptance_rate", "drafters", b"drafters", "fallbacks", b"fallbacks", "lenience", b"lenience", "lossy", b"lossy", "mean_acceptance_length", b"mean_acceptance_length", "measured_speedup", b"measured_speedup", "mode", b"mode", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_plain_steps", b"num_plain_steps", "num_spec_steps", b"num_spec_steps", "num_spec_tokens", b"num_spec_tokens", "predicted_speedup", b"predicted_speedup"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

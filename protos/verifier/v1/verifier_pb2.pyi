@@ -155,6 +155,7 @@ class GenerateResponse(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    SPEEDUP_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
     """Committed length before this round."""
@@ -186,6 +187,10 @@ class GenerateResponse(_message.Message):
     def logprobs(self) -> Global___Logprobs:
         """Of this round's tokens; set when the request asks for it."""
 
+    @_builtins.property
+    def speedup(self) -> Global___Speedup:
+        """What drafts bring the batch of this round; not set where gamma is fixed."""
+
     def __init__(
         self,
         *,
@@ -200,15 +205,42 @@ class GenerateResponse(_message.Message):
         logprobs: Global___Logprobs | None = ...,
         drafter: _builtins.str = ...,
         cached_tokens: _builtins.int = ...,
+        speedup: Global___Speedup | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "timing", b"timing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
+
+@_typing.final
+class Speedup(_message.Message):
+    """Tokens a second with drafts over those without; 0 while unknown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREDICTED_FIELD_NUMBER: _builtins.int
+    MEASURED_FIELD_NUMBER: _builtins.int
+    predicted: _builtins.float
+    """As expected."""
+    measured: _builtins.float
+    """As measured in trials of both."""
+    def __init__(
+        self,
+        *,
+        predicted: _builtins.float = ...,
+        measured: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measured", b"measured", "predicted", b"predicted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Speedup: _TypeAlias = Speedup  # noqa: Y015
 
 @_typing.final
 class Logprobs(_message.Message):

@@ -63,6 +63,17 @@ def dropped_by_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DraftBuffer, "add", planted)
 
 
+def budget_by_token(patch: pytest.MonkeyPatch) -> None:
+    """The budget of a round ends before a draft of a certain token, which is then never judged."""
+    take = DraftBuffer.take
+
+    def planted(buffer: DraftBuffer, gamma: int) -> Draft:
+        draft = take(buffer, gamma)
+        return draft.cut(draft.tokens.index(1)) if 1 in draft.tokens else draft
+
+    patch.setattr(DraftBuffer, "take", planted)
+
+
 def chain_start_of_the_opening(patch: pytest.MonkeyPatch) -> None:
     """The start of a chain stays where the session was opened."""
     opened = property(lambda session: session._prompt_len, lambda session, start: None)
@@ -94,6 +105,7 @@ BUGS = (
         ("failing target, rejection", "failing target, block"),
     ),
     Bug("drafts dropped by their token", Law.USE, dropped_by_token, ("simulated block",)),
+    Bug("budget that depends on the drawn token", Law.USE, budget_by_token, ("simulated rejection of coins",)),
     Bug(
         "q̂ of another session",
         Law.Q_AS_SAMPLED,

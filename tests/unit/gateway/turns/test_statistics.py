@@ -9,6 +9,7 @@ from gateway.http.statistics import PromptTokensDetails, metrics_of, report_of, 
 from gateway.turns.events import Finished
 from gateway.turns.statistics import Summary
 from specdec.rules.params import FinishReason, Mode, Speculation
+from specdec.wire.generation import Speedup
 
 ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))))
 
@@ -41,7 +42,7 @@ def test_the_shape_is_vllms() -> None:
             "num_spec_tokens": 3,
         }
     }
-    assert report_of(summary).model_dump() == {
+    assert report_of(summary).model_dump(exclude_unset=True) == {
         "mode": "block",
         "gamma": 3,
         "lenience": 1.0,
@@ -60,7 +61,7 @@ def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
     summary = Summary(Speculation(Mode.REJECTION), Counter([(0, 0, "drafter_unavailable")]))
     assert metrics_of(summary) is None
     assert (summary.draft_acceptance_rate, summary.mean_acceptance_length) == (0.0, 0.0)
-    assert report_of(summary).model_dump() == {
+    assert report_of(summary).model_dump(exclude_unset=True) == {
         "mode": "rejection",
         "gamma": "auto",
         "lenience": 1.0,
@@ -93,3 +94,13 @@ def test_each_drafter_has_its_own_sums_and_a_prediction_is_part_of_the_usage() -
 
 def finished(summary: Summary) -> Finished:
     return Finished(FinishReason.LENGTH, "", prompt_tokens=5, completion_tokens=20, cached_tokens=3, summary=summary)
+
+
+def test_where_the_verifier_chose_gamma_the_report_says_what_it_rests_on() -> None:
+    def detail(speedup: Speedup) -> object:
+        report = report_of(Summary(Speculation(Mode.REJECTION), Counter(), speedup))
+        return report.model_dump(exclude_unset=True).get("detail")
+
+    assert detail(Speedup(1.5, 1.25)) == {"predicted_speedup": 1.5, "measured_speedup": 1.25}
+    assert detail(Speedup(1.5)) == {"predicted_speedup": 1.5, "measured_speedup": None}
+    assert detail(Speedup()) is None

@@ -56,6 +56,8 @@ def test_slower_is_said_too() -> None:
 def test_without_drafts_no_speed_up_is_claimed_and_the_reason_is_said() -> None:
     server = Server(10, 20, drafted=0)
     assert "expects no gain" in verdict(measure(server, PromptRequest("p"), runs=1))
+    server.fallbacks = {"not_worth_it": 49, "first_round": 1}
+    assert "expects no gain" in verdict(measure(server, PromptRequest("p"), runs=1))
     server.fallbacks = {"drafter_unavailable": 50}
     assert "Nothing was drafted (drafter_unavailable)" in verdict(measure(server, PromptRequest("p"), runs=1))
 

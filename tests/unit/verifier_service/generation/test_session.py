@@ -7,7 +7,7 @@ import pytest
 
 from specdec.rules.draft import NO_DRAFT
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
-from specdec.wire.generation import Fallback, GenerationCall, Round
+from specdec.wire.generation import Fallback, GenerationCall, Round, Speedup
 from tests.unit.verifier_service.verifier_fakes import (
     DirectTarget,
     FixedGamma,
@@ -39,7 +39,7 @@ def make_session(
     count: Callable[[Round, int], None] = ignored,
 ) -> Session:
     admission = Row(call, "s#1", 0.0, length_limit(call, context), call.tokens, goal=0)
-    return Session(admission, chunk_tokens, target, drafts, FixedGamma(gamma), count)
+    return Session(admission, chunk_tokens, target, drafts, FixedGamma(gamma), count)  # type: ignore[arg-type]
 
 
 async def rounds_of(session: Session) -> list[Round]:
@@ -227,3 +227,8 @@ async def test_the_next_pass_waits_only_for_rounds_that_gather() -> None:
     drafts.gathers = False
     await rounds_of(make_session(make_call(max_tokens=3), target, drafts))
     assert target.expecting == 3
+
+
+async def test_every_round_says_what_drafts_bring() -> None:
+    rounds = await rounds_of(make_session(make_call(max_tokens=2), DirectTarget(), WrittenDrafts()))
+    assert {done.speedup for done in rounds} == {Speedup(1.5, 1.25)}

@@ -1,0 +1,77 @@
+"""Trials are short, cost what they may, and correct the prediction by what both ways brought."""
+
+import pytest
+
+from verifier_service.batching.trials import BatchRound, Trials
+
+PLAIN_SECONDS = 0.01
+
+
+class Play:
+    """Rounds of four sessions whose drafts bring `gain` and are predicted to bring `predicted`."""
+
+    def __init__(self, gain: float, predicted: float) -> None:
+        self.trials = Trials()
+        self.gain = gain
+        self.predicted = predicted
+        self.ways: list[bool] = []
+        self.settled = True
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            drafting = self.trials.drafts(self.predicted)
+            seconds = 2 * PLAIN_SECONDS / self.gain if drafting else PLAIN_SECONDS
+            tokens = 8 if drafting else 4
+            self.trials.observe(BatchRound(tokens, seconds, drafting, self.settled, self.predicted))
+            self.ways.append(drafting)
+
+
+def test_before_the_first_trial_the_prediction_is_believed() -> None:
+    good, bad = Trials(), Trials()
+    assert good.drafts(1.5)
+    assert not bad.drafts(0.8)
+    assert good.measured is None
+    assert good.correction == 1.0
+
+
+@pytest.mark.parametrize(("gain", "predicted"), [(0.7, 1.5), (1.5, 0.8)])
+def test_a_wrong_prediction_is_overruled_by_what_is_measured(gain: float, predicted: float) -> None:
+    play = Play(gain, predicted)
+    play.run(6000)
+    assert play.trials.measured == pytest.approx(gain, rel=0.01)
+    assert play.trials.correction == pytest.approx(gain / predicted, rel=0.2)
+    assert sum(play.ways[-500:]) == pytest.approx(500 if gain > 1 else 0, abs=25)
+
+
+def test_a_right_prediction_stays_uncorrected() -> None:
+    play = Play(1.4, 1.4)
+    play.run(2000)
+    assert play.trials.correction == pytest.approx(1.0, abs=0.01)
+
+
+def test_plain_rounds_are_tried_a_few_in_a_hundred() -> None:
+    play = Play(1.4, 1.4)
+    play.run(3000)
+    assert 0.01 < play.ways[1000:].count(False) / 2000 < 0.05
+
+
+def test_trials_of_drafting_cost_a_token_in_a_hundred_with_their_lost_time() -> None:
+    play = Play(0.5, 0.5)
+    play.run(20000)
+    drafted = sum(play.ways)
+    lost = drafted * (2 / 0.5 - 2) * 4
+    assert 0 < 8 * drafted + lost <= 0.012 * 4 * 20000
+
+
+def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> None:
+    play = Play(1.0, 1.5)
+    play.settled = False
+    play.run(8)
+    assert play.trials.settling is False
+    waiting = Play(1.0, 1.5)
+    waiting.settled = False
+    waiting.run(4)
+    assert waiting.trials.settling
+    waiting.settled = True
+    waiting.run(1)
+    assert not waiting.trials.settling
