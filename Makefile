@@ -28,8 +28,13 @@ install: $(VENV)/.installed ## Create the environment.
 
 install-dev: $(VENV)/.installed-dev ## Create the environment with what tests need.
 
-run: install ## Start the whole system, stream a sample, keep serving until Ctrl-C.
+run: install ## Start the whole system, stream a sample, keep serving until Ctrl-C; PAIR=smollm2 fetches a chat model.
+ifdef PAIR
+	$(BIN)/specdec models get $(PAIR)
+	@exec $(BIN)/specdec up --target $(PAIR) $(ARGS)
+else
 	@exec $(BIN)/specdec up $(ARGS)
+endif
 
 # Each file runs in one process, in the order of their names: that ends with many small ones, so that no core idles.
 PARALLEL := --dist loadfile --no-loadscope-reorder
