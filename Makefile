@@ -28,8 +28,13 @@ install: $(VENV)/.installed ## Create the environment.
 
 install-dev: $(VENV)/.installed-dev ## Create the environment with what tests need.
 
-run: install ## Start the whole system, stream a sample, keep serving until Ctrl-C.
+run: install ## Start the whole system, stream a sample, keep serving until Ctrl-C; PAIR=smollm2 fetches a chat model.
+ifdef PAIR
+	$(BIN)/specdec models get $(PAIR)
+	@exec $(BIN)/specdec up --target $(PAIR) $(ARGS)
+else
 	@exec $(BIN)/specdec up $(ARGS)
+endif
 
 # Each file runs in one process: first those that start whole systems and wait a lot (tests/conftest.py orders them),
 # last many small ones. One process more than there are cores works while others wait.

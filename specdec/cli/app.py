@@ -15,6 +15,7 @@ from specdec.cli import advise as advising
 from specdec.cli import compare as comparing
 from specdec.cli import counts as counting
 from specdec.cli import doctor as doctoring
+from specdec.cli import models as fetching
 from specdec.cli import options
 from specdec.cli import run as running
 from specdec.cli import serve as serving
@@ -34,6 +35,8 @@ app = typer.Typer(
     epilog=EPILOG,
     help="Speculative decoding as a service: start it, use it, look into it.",
 )
+models = typer.Typer(help="Fetch models and list those that are here.", no_args_is_help=True)
+app.add_typer(models, name="models")
 
 
 @app.callback(invoke_without_command=True)
@@ -180,6 +183,20 @@ def doctor(
     doctoring.show(Console(), findings, as_json)
     if doctoring.failed(findings):
         raise typer.Exit(ExitCode.FAILED)
+
+
+@models.command("get", epilog=EPILOG)
+def models_get(
+    name: Annotated[str, typer.Argument(help="A known model's name, or a GGUF file to convert.")],
+) -> None:
+    """Fetch a known model, or convert a GGUF file, into a folder of the cache that `specdec up` finds by its name."""
+    fetching.get(Console(), name)
+
+
+@models.command("list", epilog=EPILOG)
+def models_list() -> None:
+    """Show the known models, and the folders of those that are here."""
+    fetching.show(Console())
 
 
 def main() -> None:

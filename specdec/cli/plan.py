@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specdec.cli import ports
+from specdec.cli.known_models import KNOWN
 from specdec.cli.settings import UpSettings, find_model, source_names
 from specdec.errors import ConfigError
 
@@ -66,6 +67,10 @@ def check_models(settings: UpSettings) -> None:
 
 
 def _check(option: str, path: Path, file: str) -> None:
+    if str(path) in KNOWN and not find_model(path).exists():
+        raise ConfigError(f"{option} {path} is not on this machine yet: specdec models get {path}")
+    if path.suffix == ".gguf":
+        raise ConfigError(f"{option} {path}: first specdec models get {path}, then {option} {path.stem}")
     if not find_model(path).is_dir():
         raise ConfigError(f"no model folder at {path}: give one with {option} PATH")
     if not (find_model(path) / file).is_file():

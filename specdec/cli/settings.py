@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ByteSize, Field
+from pydantic import AfterValidator, ByteSize, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from specdec.cli import known_models
+from specdec.cli.known_models import KNOWN
 from specdec.cli.options import DraftLength
 from specdec.rules.params import Mode
 from specdec.serving.settings import Address, Origins, Settings
@@ -47,11 +49,12 @@ class UpSettings(Settings):
     verifier_metrics: Address = "127.0.0.1:8200"
     """Address of the first verifier's metrics; the default gives way to a free port where it is taken."""
     target: Path = DEMO / "target"
-    """The large model's folder."""
+    """The large model's folder; or the name of one in `specdec models list`, or a Hub id that is on this disk."""
     drafter: Path = DEMO / "drafter"
-    """The small model's folder; for `counts`, that of a counts file."""
+    """The small model, as `target` is given; for `counts`, the folder of a counts file."""
     drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
-    """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder of their own."""
+    """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, `prompt_lookup` is the default
+    of a known model's name."""
     local: Annotated[str, AfterValidator(check_sources)] = ""
     """Sources that verifiers ask themselves before any drafter, as in `suffix,ngram`: ngram, prompt_lookup, suffix."""
     default_drafter: str = ""
@@ -97,14 +100,31 @@ class UpSettings(Settings):
     start_timeout: float = Field(default=180.0, gt=0)
     """Seconds within which every process must become healthy."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drafts_of_known_model(cls, given: Any) -> Any:
+        """The demo's drafter drafts for the demo; a known model has its own source of drafts."""
+        known = KNOWN.get(str(given.get("target", ""))) if isinstance(given, dict) else None
+        if known is None or {"drafter", "drafter_kind"} & given.keys():
+            return given
+        return {**given, "drafter_kind": known.drafter_kind}
+
     @property
     def served_name(self) -> str:
         """The name under which the model is served: of a folder called `target`, its parent's name."""
-        folder = find_model(self.target).resolve()
-        return self.served_model_name or (folder.parent.name if folder.name == "target" else folder.name)
+        folder = find_model(self.target)
+        if self.served_model_name or folder == known_models.find(str(self.target)):
+            return self.served_model_name or str(self.target)
+        folder = folder.resolve()
+        return folder.parent.name if folder.name == "target" else folder.name
 
 
 def find_model(path: Path) -> Path:
-    """The folder, taken from the checkout that this runs from when the path does not exist here."""
-    from_checkout = _ROOT / path
-    return from_checkout if not path.exists() and from_checkout.exists() else path
+    """The folder at a path here, else in the checkout that this runs from, else of the model of that name; or the path.
+
+    A folder wins over a name.
+    """
+    for folder in (path, _ROOT / path):
+        if folder.exists():
+            return folder
+    return known_models.find(str(path)) or path

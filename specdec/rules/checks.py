@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution, TokenOutOfRange
+from specdec.rules.cache import parts
 from specdec.rules.draft import MAX_WEIGHT, Draft, SparseProbs
 from specdec.rules.params import Mode
 
@@ -19,6 +20,12 @@ def masses(p: Tensor, rows: int) -> Tensor:
     """
     if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
         raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
+    if not p.is_cpu:
+        return _masses(p)
+    return torch.cat([p.new_zeros(0, dtype=torch.float64), *(_masses(p[part]) for part in parts(*p.shape))])
+
+
+def _masses(p: Tensor) -> Tensor:
     return p.sum(-1, dtype=torch.float64).masked_fill_(p.amin(-1) < 0, -math.inf)
 
 

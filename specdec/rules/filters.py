@@ -1,8 +1,8 @@
 """The filters top-k, top-p and min-p, in that order: each is a least score to keep, so tokens that tie stay together.
 
-Scores [N, V] are logits after temperature whose best in each row is 0. On the host the floor of a row is found in
-time linear in the vocabulary. On another device the rows are sorted, because every look at a number would wait for the
-device.
+Scores [N, V] are logits after temperature whose best in each row is 0. On the host only a part of a wide row is sorted:
+a sample of the row tells about which, and the rest is looked at as a whole, to check that. On another device the rows
+are sorted, because every look at a number would wait for the device.
 """
 
 import math
@@ -15,11 +15,12 @@ from torch import Tensor
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
 
-_WIDE = 2048
-"""Vocabulary from which a histogram finds a nucleus faster than a sort does."""
-_BINS = 512
-_BINS_PER_NAT = 16
-"""A token in the last bin has less than e^-31 of the best token's probability."""
+_WIDE = 8192
+"""Vocabulary from which it pays to look for the kept scores among the best only."""
+_SAMPLE = 2048
+"""Scores of a row, evenly spaced, that tell about where its best begin."""
+_ERRORS = 4.0
+"""Standard deviations by which a sample may be wrong; when it is wrong by more, all scores of the row are sorted."""
 
 
 def filtered_softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
@@ -61,33 +62,79 @@ def _least_log(params: SamplingParams) -> float:
 
 def _top_k_floor(scores: np.ndarray, params: SamplingParams) -> float:
     """The k-th best score of a row [V], or the end of the nucleus among what is at least as good."""
-    last = np.partition(scores, -params.top_k)[-params.top_k]
+    best = _likely_top_k(scores, params.top_k)
+    last = np.partition(best, -params.top_k)[-params.top_k]
     if params.top_p >= 1.0:
         return float(last)
-    kept = scores[scores >= last]
-    return _end_of_nucleus(kept, 0.0, params.top_p * float(np.exp(kept, dtype=np.float64).sum()))
+    kept = best[best >= last]
+    return _end_of_nucleus(kept, 0.0, params.top_p * float(np.exp(kept, dtype=np.float64).sum()))[0]
+
+
+def _likely_top_k(scores: np.ndarray, k: int) -> np.ndarray:
+    """Scores of a row [V] with the k best of them: those over a score of the sample, or all."""
+    sample = _sample(scores)
+    expected = k * len(sample) / len(scores)
+    rank = int(expected + _ERRORS * math.sqrt(expected)) + 8
+    if len(scores) < _WIDE or rank >= len(sample):
+        return scores
+    best = _taken(scores, scores >= np.partition(sample, -rank)[-rank])
+    return best if len(best) >= k else scores
 
 
 def _nucleus_floor(scores: np.ndarray, weights: np.ndarray, top_p: float) -> float:
     """The score of the last of the most likely tokens of a row [V] whose mass first reaches top_p.
 
-    A histogram over the scores finds the bin that it lies in, and only that is sorted.
+    A sample tells two scores between which the nucleus ends, and only the tokens between them are sorted. The mass of
+    the better ones shows whether that was right; when it was not, the whole row is sorted.
     """
-    if len(scores) < _WIDE or math.isnan(weights.sum()):
-        return _end_of_nucleus(scores, 0.0, top_p * float(weights.sum(dtype=np.float64)))
-    bins = np.minimum(scores * -_BINS_PER_NAT, _BINS - 1).astype(np.intp)
-    mass = np.bincount(bins, weights=weights).cumsum()
-    wanted = top_p * mass[-1]
-    found = int(np.searchsorted(mass, wanted))
-    return _end_of_nucleus(scores[bins == found], mass[found - 1] if found else 0.0, wanted)
+    total = float(weights.sum(dtype=np.float64))
+    wanted = top_p * total
+    if len(scores) >= _WIDE and math.isfinite(total):
+        worst, best = _around_end(scores, total - wanted)
+        better = scores > best
+        before = float((weights * better).sum(dtype=np.float64)) if best < 0.0 else 0.0
+        last, reached = _end_of_nucleus(_taken(scores, (scores >= worst) ^ better), before, wanted)
+        if before < wanted and reached:
+            return last
+    return _end_of_nucleus(scores, 0.0, wanted)[0]
 
 
-def _end_of_nucleus(scores: np.ndarray, before: float, wanted: float) -> float:
-    """The score with which the mass of `scores`, behind a mass of `before`, reaches `wanted`; NaN without any score."""
+def _around_end(scores: np.ndarray, outside: float) -> tuple[float, float]:
+    """Two scores between which, as far as a sample tells, a nucleus ends; the mass `outside` is what it leaves out.
+
+    What a nucleus leaves out are many unlikely tokens, and a sample of them tells their mass with a known error. The
+    few likely tokens, which it may lack, do not matter.
+    """
+    sample = np.sort(_sample(scores))
+    weights = np.exp(sample, dtype=np.float64)
+    mass = weights.cumsum() * (len(scores) / len(sample))
+    left = weights[: np.searchsorted(mass, outside)]
+    error = _ERRORS * math.sqrt(np.square(left).sum()) / left.sum() if left.any() else 1.0
+    first, last = np.searchsorted(mass, (outside * (1.0 - error), outside * (1.0 + error))).tolist()
+    return float(sample[min(first, len(sample) - 1)]), float(sample[last]) if last < len(sample) else 0.0
+
+
+def _sample(scores: np.ndarray) -> np.ndarray:
+    return scores[:: max(1, len(scores) // _SAMPLE)]
+
+
+def _taken(scores: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The scores at which `wanted` is true; taking by a mask would branch at each token."""
+    return scores.take(np.flatnonzero(wanted))
+
+
+def _end_of_nucleus(scores: np.ndarray, before: float, wanted: float) -> tuple[float, bool]:
+    """The score with which the mass of `scores`, behind a mass of `before`, reaches `wanted`, and whether it does.
+
+    Without any score it is NaN.
+    """
+    if not len(scores):
+        return math.nan, False
     best = np.sort(scores)[::-1]
     mine = np.exp(best, dtype=np.float64)
-    inside = int((before + mine.cumsum() - mine < wanted).sum())
-    return float(best[max(inside - 1, 0)]) if len(best) else math.nan
+    mass = before + mine.cumsum()
+    inside = int((mass - mine < wanted).sum())
+    return float(best[max(inside - 1, 0)]), bool(mass[-1] >= wanted)
 
 
 def _sorted_floors(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:

