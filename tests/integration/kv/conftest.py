@@ -13,11 +13,11 @@ from gateway.app import running
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.routing import load_tokenizers
 from protos.drafter.v1 import drafter_pb2
-from tests.gateway_fakes import MemorySessionStore
 from tests.integration.kv.stage import BLOCK, LENGTH, PROMPT, Stage
 from tests.integration.sessions.server import Server
 from tests.integration.verifier.scripted_drafter import RunningDrafter, ScriptedDrafter, Seen, drafts
 from tests.integration.verifier.target import Target, load_target
+from tests.memory_sessions import MemorySessionStore
 from tests.tiny_models import make_tiny_model
 
 

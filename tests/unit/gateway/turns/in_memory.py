@@ -17,7 +17,8 @@ from gateway.turns.turn import Header, Turn, header_to_bytes
 from gateway.verifiers.balancer import VerifierPool
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
-from tests.gateway_fakes import EOS, ByteTokenizer, MemorySessionStore, ScriptedVerifier, knowing
+from tests.gateway_fakes import EOS, ByteTokenizer, ScriptedVerifier, knowing
+from tests.memory_sessions import MemorySessionStore
 
 PROMPT = tuple(b"Say it")
 TURN = Turn("0" * 32, "t", 1)

@@ -23,7 +23,7 @@ from specdec.errors import (
     SpecdecError,
     TurnOver,
 )
-from tests.gateway_fakes import MemorySessionStore
+from tests.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import TURN, header, open_turn, services
 
 CALLS = 60

@@ -14,7 +14,8 @@ from gateway.turns.turn_stream import TurnStream
 from specdec.errors import CursorAhead, DeadlineExceeded
 from specdec.rules.params import FinishReason, Origin
 from specdec.wire.generation import Round
-from tests.gateway_fakes import MemorySessionStore, Script, ScriptedVerifier, drained, output, until
+from tests.gateway_fakes import Script, ScriptedVerifier, drained, output, until
+from tests.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
 
 
