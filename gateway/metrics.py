@@ -40,7 +40,7 @@ class GatewayMetrics:
         self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
         self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier", "model"))
         self.verifiers_ready = gauge("specdec_verifiers_ready", "Verifiers of a model that are ready.", ("model",))
-        self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.")
+        self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.", ("model",))
         self.failovers = counter("specdec_failovers", "Verifiers lost by a running generation.")
         self.store_seconds = histogram(
             "specdec_session_store_seconds", "Time of a session store operation.", ("op",), buckets=_SHORT

@@ -42,6 +42,7 @@ class VerifierPool:
         self._tokenizer_hash = tokenizer_hash
         self._metrics = metrics
         metrics.verifiers_ready.labels(model).set_function(lambda: len(self.ready_addresses))
+        self._unserved = metrics.unserved.labels(model)
         self._changed = asyncio.Event()
         self.known = asyncio.Event()
         """Set once the verifiers of a source's first snapshot have been probed."""
@@ -103,7 +104,7 @@ class VerifierPool:
             except NoVerifier:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    self._metrics.unserved.inc()
+                    self._unserved.inc()
                     raise
             await self.wait_for_change(left)
 

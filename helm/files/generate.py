@@ -1,4 +1,4 @@
-"""Generates through the gateway with drafts and without: the tokens must be the same, and drafts must have come."""
+"""Generates with every model with drafts and without: the tokens must be the same, and drafts must have come."""
 
 import json
 import os
@@ -10,6 +10,8 @@ import urllib.request
 from typing import Any
 
 GATEWAY, PROMPT, MAX_TOKENS = os.environ["GATEWAY"], os.environ["PROMPT"], int(os.environ["MAX_TOKENS"])
+MODELS: list[str] = json.loads(os.environ["MODELS"])
+"""The names of the models; the drafters of the first are this release's to know, those of others need not exist."""
 DRAFTS_REQUIRED = os.environ["DRAFTS"] == "required"
 KEY = {"Authorization": f"Bearer {os.environ['API_KEY']}"} if os.environ.get("API_KEY") else {}
 TLS = ssl.create_default_context()
@@ -61,11 +63,11 @@ def drafted(answer: dict[str, Any]) -> int:
     return int(metrics["speculative_decoding"]["num_draft_tokens"]) if metrics else 0
 
 
-def with_drafts(model: str) -> dict[str, Any]:
+def with_drafts(model: str, required: bool) -> dict[str, Any]:
     ends = time.monotonic() + WAIT_SECONDS
     while True:
         answer = complete(model, {"mode": "rejection", "gamma": 4})
-        if drafted(answer) or not DRAFTS_REQUIRED:
+        if drafted(answer) or not required:
             return answer
         if time.monotonic() >= ends:
             reasons = answer["speculation"]["fallbacks"]
@@ -74,11 +76,19 @@ def with_drafts(model: str) -> dict[str, Any]:
         time.sleep(2)
 
 
-name = ask("/v1/models")["data"][0]["id"]
-plain, speculative = complete(name, {"mode": "off"}), with_drafts(name)
-expected, found = (list(answer["choices"][0]["token_ids"]) for answer in (plain, speculative))
-if drafted(plain):
-    sys.exit("drafts were used where the request turned them off")
-if not expected or expected != found:
-    sys.exit(f"tokens differ: {expected} without drafts, {found} with them")
-sys.stdout.write(f"{len(expected)} tokens, the same with {drafted(speculative)} drafted tokens and without\n")
+def check(model: str, drafts_required: bool) -> None:
+    plain, speculative = complete(model, {"mode": "off"}), with_drafts(model, drafts_required)
+    expected, found = (list(answer["choices"][0]["token_ids"]) for answer in (plain, speculative))
+    if drafted(plain):
+        sys.exit(f"{model}: drafts were used where the request turned them off")
+    if not expected or expected != found:
+        sys.exit(f"{model}: tokens differ: {expected} without drafts, {found} with them")
+    drafts = drafted(speculative)
+    sys.stdout.write(f"{model}: {len(expected)} tokens, the same with {drafts} drafted tokens and without\n")
+
+
+served = [each["id"] for each in ask("/v1/models")["data"]]
+for name in MODELS:
+    if name not in served:
+        sys.exit(f"{name}: no verifier of it is ready, so it is not listed among {served}")
+    check(name, DRAFTS_REQUIRED and name == MODELS[0])

@@ -156,6 +156,11 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* The name under which the gateways' own model is served. */}}
+{{- define "specdec.servedName" -}}
+{{ .Values.gateway.model.name | default (include "specdec.modelPath" (dict "root" . "tier" "gateway") | base) }}
+{{- end -}}
+
 {{/* Where the tokenizer of one of `models` lies in a gateway: (dict "root" $ "model" .model). */}}
 {{- define "specdec.routedPath" -}}
 {{- if .model.huggingFace -}}

@@ -4,7 +4,8 @@ namespace="{{ .Release.Namespace }}",release="{{ .Release.Name }}"
 {{- end -}}
 
 {{/* PromQL of what a tier has to carry: what its autoscaler divides among replicas. A tier that may be empty cannot say what it is wanted
-     for, so those before it do; where they cannot be read either, there is no value, which is not 0. */}}
+     for, so those before it do; where they cannot be read either, there is no value, which is not 0. Where gateways serve several models,
+     requests that run are not told apart, and those without a verifier are. */}}
 {{- define "specdec.demand" -}}
 {{- $matchers := include "specdec.matchers" .root -}}
 {{- $gateways := printf "sum(specdec_gateway_requests_running{%s})" $matchers -}}
@@ -12,7 +13,9 @@ namespace="{{ .Release.Namespace }}",release="{{ .Release.Name }}"
 sum(specdec_requests_running{ {{- $matchers -}} }) or {{ $gateways }}
 {{- else if eq .tier "verifier" -}}
 sum(specdec_requests_running{ {{- $matchers -}} }) + sum(specdec_requests_waiting{ {{- $matchers -}} })
-{{- ""}} or {{ $gateways }} + sum(increase(specdec_unserved_requests_total{ {{- $matchers -}} }[2m]))
+{{- if .root.Values.models }} or {{ else }} or {{ $gateways }} + {{ end -}}
+sum(increase(specdec_unserved_requests_total{ {{- $matchers -}}
+{{- if .root.Values.models }},model={{ include "specdec.servedName" .root | quote }}{{ end -}} }[2m]))
 {{- else -}}
 {{ $gateways }}
 {{- end -}}

@@ -41,7 +41,7 @@
 {{- if and $model.huggingFace (not (include "specdec.downloads" $.Values.gateway)) -}}
 {{- $wrong = append $wrong (printf "models.%s is downloaded beside gateway.model, which is not: set gateway.model.source=huggingFace, or models.%s.path." $name $name) -}}
 {{- end -}}
-{{- if eq $name ($.Values.gateway.model.name | default (include "specdec.modelPath" (dict "root" $ "tier" "gateway") | base)) -}}
+{{- if eq $name (include "specdec.servedName" $) -}}
 {{- $wrong = append $wrong (printf "models.%s has the name of gateway.model: give one of the two another name." $name) -}}
 {{- end -}}
 {{- end -}}
@@ -85,6 +85,12 @@
 {{- $wrong = append $wrong "Nothing could wake a gateway, for gateways count the requests: set gateway.autoscaling.minReplicas to 1 or more." -}}
 {{- else if and (regexMatch (include "specdec.ownSeries" $each) $values.autoscaling.keda.query) (not (contains " or " $values.autoscaling.keda.query)) -}}
 {{- $wrong = append $wrong (printf "Nothing could wake a %s, for at 0 replicas the series of %s.autoscaling.keda.query are gone: add `or` and a series of those before it, or set minReplicas to 1 or more." $tier $tier) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $values.autoscaling.kind "keda") (not $values.autoscaling.keda.query) (not $.Values.gateway.enabled) -}}
+{{- $sees := and (eq $tier "drafter") $.Values.verifier.enabled -}}
+{{- if not (or $sees (and (eq $tier "verifier") $values.autoscaling.minReplicas)) -}}
+{{- $wrong = append $wrong (printf "Nothing could wake a %s, for those who see the demand are of other releases: set %s.autoscaling.keda.query to their series%s." $tier $tier (ternary ", or minReplicas to 1 or more" "" (eq $tier "verifier"))) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (ne $values.autoscaling.kind "none") (gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas)) -}}

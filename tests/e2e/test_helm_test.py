@@ -11,7 +11,13 @@ SCRIPT = ROOT / "helm" / "files" / "generate.py"
 
 
 def test_it_passes_against_a_running_system(system: System) -> None:
-    settings = {"GATEWAY": system.http, "PROMPT": "def main(", "MAX_TOKENS": "24", "DRAFTS": "required"}
+    settings = {
+        "GATEWAY": system.http,
+        "PROMPT": "def main(",
+        "MAX_TOKENS": "24",
+        "MODELS": '["demo"]',
+        "DRAFTS": "required",
+    }
     command = [sys.executable, str(SCRIPT)]
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.helm.cases import values_of
 from tests.helm.engine import CHART, Helm, manifests
 from tests.helm.objects import pods
 
@@ -36,7 +37,7 @@ def _replies(speculative: dict[str, Any], plain: dict[str, Any] | None = None) -
 def _gateway(reply: Reply) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._send(200, {"data": [{"id": "model"}]})
+            self._send(200, {"data": [{"id": "large"}, {"id": "small"}]})
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -63,8 +64,9 @@ def _gateway(reply: Reply) -> Iterator[str]:
         thread.join()
 
 
-def _run(gateway: str, drafts: str = "required") -> tuple[int, str]:
+def _run(gateway: str, drafts: str = "required", models: str = '["large"]') -> tuple[int, str]:
     environment = {"GATEWAY": gateway, "PROMPT": "p", "MAX_TOKENS": "3", "DRAFTS": drafts, "WAIT_SECONDS": "0"}
+    environment["MODELS"] = models
     script = str(CHART / "files" / "generate.py")
     done = subprocess.run(
         [sys.executable, script], env=os.environ | environment, capture_output=True, text=True, timeout=60
@@ -110,6 +112,30 @@ def test_equal_tokens_pass_where_drafts_came_or_need_not(answer: dict[str, Any],
     with _gateway(_replies(answer)) as address:
         status, printed = _run(address, drafts)
     assert (status, "3 tokens, the same" in printed) == (0, True), printed
+
+
+def test_every_model_is_tried_and_drafts_are_required_of_the_first() -> None:
+    def reply(asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        drafted = 8 if asked["model"] == "large" and asked["speculation"]["mode"] != "off" else 0
+        return 200, _answer([1, 2, 3], drafted)
+
+    with _gateway(reply) as address:
+        status, printed = _run(address, models='["large", "small"]')
+    assert status == 0, printed
+    assert "small: 3 tokens, the same with 0 drafted tokens" in printed
+
+
+@pytest.mark.parametrize("models", ['["coder"]', '["large", "coder"]'])
+def test_a_model_that_is_not_served_fails_with_a_sentence(models: str) -> None:
+    """Another one that is served must not answer for it."""
+    with _gateway(_replies(_answer([1, 2, 3], 8))) as address:
+        status, printed = _run(address, models=models)
+    assert (status, "coder: no verifier of it is ready" in printed, "Traceback" in printed) == (1, True, False), printed
+
+
+def test_the_job_is_told_all_models(helm: Helm) -> None:
+    (container,) = pods(manifests(helm.render(CHART, values_of("models"))))["test"]["spec"]["containers"]
+    assert {"name": "MODELS", "value": '["large","org/coder","small"]'} in container["env"]
 
 
 @pytest.mark.parametrize(

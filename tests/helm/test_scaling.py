@@ -14,6 +14,8 @@ GIVEN = {
     "redis": {"external": {"url": "redis://redis:6379/0"}},
     "metrics": {"prometheusAddress": "http://prometheus:9090"},
 }
+VERIFIERS = {"tls": {"enabled": False}, "gateway": {"enabled": False}}
+DRAFTERS = {**VERIFIERS, "verifier": {"enabled": False}}
 OURS = '{namespace="ns",release="prod"}'
 
 
@@ -39,6 +41,21 @@ def test_a_tier_at_zero_is_woken_by_those_before_it(helm: Helm, tier: str, wakes
     assert wakes in queries[0]
     assert "specdec_drafter_" not in queries[0]
     assert all("specdec_gateway_requests_running" in query for query in queries), "0 without verifiers, and not nothing"
+
+
+def test_requests_for_another_model_wake_nobody(helm: Helm) -> None:
+    models = {"coder": {"addresses": ["coder:50053"], "path": "/models/coder"}}
+    values = {"models": models, "tls": {"enabled": False}, "verifier": _keda(minReplicas=0)}
+    query = named(_render(helm, values), "ScaledObject", "verifier")["spec"]["triggers"][0]["metadata"]["query"]
+    own = OURS.replace("}", ',model="target"}')
+    assert query.endswith(f" or sum(increase(specdec_unserved_requests_total{own}[2m]))")
+
+
+def test_verifiers_alone_are_woken_by_what_the_values_say_and_by_nothing_else(helm: Helm) -> None:
+    asked = 'sum(increase(specdec_unserved_requests_total{release="large",model="coder"}[2m]))'
+    values = {**VERIFIERS, "verifier": _keda(minReplicas=0, keda={"query": asked})}
+    (trigger,) = named(_render(helm, values), "ScaledObject", "verifier")["spec"]["triggers"]
+    assert trigger["metadata"]["query"] == asked
 
 
 @pytest.mark.parametrize(("least", "asked"), [(0, LIVENESS), (1, GATEWAY[0])])
@@ -69,6 +86,11 @@ def test_a_prometheus_that_does_not_answer_takes_no_capacity_away(helm: Helm, ti
             "Nothing could wake a verifier",
         ),
         ({"verifier": {"autoscaling": {"kind": "hpa", "minReplicas": 0}}}, "keeps at least one pod"),
+        (
+            {**VERIFIERS, "verifier": _keda(minReplicas=0)},
+            "set verifier.autoscaling.keda.query to their series, or",
+        ),
+        ({**DRAFTERS, "drafter": _keda(minReplicas=1)}, "set drafter.autoscaling.keda.query to their series."),
     ],
 )
 def test_a_minimum_of_zero_is_refused_where_nothing_wakes(helm: Helm, values: Mapping[str, Any], sentence: str) -> None:
@@ -84,6 +106,8 @@ def test_a_minimum_of_zero_is_refused_where_nothing_wakes(helm: Helm, values: Ma
         {"drafter": _keda(minReplicas=1, keda={"query": "sum(specdec_drafter_sessions)"})},
         {"drafter": _keda(keda={"query": "sum(specdec_drafter_up)"})},
         {"verifier": _keda(minReplicas=0, keda={"query": "sum(specdec_gateway_requests_running)"})},
+        {**VERIFIERS, "verifier": _keda(minReplicas=1), "drafter": _keda()},
+        {**DRAFTERS, "drafter": _keda(keda={"query": "sum(specdec_requests_running)"})},
     ],
 )
 def test_a_minimum_of_zero_is_taken_where_something_wakes(helm: Helm, values: Mapping[str, Any]) -> None:

@@ -243,4 +243,4 @@ async def test_a_wait_that_finds_no_verifier_is_counted() -> None:
     pool = make()
     with pytest.raises(NoVerifier):
         await pool.wait_for_verifier("s", "", 0.0)
-    assert pool._metrics.registry.get_sample_value("specdec_unserved_requests_total") == 1.0
+    assert pool._metrics.registry.get_sample_value("specdec_unserved_requests_total", {"model": ""}) == 1.0
