@@ -1,7 +1,9 @@
 """The HTTP application: completions, tokens and models, with sessions and probes."""
 
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from fastapi import FastAPI, Request
@@ -12,15 +14,17 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
-from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.cursor import idempotency_key, received, wants_ids
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
+from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.writers import AnswerFormat
 from gateway.request import ANONYMOUS, check_model
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
-from specdec.errors import SpecdecError
+from specdec.errors import NoVerifier, SpecdecError
+from specdec.serving.version import package_version
 
 _BodyType = TypeVar("_BodyType", bound=Body)
 
@@ -28,7 +32,12 @@ _BodyType = TypeVar("_BodyType", bound=Body)
 def build(services: Services) -> FastAPI:
     """The ASGI application."""
     app = openapi.DescribedApp(
-        title="specdec gateway", version="1", docs_url=None, redoc_url=None, redirect_slashes=False
+        partial(_limits, services),
+        title="specdec gateway",
+        version=package_version(),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
     app.add_exception_handler(SpecdecError, on_error)
     app.add_exception_handler(HTTPException, on_http_error)
@@ -129,6 +138,16 @@ class _Api:
         events = self._generator.stream(wanted, after=after)
         answer = streamed(events, tokenizer, answer_format, self._services.settings.ping, after, ids=ids)
         return await while_connected(request, answer)
+
+
+def _limits(services: Services) -> openapi.Limits:
+    """The limits that depend on the model; of a model that no verifier has told of yet, only its name is known."""
+    settings, found = services.settings, {}
+    with suppress(NoVerifier):
+        info = services.pool.info
+        most = {"token": info.vocab_size - 1, "gamma": info.gamma_max, "context": info.context_length - 1}
+        found = {bound: {"maximum": maximum} for bound, maximum in most.items()}
+    return {**found, "model": {"enum": [settings.model.served_name]}, "ttl": {"maximum": settings.session_ttl}}
 
 
 def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:

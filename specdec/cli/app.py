@@ -17,12 +17,12 @@ from specdec.cli import doctor as doctoring
 from specdec.cli import options
 from specdec.cli import run as running
 from specdec.cli import serve as serving
-from specdec.cli.events import PromptRequest
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
 from specdec.cli.plan import Role
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import StopRequested, stop_on_signals
 from specdec.cli.up import Up
+from specdec.client.events import PromptRequest
 from specdec.errors import ConfigError, SpecdecError
 from specdec.rules.params import Mode
 from specdec.serving.version import package_version

@@ -6,14 +6,14 @@ import grpc
 
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
-from specdec.cli.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.cli.exit_codes import Unreachable
 from specdec.cli.hints import no_gateway
+from specdec.client.events import Event, PromptRequest
+from specdec.client.messages import event_from_pb, request_to_pb
 from specdec.errors import ConfigError, DeadlineExceeded, InternalError, SpecdecError
 from specdec.serving.access import Access
 from specdec.serving.status import from_rpc_error
 from specdec.wire.generation import DrafterState, info_from_pb
-from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
 
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
@@ -37,10 +37,10 @@ class GatewayClient:
             Unreachable: nothing answers at the address.
             SpecdecError: the gateway refused the request, or failed.
         """
-        call = self._generation.StreamGenerate(gateway_pb2.StreamGenerateRequest(request=_request(request)))
+        call = self._generation.StreamGenerate(gateway_pb2.StreamGenerateRequest(request=request_to_pb(request)))
         try:
             for message in call:
-                yield _event(message)
+                yield event_from_pb(message)
         except grpc.RpcError as error:
             raise _failure(error, self._address) from error
 
@@ -60,46 +60,6 @@ def drafter_states(verifier: str, access: Access, timeout: float = 2.0) -> tuple
         except grpc.RpcError as error:
             raise _failure(error, verifier) from error
     return info_from_pb(info).drafters
-
-
-def _request(request: PromptRequest) -> gateway_pb2.GenerateRequest:
-    return gateway_pb2.GenerateRequest(
-        text=request.prompt,
-        sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
-        stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens),
-        speculation=gateway_pb2.SpeculationOptions(
-            mode=mode_to_pb(request.mode),
-            gamma=request.gamma,
-            lenience=request.lenience,
-        ),
-    )
-
-
-def _event(message: gateway_pb2.StreamGenerateResponse) -> Event:
-    match message.WhichOneof("event"):
-        case "started":
-            return StartedEvent(message.started.id, message.started.model, message.started.seed)
-        case "round":
-            tokens = (Token(token.id, token.text, origin_from_pb(token.origin)) for token in message.round.tokens)
-            return RoundEvent(tuple(tokens), tuple(token.text for token in message.round.rejected))
-        case "finished":
-            return _finished(message.finished)
-        case _:
-            raise InternalError("the gateway sent an event of a kind this client does not know")
-
-
-def _finished(finished: gateway_pb2.Finished) -> FinishedEvent:
-    summary = finished.speculation
-    return FinishedEvent(
-        reason=finish_from_pb(finished.finish_reason),
-        prompt_tokens=finished.usage.prompt_tokens,
-        completion_tokens=finished.usage.completion_tokens,
-        drafted=summary.num_draft_tokens,
-        accepted=summary.num_accepted_draft_tokens,
-        rounds=summary.num_spec_steps + summary.num_plain_steps,
-        fallbacks=dict(summary.fallbacks),
-        lossy=summary.lossy,
-    )
 
 
 def _failure(error: grpc.RpcError, address: str) -> SpecdecError:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from specdec.cli.client import GatewayClient
-from specdec.cli.events import GenerationResult, PromptRequest
-from specdec.cli.run import collect
+from specdec.client.collect import collect
+from specdec.client.events import GenerationResult, PromptRequest
 from specdec.rules.params import Mode
 
 _WARM_UP_TOKENS = 8
