@@ -59,7 +59,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     if not raw:
         raise FieldRequired("the body is empty; it must be a JSON object")
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_object)
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_object, parse_float=_number)
     except UnicodeDecodeError as error:
         raise FieldInvalid(f"the body is not valid UTF-8: byte {error.start} is 0x{raw[error.start]:02x}") from error
     except json.JSONDecodeError as error:
@@ -80,6 +80,12 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 class Oversized:
     """Stands in place of a JSON object with more than MAX_FIELDS fields, which no field accepts."""
+
+
+def _number(text: str) -> float:
+    """The number of a text with a point or an exponent: to JSON, 2.0 is a whole number."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Oversized:

@@ -1,4 +1,4 @@
-"""The bodies of the endpoints for completions and for tokens: OpenAI's fields, with vLLM's additions and ours."""
+"""The bodies of the endpoints for completions: OpenAI's fields, with vLLM's additions and ours."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,30 +8,32 @@ from pydantic import Field
 
 from gateway.http.body import Body
 from gateway.http.fields import (
-    AtLeastOne,
     Choices,
     ContentField,
+    Count,
     GammaField,
     Ids,
     JustOne,
     JustZero,
+    Length,
     Lenience,
     Logprobs,
-    Natural,
-    Naturals,
+    ModelName,
+    Name,
     Nothing,
     Off,
     On,
     PredictedField,
     Prompts,
     Role,
+    SessionId,
     StopField,
     Truncation,
 )
 from gateway.http.sampling import SamplingBody
 from gateway.priority import PriorityClass
-from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt, TextPrompt, check_prompt
-from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
+from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt
+from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.params import Mode
 
 COMPLETION_TOKENS = 16
@@ -95,8 +97,8 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
 
     default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
 
-    model: str | None = None
-    max_tokens: AtLeastOne | None = None
+    model: ModelName | None = None
+    max_tokens: Length | None = None
     truncate_prompt_tokens: Truncation | None = None
     n: Choices | None = None
     stop: StopField = ()
@@ -106,9 +108,9 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
     stream_options: StreamOptions | None = None
     speculation: SpeculationBody | None = None
     return_token_ids: bool | None = None
-    user: str | None = None
-    session: str | None = None
-    expect_turn: Natural | None = None
+    user: Name | None = None
+    session: SessionId | None = None
+    expect_turn: Count | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
@@ -200,7 +202,7 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
     chat_template_kwargs: dict[str, Any] | None = None
-    max_completion_tokens: AtLeastOne | None = None
+    max_completion_tokens: Length | None = None
     prediction: PredictionBody | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
@@ -223,38 +225,3 @@ def chat_prompt(messages: list[MessageBody], template_arguments: dict[str, Any] 
     roles = ("system" if message.role == "developer" else message.role for message in messages)
     turns = tuple(Message(role, message.content) for role, message in zip(roles, messages, strict=True))
     return ChatPrompt(turns, template_arguments or {})
-
-
-class TokenizeBody(Body):
-    """POST /tokenize: a text, or a conversation."""
-
-    default_only: ClassVar[frozenset[str]] = frozenset(
-        {"add_special_tokens", "add_generation_prompt", "continue_final_message"}
-    )
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: Messages | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    return_token_strs: bool | None = None
-    add_special_tokens: On | None = None
-    add_generation_prompt: On | None = None
-    continue_final_message: Off | None = None
-
-    def input(self) -> Prompt:
-        """What is to be tokenized; raises RequestError."""
-        if (self.prompt is None) == (self.messages is None):
-            raise FieldRequired("exactly one of prompt and messages is required", "prompt")
-        prompt = TextPrompt(self.prompt or "") if self.messages is None else self._chat(self.messages)
-        check_prompt(prompt)
-        return prompt
-
-    def _chat(self, messages: list[MessageBody]) -> ChatPrompt:
-        return chat_prompt(messages, self.chat_template_kwargs)
-
-
-class DetokenizeBody(Body):
-    """POST /detokenize."""
-
-    model: str | None = None
-    tokens: Naturals

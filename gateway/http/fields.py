@@ -5,10 +5,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
-from gateway.lists import MAX_IDS, MAX_STOPS, unique_stops
-from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
+from gateway.lists import MAX_IDS, MAX_STOP_CHARS, MAX_STOPS, unique_stops
+from gateway.request import MAX_CHOICES, MAX_NAME, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.params import MAX_LOGPROBS
+
+MAX_INT = 2**31 - 1
+"""Largest whole number of most fields."""
+BOUND = "x-bound"
+"""What a schema calls a limit that depends on the model served; the description has the limit in its place."""
 
 
 def _parse_prompts(value: Any) -> tuple[Prompt, ...]:
@@ -85,7 +90,13 @@ def _on(value: bool) -> bool:
     return value
 
 
-_TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+def _whole(minimum: int, maximum: int = MAX_INT, bound: str = "") -> dict[str, Any]:
+    """The schema of a whole number; `bound` names a narrower limit that the running gateway knows."""
+    return {"type": "integer", "minimum": minimum, "maximum": maximum} | ({BOUND: bound} if bound else {})
+
+
+_TOKEN_SCHEMA = _whole(0, bound="token")
+_TOKENS_SCHEMA = {"type": "array", "items": _TOKEN_SCHEMA, "minItems": 1}
 _ONE: list[dict[str, Any]] = [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA]
 _SEVERAL = {"type": "array", "items": {"anyOf": _ONE}, "minItems": 1, "maxItems": MAX_CHOICES}
 Prompts = Annotated[tuple[Prompt, ...], PlainValidator(_parse_prompts), WithJsonSchema({"anyOf": [*_ONE, _SEVERAL]})]
@@ -93,21 +104,28 @@ Prompts = Annotated[tuple[Prompt, ...], PlainValidator(_parse_prompts), WithJson
 Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
 Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
-AtLeastOne = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})]
-Truncation = Annotated[int, WithJsonSchema({"type": "integer", "minimum": -1})]
-Natural = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
-Naturals = Annotated[list[Natural], Field(fail_fast=True)]
+Length = Annotated[int, WithJsonSchema(_whole(1, bound="context"))]
+"""Most tokens of an output."""
+Truncation = Annotated[int, Field(ge=-1, le=MAX_INT), WithJsonSchema({"anyOf": [{"const": -1}, _whole(1)]})]
+Natural = Annotated[int, WithJsonSchema(_whole(0))]
+Count = Annotated[int, Field(ge=0, le=MAX_INT)]
+TokenId = Annotated[int, WithJsonSchema(_TOKEN_SCHEMA)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 """A list of any length, whose first mistake is its only one: a list of a million may hold a million."""
-Ids = Annotated[Naturals, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
+ModelName = Annotated[str, WithJsonSchema({"type": "string", BOUND: "model"})]
+Name = Annotated[str, WithJsonSchema({"type": "string", "maxLength": MAX_NAME})]
+SessionId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"})]
+Ids = Annotated[TokenIds, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
 Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant"]})]
+_STOP_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 StopField = Annotated[
     tuple[str, ...],
     PlainValidator(_parse_stop),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "minLength": 1},
-                {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOPS},
+                _STOP_SCHEMA,
+                {"type": "array", "items": _STOP_SCHEMA, "maxItems": MAX_STOPS},
                 {"type": "null"},
             ]
         }
@@ -116,7 +134,7 @@ StopField = Annotated[
 GammaField = Annotated[
     int | None,
     PlainValidator(_parse_gamma),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "auto"}, {"type": "null"}]}),
+    WithJsonSchema({"anyOf": [_whole(0, bound="gamma"), {"const": "auto"}, {"type": "null"}]}),
 ]
 _PART_SCHEMA = {
     "type": "object",

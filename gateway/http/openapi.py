@@ -1,6 +1,6 @@
 """Routes and /openapi.json: endpoints read their bodies themselves, so the schemas of bodies are added here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -9,9 +9,21 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from gateway.http.body import Body
-from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gateway.http.completions import ChatBody, CompletionBody
+from gateway.http.fields import BOUND
 from gateway.http.replies import ChatCompletionChunk, ErrorBody
 from gateway.http.session_replies import SessionBody
+from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
+from gateway.request import MAX_NAME
+
+Limits = Mapping[str, Mapping[str, Any]]
+
+_HEADERS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
+    ("POST", "Idempotency-Key", {"type": "string", "maxLength": MAX_NAME}, "Requests of one key run once."),
+    ("events", "Last-Event-ID", {"type": "string"}, "The id of the last event that the caller has."),
+    ("stream", "Specdec-Resumable", {"enum": ["true", "false"]}, "Whether the events of a stream have ids."),
+)
+"""Headers that endpoints of a kind read: the kind, the name, the schema and the meaning."""
 
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[Body], ...] = (ChatBody, CompletionBody, DetokenizeBody, SessionBody, TokenizeBody)
@@ -50,10 +62,18 @@ def add(
         events: whether it can answer with an event stream, too.
     """
     method, path = route.split()
+    kinds = {"events"} if events else set()
     extra: dict[str, Any] = {}
     if body is not None:
         schema = {"$ref": _REF.format(model=body.__name__)}
         extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+        kinds |= {"POST"} if events or body is SessionBody else set()
+        kinds |= {"stream"} if events else set()
+    extra["parameters"] = [
+        {"in": "header", "name": name, "schema": schema, "description": meaning, "required": False}
+        for kind, name, schema, meaning in _HEADERS
+        if kind in kinds
+    ]
     content: dict[str, Any] = {"content": {"text/event-stream": {}}} if events else {}
     app.add_api_route(
         path,
@@ -73,15 +93,35 @@ def add_head(app: FastAPI, path: str, endpoint: Callable[..., Any]) -> None:
 
 
 class DescribedApp(FastAPI):
-    """An application whose description has the schemas of bodies, too."""
+    """An application whose description has the schemas of bodies, too, with the limits of the model served."""
+
+    def __init__(self, limits: Callable[[], Limits], **options: Any) -> None:
+        """`limits` gives what is known now: for each name of a bound, the keywords that stand for it in a schema."""
+        super().__init__(**options)
+        self._limits = limits
 
     def openapi(self) -> dict[str, Any]:
-        """The description; it is made once."""
+        """The description; all but its limits is made once."""
+        described: dict[str, Any] = _limited(self._static(), self._limits())
+        return described
+
+    def _static(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             schema = get_openapi(title=self.title, version=self.version, routes=self.routes)
             schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas())
             self.openapi_schema = schema
         return self.openapi_schema
+
+
+def _limited(schema: Any, limits: Limits) -> Any:
+    """The schema with limits in place of the names of bounds."""
+    match schema:
+        case dict():
+            limit = limits.get(schema.get(BOUND, ""), {})
+            return {key: _limited(value, limits) for key, value in schema.items() if key != BOUND} | dict(limit)
+        case list():
+            return [_limited(value, limits) for value in schema]
+    return schema
 
 
 def _schemas() -> dict[str, Any]:

@@ -11,6 +11,10 @@ from gateway.http.openapi import add_head
 from gateway.turns.services import Services
 from specdec.serving.version import package_version
 
+_JSON = ("/livez", "/readyz", "/version")
+_READINESS = ("/readyz", "/health", "/ping")
+_NOT_READY: dict[int | str, dict[str, str]] = {503: {"description": "Something needed is missing"}}
+
 
 def admin(services: Services) -> FastAPI:
     """The application of the admin address: probes and metrics, with nothing held back."""
@@ -32,7 +36,10 @@ def mount(app: FastAPI, services: Services, *, in_full: bool) -> None:
     if in_full:
         routes["/metrics"] = probes.metrics
     for path, endpoint in routes.items():
-        app.add_api_route(path, endpoint, methods=["GET"])
+        kind = JSONResponse if path in _JSON else Response
+        app.add_api_route(
+            path, endpoint, methods=["GET"], response_class=kind, responses=_NOT_READY if path in _READINESS else {}
+        )
         add_head(app, path, endpoint)
     app.add_api_route("/ping", probes.health, methods=["POST"], include_in_schema=False)
 

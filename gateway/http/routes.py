@@ -1,7 +1,9 @@
 """The HTTP application: completions, tokens and models, with sessions and probes."""
 
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from fastapi import FastAPI, Request
@@ -13,17 +15,19 @@ from gateway.caller import allowed_priority, calling_key
 from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
-from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.cursor import idempotency_key, received, wants_ids
 from gateway.http.door import Door
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
+from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.writers import AnswerFormat
 from gateway.models import ServedModel
 from gateway.request import tenant_of
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
-from specdec.errors import SpecdecError
+from specdec.errors import NoVerifier, SpecdecError
+from specdec.serving.version import package_version
 
 _BodyType = TypeVar("_BodyType", bound=Body)
 
@@ -31,7 +35,12 @@ _BodyType = TypeVar("_BodyType", bound=Body)
 def build(services: Services) -> FastAPI:
     """The ASGI application."""
     app = openapi.DescribedApp(
-        title="specdec gateway", version="1", docs_url=None, redoc_url=None, redirect_slashes=False
+        partial(_limits, services),
+        title="specdec gateway",
+        version=package_version(),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
     app.add_exception_handler(SpecdecError, on_error)
     app.add_exception_handler(HTTPException, on_http_error)
@@ -137,6 +146,21 @@ class _Api:
         events = self._generator.stream(wanted, after=after)
         answer = streamed(events, models, answer_format, self._services.settings.ping, after, ids=ids)
         return await while_connected(request, answer)
+
+
+def _limits(services: Services) -> openapi.Limits:
+    """The limits that depend on the models; of one that no verifier has told of yet, only its name is known."""
+    infos = []
+    for model in services.models:
+        with suppress(NoVerifier):
+            infos.append(model.pool.info)
+    found: dict[str, dict[str, object]] = {}
+    if infos:
+        found["token"] = {"maximum": max(info.vocab_size for info in infos) - 1}
+        found["gamma"] = {"maximum": max(info.gamma_max for info in infos)}
+        found["context"] = {"maximum": max(info.context_length for info in infos) - 1}
+    names = [model.name for model in services.models]
+    return {**found, "model": {"enum": names}, "ttl": {"maximum": services.settings.session_ttl}}
 
 
 def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:

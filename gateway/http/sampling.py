@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from gateway.http.body import Body
-from gateway.http.fields import Ids, Natural
+from gateway.http.fields import MAX_INT, Ids, Natural
 from gateway.lists import MAX_IDS
 from gateway.request import random_seed
 from specdec.errors import FieldInvalid
-from specdec.rules.params import SamplingParams
+from specdec.rules.params import MAX_SEED, SamplingParams
 
 
 def _number(**limits: float) -> WithJsonSchema:
@@ -22,11 +22,26 @@ def _parse_top_k(value: int) -> int:
     return 0 if value == -1 else value
 
 
+_BIAS_SCHEMA = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    "maxProperties": MAX_IDS,
+}
+
+
 def _parse_bias(value: dict[str, float]) -> dict[int, float]:
+    if len(value) > MAX_IDS:
+        raise FieldInvalid(f"logit_bias takes at most {MAX_IDS} token ids, got {len(value)}", "logit_bias")
     for token in value:
         if not token.isascii() or not token.isdecimal() or len(token) > 10:
             raise FieldInvalid(f"logit_bias: {token!r} is not a token id", "logit_bias")
     return {int(token): bias for token, bias in value.items()}
+
+
+TopK = Annotated[
+    int, AfterValidator(_parse_top_k), WithJsonSchema({"type": "integer", "minimum": -1, "maximum": MAX_INT})
+]
 
 
 class SamplingBody(Body):
@@ -34,15 +49,18 @@ class SamplingBody(Body):
 
     temperature: Annotated[float, _number(minimum=0, maximum=2)] | None = None
     top_p: Annotated[float, _number(exclusiveMinimum=0, maximum=1)] | None = None
-    top_k: Annotated[int, AfterValidator(_parse_top_k), WithJsonSchema({"type": "integer", "minimum": -1})] | None = (
-        None
-    )
+    top_k: (
+        Annotated[
+            int, AfterValidator(_parse_top_k), WithJsonSchema({"type": "integer", "minimum": -1, "maximum": MAX_INT})
+        ]
+        | None
+    ) = None
     min_p: Annotated[float, _number(minimum=0, maximum=1)] | None = None
-    seed: Natural | None = None
+    seed: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_SEED})] | None = None
     presence_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
     frequency_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
     repetition_penalty: Annotated[float, _number(exclusiveMinimum=0, maximum=2)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_IDS), AfterValidator(_parse_bias)] | None = None
+    logit_bias: Annotated[dict[str, float], AfterValidator(_parse_bias), WithJsonSchema(_BIAS_SCHEMA)] | None = None
     allowed_token_ids: Annotated[Ids, Field(min_length=1)] | None = None
     banned_token_ids: Ids | None = None
     min_tokens: Natural | None = None

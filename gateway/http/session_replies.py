@@ -5,16 +5,17 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, WithJsonSchema
 
 from gateway.http.body import Body
+from gateway.http.fields import BOUND, ModelName, Name
 from gateway.turns.sessions import SessionInfo
 
-Seconds = Annotated[float, WithJsonSchema({"type": "number", "minimum": 1})]
+Seconds = Annotated[float, WithJsonSchema({"type": "number", "minimum": 1, BOUND: "ttl"})]
 
 
 class SessionBody(Body):
     """POST /v1/sessions."""
 
-    model: str | None = None
-    user: str | None = None
+    model: ModelName | None = None
+    user: Name | None = None
     ttl: Seconds | None = None
 
 

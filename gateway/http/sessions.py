@@ -10,6 +10,7 @@ from gateway.caller import calling_key
 from gateway.http import cursor, openapi
 from gateway.http.answers import json_response, streamed, while_connected
 from gateway.http.body import parse_body
+from gateway.http.fields import Name
 from gateway.http.replies import Completion
 from gateway.http.session_replies import (
     Cancelled,
@@ -22,10 +23,11 @@ from gateway.http.session_replies import (
 from gateway.request import tenant_of
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
-from gateway.turns.sessions import DEFAULT_PAGE, UserSessions
+from gateway.turns.sessions import DEFAULT_PAGE, MAX_PAGE, UserSessions
 from specdec.errors import FieldInvalid
 
-_Number = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 0})]
+_Limit = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_PAGE})]
+_Number = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 999_999_999})]
 """A query parameter, which `_parse` reads, so that a mistake is refused like every other."""
 
 
@@ -55,23 +57,23 @@ class _Routes:
         session = await self._sessions.create(_tenant(body.user or ""), body.model or "", body.ttl, key)
         return json_response(session_reply(session))
 
-    async def get(self, id: str, user: str = "") -> Response:
+    async def get(self, id: str, user: Name = "") -> Response:
         """Describe one session."""
         return json_response(session_reply(await self._sessions.get(id, _tenant(user))))
 
-    async def page(self, user: str = "", limit: _Number = None, after: str = "") -> Response:
+    async def page(self, user: Name = "", limit: _Limit = None, after: str = "") -> Response:
         """List the sessions of a user, newest first."""
         size = _parse("limit", limit, DEFAULT_PAGE)
         data = [session_reply(session) for session in await self._sessions.page(_tenant(user), size, after)]
         page = SessionPage(data=data, has_more=len(data) == size, last_id=data[-1].id if data else None)
         return json_response(page)
 
-    async def delete(self, id: str, user: str = "") -> Response:
+    async def delete(self, id: str, user: Name = "") -> Response:
         """Delete a session."""
         await self._sessions.delete(id, _tenant(user))
         return json_response(Deleted(id=id))
 
-    async def events(self, request: Request, id: str, user: str = "", received: _Number = None) -> Response:
+    async def events(self, request: Request, id: str, user: Name = "", received: _Number = None) -> Response:
         """Stream a generation from where the caller stopped reading."""
         count = _parse("received", received, 0)
         after = cursor.received(request.headers, id) or ((count,) if count else ())
@@ -79,7 +81,7 @@ class _Routes:
         models, ping = self._services.models, self._services.settings.ping
         return await while_connected(request, streamed(stream, models, None, ping, after, ids=True))
 
-    async def cancel(self, id: str, user: str = "") -> Response:
+    async def cancel(self, id: str, user: Name = "") -> Response:
         """End a generation with what is committed."""
         return json_response(Cancelled(id=id, cancelled=await self._generator.cancel(id, _tenant(user))))
 

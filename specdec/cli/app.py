@@ -19,13 +19,13 @@ from specdec.cli import models as fetching
 from specdec.cli import options
 from specdec.cli import run as running
 from specdec.cli import serve as serving
-from specdec.cli.client import Connection
-from specdec.cli.events import PromptRequest
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
 from specdec.cli.plan import Role
 from specdec.cli.settings import DEMO, UpSettings, find_model
 from specdec.cli.signals import StopRequested, stop_on_signals
 from specdec.cli.up import Up
+from specdec.client.connection import Connection
+from specdec.client.events import PromptRequest
 from specdec.errors import ConfigError, SpecdecError
 from specdec.rules.params import Mode
 from specdec.serving.version import package_version

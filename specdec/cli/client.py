@@ -1,51 +1,20 @@
 """Calls the gateway and the verifiers over gRPC, with values in place of protobuf and the product's own errors."""
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import grpc
-from pydantic import SecretStr
 
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
-from specdec.cli.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.cli.exit_codes import Unreachable
 from specdec.cli.hints import no_gateway
+from specdec.client.connection import OPTIONS, Connection
+from specdec.client.events import Event, PromptRequest
+from specdec.client.messages import event_from_pb, request_to_pb
 from specdec.errors import ConfigError, DeadlineExceeded, InternalError, SpecdecError
 from specdec.serving.access import Access
 from specdec.serving.status import from_rpc_error
 from specdec.wire.generation import DrafterState, info_from_pb
-from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
-
-_OPTIONS = (("grpc.enable_http_proxy", 0),)
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """How a gateway's gRPC API is reached."""
-
-    address: str
-    """`host:port`."""
-    key: str = field(default="", repr=False)
-    """The API key that every call carries; empty for none."""
-    ca: Path | None = None
-    """PEM file of the authorities that the gateway's certificate comes from; None for plaintext."""
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\x21-\x7e]*", self.key):
-            raise ConfigError("--api-key must be of printable ASCII characters without spaces and line ends")
-
-    def open(self) -> grpc.Channel:
-        """A channel; raises ConfigError when the file cannot be read."""
-        if self.ca is None:
-            return grpc.insecure_channel(self.address, options=_OPTIONS)
-        try:
-            credentials = grpc.ssl_channel_credentials(self.ca.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"--ca {self.ca}: {error.strerror}") from error
-        return grpc.secure_channel(self.address, credentials, options=_OPTIONS)
 
 
 class GatewayClient:
@@ -53,7 +22,7 @@ class GatewayClient:
 
     def __init__(self, connection: Connection) -> None:
         self._address = connection.address
-        self._metadata = Access(token=SecretStr(connection.key)).metadata
+        self._metadata = connection.metadata
         self._channel = connection.open()
         self._generation = gateway_pb2_grpc.GenerationServiceStub(self._channel)
 
@@ -69,11 +38,11 @@ class GatewayClient:
             SpecdecError: the gateway refused the request, or failed.
         """
         call = self._generation.StreamGenerate(
-            gateway_pb2.StreamGenerateRequest(request=_request(request)), metadata=self._metadata
+            gateway_pb2.StreamGenerateRequest(request=request_to_pb(request)), metadata=self._metadata
         )
         try:
             for message in call:
-                yield _event(message)
+                yield event_from_pb(message)
         except grpc.RpcError as error:
             raise _failure(error, self._address) from error
 
@@ -85,7 +54,7 @@ def drafter_states(verifier: str, access: Access, timeout: float = 2.0) -> tuple
         Unreachable: nothing answers at the address.
         DeadlineExceeded: the verifier does not answer within `timeout` seconds.
     """
-    with grpc.insecure_channel(verifier, options=_OPTIONS) as channel:
+    with grpc.insecure_channel(verifier, options=OPTIONS) as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         try:
             request = verifier_pb2.GetVerifierInfoRequest()
@@ -93,46 +62,6 @@ def drafter_states(verifier: str, access: Access, timeout: float = 2.0) -> tuple
         except grpc.RpcError as error:
             raise _failure(error, verifier) from error
     return info_from_pb(info).drafters
-
-
-def _request(request: PromptRequest) -> gateway_pb2.GenerateRequest:
-    return gateway_pb2.GenerateRequest(
-        text=request.prompt,
-        sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
-        stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens),
-        speculation=gateway_pb2.SpeculationOptions(
-            mode=mode_to_pb(request.mode),
-            gamma=request.gamma,
-            lenience=request.lenience,
-        ),
-    )
-
-
-def _event(message: gateway_pb2.StreamGenerateResponse) -> Event:
-    match message.WhichOneof("event"):
-        case "started":
-            return StartedEvent(message.started.id, message.started.model, message.started.seed)
-        case "round":
-            tokens = (Token(token.id, token.text, origin_from_pb(token.origin)) for token in message.round.tokens)
-            return RoundEvent(tuple(tokens), tuple(token.text for token in message.round.rejected))
-        case "finished":
-            return _finished(message.finished)
-        case _:
-            raise InternalError("the gateway sent an event of a kind this client does not know")
-
-
-def _finished(finished: gateway_pb2.Finished) -> FinishedEvent:
-    summary = finished.speculation
-    return FinishedEvent(
-        reason=finish_from_pb(finished.finish_reason),
-        prompt_tokens=finished.usage.prompt_tokens,
-        completion_tokens=finished.usage.completion_tokens,
-        drafted=summary.num_draft_tokens,
-        accepted=summary.num_accepted_draft_tokens,
-        rounds=summary.num_spec_steps + summary.num_plain_steps,
-        fallbacks=dict(summary.fallbacks),
-        lossy=summary.lossy,
-    )
 
 
 def _failure(error: grpc.RpcError, address: str) -> SpecdecError:

@@ -11,9 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from specdec.cli.client import Connection, GatewayClient
-from specdec.cli.events import GenerationResult, PromptRequest
-from specdec.cli.run import collect
+from specdec.cli.client import GatewayClient
+from specdec.client.collect import collect
+from specdec.client.connection import Connection
+from specdec.client.events import GenerationResult, PromptRequest
 from specdec.rules.params import Mode
 from specdec.wire.generation import Fallback
 

@@ -12,7 +12,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from specdec.cli.events import GenerationResult, RoundEvent
+from specdec.client.events import GenerationResult, RoundEvent
 from specdec.rules.params import Origin
 
 REJECTED = "rejected"

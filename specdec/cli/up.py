@@ -10,8 +10,7 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from specdec.cli import launch, plan, stores, valkey
-from specdec.cli.client import Connection, GatewayClient, drafter_states
-from specdec.cli.events import PromptRequest
+from specdec.cli.client import GatewayClient, drafter_states
 from specdec.cli.launch import Folders, RunningService
 from specdec.cli.processes import Children
 from specdec.cli.run import show
@@ -19,6 +18,8 @@ from specdec.cli.runtime import data_folder, runtime_folder, state_file
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.cli.supervisor import RestartPolicy, Supervisor
+from specdec.client.connection import Connection
+from specdec.client.events import PromptRequest
 from specdec.errors import ConfigError, SpecdecError
 from specdec.serving.access import Access
 from specdec.serving.settings import is_loopback

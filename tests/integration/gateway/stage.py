@@ -31,9 +31,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(**settings: Any) -> AsyncIterator[Stage]:
+async def stage(verifier: ScriptedVerifier | None = None, **settings: Any) -> AsyncIterator[Stage]:
     """A gateway and one verifier, until the context ends."""
-    verifier, store = ScriptedVerifier(), MemorySessionStore()
+    verifier, store = verifier or ScriptedVerifier(), MemorySessionStore()
     async with AsyncExitStack() as stack:
         values: dict[str, Any] = {
             "model": TokenizerSettings(path=Path("models/bytes")),

@@ -81,3 +81,9 @@ def test_repeated_ids_and_stop_strings_count_once() -> None:
     request = body.request("r")
     assert (request.sampling.banned_token_ids, request.sampling.allowed_token_ids) == ((5, 6), (7,))
     assert (request.stop_token_ids, request.stop) == ((8,), ("a", "b"))
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    body = parse_json(b'{"a": 16.0, "b": [1e2], "c": 1.5, "d": 1e400}')
+    assert body == {"a": 16, "b": [100], "c": 1.5, "d": float("inf")}
+    assert type(body["a"]) is type(body["b"][0]) is int

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.http.body import parse_json
-from gateway.http.completions import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gateway.http.completions import ChatBody, CompletionBody
+from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
 from specdec.errors import (
     FieldInvalid,

@@ -1,7 +1,7 @@
 """The comparison is fair, and honest when it does not flatter."""
 
 from specdec.cli.compare import identity, measure, verdict
-from specdec.cli.events import FinishedEvent, GenerationResult, PromptRequest, StartedEvent, Token
+from specdec.client.events import FinishedEvent, GenerationResult, PromptRequest, StartedEvent, Token
 from specdec.rules.params import FinishReason, Mode, Origin
 
 

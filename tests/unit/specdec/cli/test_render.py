@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from specdec.cli import render
-from specdec.cli.events import FinishedEvent, GenerationResult, RoundEvent, StartedEvent, Token
 from specdec.cli.render import REJECTED, STYLES, Piece
+from specdec.client.events import FinishedEvent, GenerationResult, RoundEvent, StartedEvent, Token
 from specdec.rules.params import FinishReason, Origin
 
 ROUND = RoundEvent(

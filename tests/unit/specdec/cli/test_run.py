@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from specdec.cli.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
-from specdec.cli.run import collect, report
+from specdec.cli.run import report
+from specdec.client.collect import collect
+from specdec.client.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason, Origin
 

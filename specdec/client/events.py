@@ -1,4 +1,4 @@
-"""A generation as the command line sees it: the request, the events that the gateway streams, and the result."""
+"""A generation as a client sees it: the request, the events that the gateway streams, and the result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +18,10 @@ class PromptRequest:
     gamma: int | None = None
     mode: Mode | None = None
     lenience: float | None = None
+    stop: tuple[str, ...] = ()
+    """Strings that end the output."""
+    user: str = ""
+    """On whose behalf; what is one user's is not there for another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""The bodies of the endpoints that show tokens, in vLLM's shape."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from gateway.http.body import Body
+from gateway.http.completions import MessageBody, Messages, chat_prompt
+from gateway.http.fields import ModelName, Off, On, TokenIds
+from gateway.request import ChatPrompt, Prompt, TextPrompt, check_prompt
+from specdec.errors import FieldRequired
+
+
+def _only(given: str, other: str) -> dict[str, Any]:
+    """The schema of an object that has one field and not the other."""
+    return {"required": [given], "properties": {given: {"not": {"type": "null"}}, other: {"type": "null"}}}
+
+
+class TokenizeBody(Body):
+    """POST /tokenize: a text, or a conversation."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [_only("prompt", "messages"), _only("messages", "prompt")]})
+
+    default_only: ClassVar[frozenset[str]] = frozenset(
+        {"add_special_tokens", "add_generation_prompt", "continue_final_message"}
+    )
+
+    model: ModelName | None = None
+    prompt: Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})] | None = None
+    messages: Messages | None = Field(default=None, json_schema_extra={"minItems": 1})
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+    add_special_tokens: On | None = None
+    add_generation_prompt: On | None = None
+    continue_final_message: Off | None = None
+
+    def input(self) -> Prompt:
+        """What is to be tokenized; raises RequestError."""
+        if (self.prompt is None) == (self.messages is None):
+            raise FieldRequired("exactly one of prompt and messages is required", "prompt")
+        prompt = TextPrompt(self.prompt or "") if self.messages is None else self._chat(self.messages)
+        check_prompt(prompt)
+        return prompt
+
+    def _chat(self, messages: list[MessageBody]) -> ChatPrompt:
+        return chat_prompt(messages, self.chat_template_kwargs)
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: ModelName | None = None
+    tokens: TokenIds

@@ -1,0 +1,166 @@
+"""The client: one generation at a time over gRPC, from whichever of several gateways answers."""
+
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from protos.gateway.v1 import gateway_pb2 as pb
+from protos.gateway.v1 import gateway_pb2_grpc
+from specdec.client.collect import collect
+from specdec.client.connection import Connection
+from specdec.client.events import Event, GenerationResult, PromptRequest, RoundEvent, StartedEvent
+from specdec.client.messages import event_from_pb, request_to_pb
+from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.serving.status import from_rpc_error
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a call that broke is made again, without a new token between, and how long it waits before."""
+
+    attempts: int = 6
+    """Calls that may break in a row."""
+    first: float = 0.1
+    """Seconds before the second call; twice as many before each that follows, and up to half less at random."""
+    longest: float = 5.0
+    """Most seconds before a call."""
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after so many calls in a row that broke."""
+        return float(min(self.longest, self.first * 2 ** (failures - 1)) * random.uniform(0.5, 1.0))
+
+
+class Client:
+    """Connections to gateways that share a session store; a context manager that closes them."""
+
+    def __init__(
+        self,
+        *addresses: str,
+        api_key: str = "",
+        ca: Path | None = None,
+        timeout: float = 600.0,
+        retries: Retries | None = None,
+    ) -> None:
+        """Connect when the first request comes.
+
+        Args:
+            addresses: the gateways' gRPC APIs, `host:port`; 127.0.0.1:50051 without any.
+            api_key: the key that every call carries; empty for none.
+            ca: PEM file of the authorities that the gateways' certificates come from; None for plaintext.
+            timeout: seconds that one generation may take, all calls together.
+            retries: of calls that break.
+
+        Raises:
+            ConfigError: the key is malformed, or the file cannot be read.
+        """
+        connections = [Connection(each, api_key, ca) for each in addresses or ("127.0.0.1:50051",)]
+        self._channels = [each.open() for each in connections]
+        self._metadata = connections[0].metadata
+        self._timeout = timeout
+        self._retries = retries or Retries()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every stream and close the connections; from any thread."""
+        for channel in self._channels:
+            channel.close()
+
+    def generate(self, request: PromptRequest | str) -> GenerationResult:
+        """The whole output of a request, or of a prompt; raises what `stream` raises."""
+        return collect(self.stream(request))
+
+    def stream(self, request: PromptRequest | str) -> Iterator[Event]:
+        """The events of a request, or of a prompt: every token once, also where gateways are lost on the way.
+
+        Leaving the iterator early leaves the generation, which ends after the gateway's grace.
+
+        Raises:
+            RequestError: the gateway refused the request.
+            DeadlineExceeded: the time is over.
+            SpecdecError: too many calls in a row broke; this is the error of the last.
+        """
+        asked = request_to_pb(PromptRequest(request) if isinstance(request, str) else request)
+        asked.request_id = uuid.uuid4().hex  # a request whose answer was lost is not generated twice
+        reading = _Reading(asked, self._metadata, time.monotonic() + self._timeout)
+        for channel in cycle(self._channels):
+            try:
+                yield from reading.events(gateway_pb2_grpc.GenerationServiceStub(channel))
+                return
+            except grpc.RpcError as error:
+                failure = _failure(error)
+                if failure is None or reading.failures >= self._retries.attempts:
+                    raise (failure or _final(error)) from error
+            time.sleep(self._retries.pause(reading.failures))
+
+
+class _Reading:
+    """How far one generation has been read."""
+
+    def __init__(self, request: pb.GenerateRequest, metadata: tuple[tuple[str, str], ...], deadline: float) -> None:
+        self._request = request
+        self._metadata = metadata
+        self._deadline = deadline
+        self._generation = ""
+        """Its name, once it has begun."""
+        self._received = 0
+        """Output tokens so far."""
+        self.failures = 0
+        """Calls that broke since the last token."""
+
+    def events(self, stub: gateway_pb2_grpc.GenerationServiceStub) -> Iterator[Event]:
+        """The events that are not read yet; raises RpcError."""
+        left = max(0.0, self._deadline - time.monotonic())
+        self.failures += 1
+        for message in self._resume(stub, left) if self._generation else self._begin(stub, left):
+            event = event_from_pb(message)
+            match event:
+                case StartedEvent() if self._generation:
+                    continue
+                case StartedEvent():
+                    self._generation = event.id
+                case RoundEvent():
+                    self._received += len(event.tokens)
+                    self.failures = 1
+            yield event
+
+    def _begin(
+        self, stub: gateway_pb2_grpc.GenerationServiceStub, timeout: float
+    ) -> Iterator[pb.StreamGenerateResponse]:
+        request = pb.StreamGenerateRequest(request=self._request, resumable=True)
+        return stub.StreamGenerate(request, timeout=timeout, metadata=self._metadata)
+
+    def _resume(
+        self, stub: gateway_pb2_grpc.GenerationServiceStub, timeout: float
+    ) -> Iterator[pb.ResumeGenerationResponse]:
+        request = pb.ResumeGenerationRequest(id=self._generation, user=self._request.user, received=self._received)
+        return stub.ResumeGeneration(request, timeout=timeout, metadata=self._metadata)
+
+
+def _failure(error: grpc.RpcError) -> SpecdecError | None:
+    """The error of a call that may be made again; None of one that may not."""
+    known = from_rpc_error(error)
+    if isinstance(known, QueueFull) or error.code() is grpc.StatusCode.UNAVAILABLE:
+        return known or NoVerifier(f"no gateway answers: {error.details()}")
+    return None
+
+
+def _final(error: grpc.RpcError) -> SpecdecError:
+    """The error of a call that is not made again."""
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded("the generation did not end in time")
+    return from_rpc_error(error) or InternalError(f"the gateway failed: {error.details()}")

@@ -1,0 +1,49 @@
+"""Between the client's values and the messages of the gateway's gRPC API."""
+
+from protos.gateway.v1 import gateway_pb2
+from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
+from specdec.errors import InternalError
+from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
+
+
+def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
+    """The message of a request."""
+    return gateway_pb2.GenerateRequest(
+        text=request.prompt,
+        sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
+        stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens, stop=request.stop),
+        user=request.user,
+        speculation=gateway_pb2.SpeculationOptions(
+            mode=mode_to_pb(request.mode),
+            gamma=request.gamma,
+            lenience=request.lenience,
+        ),
+    )
+
+
+def event_from_pb(message: gateway_pb2.StreamGenerateResponse | gateway_pb2.ResumeGenerationResponse) -> Event:
+    """The event of a streamed message."""
+    match message.WhichOneof("event"):
+        case "started":
+            return StartedEvent(message.started.id, message.started.model, message.started.seed)
+        case "round":
+            tokens = (Token(token.id, token.text, origin_from_pb(token.origin)) for token in message.round.tokens)
+            return RoundEvent(tuple(tokens), tuple(token.text for token in message.round.rejected))
+        case "finished":
+            return _finished(message.finished)
+        case _:
+            raise InternalError("the gateway sent an event of a kind this client does not know")
+
+
+def _finished(finished: gateway_pb2.Finished) -> FinishedEvent:
+    summary = finished.speculation
+    return FinishedEvent(
+        reason=finish_from_pb(finished.finish_reason),
+        prompt_tokens=finished.usage.prompt_tokens,
+        completion_tokens=finished.usage.completion_tokens,
+        drafted=summary.num_draft_tokens,
+        accepted=summary.num_accepted_draft_tokens,
+        rounds=summary.num_spec_steps + summary.num_plain_steps,
+        fallbacks=dict(summary.fallbacks),
+        lossy=summary.lossy,
+    )
