@@ -4,9 +4,9 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from specdec.rules.allotment import Judgement
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.wire.generation import Fallback, Round
-from verifier_service.batching.speculation import Judgement
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)

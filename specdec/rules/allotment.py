@@ -77,6 +77,24 @@ class Forecast:
     """Seconds that the round may wait for its drafts and still be no slower than a plain one; never below 0."""
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the judgement of the present batch rests on."""
+
+    alpha: float = 0.0
+    """Acceptance over all sessions."""
+    c: float = 0.0
+    """One draft of the longest chain, in plain rounds."""
+    beta: float = 0.0
+    """One more token for every session, in plain rounds."""
+    plain_seconds: float = 0.0
+    """A plain round."""
+    predicted: float = 1.0
+    """Speed-up that drafts are expected to bring, with what earlier rounds have shown of such expectations."""
+    measured: float | None = None
+    """Speed-up that drafts have brought; None before it has been measured."""
+
+
 NO_DRAFTS = Allotment(1.0, 0)
 
 

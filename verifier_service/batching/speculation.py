@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, RoundCosts, allot, forecast
+from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundCosts, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.wire.generation import Speedup
 from verifier_service.batching.costs import BatchCosts, DrafterTimes, PromptRate
@@ -42,24 +42,6 @@ class PassSample:
     seconds: float
     follows: bool
     """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the judgement of the present batch rests on."""
-
-    alpha: float = 0.0
-    """Acceptance over all sessions."""
-    c: float = 0.0
-    """One draft of the longest chain, in plain rounds."""
-    beta: float = 0.0
-    """One more token for every session, in plain rounds."""
-    plain_seconds: float = 0.0
-    """A plain round."""
-    predicted: float = 1.0
-    """Speed-up that drafts are expected to bring, with what earlier rounds have shown of such expectations."""
-    measured: float | None = None
-    """Speed-up that drafts have brought; None before it has been measured."""
 
 
 class BatchSpeculation:

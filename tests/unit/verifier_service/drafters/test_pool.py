@@ -2,6 +2,7 @@
 
 from specdec.wire.session import Load
 from tests.unit.verifier_service.verifier_fakes import make_link
+from verifier_service.batching.costs import DrafterTimes
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 
@@ -38,10 +39,11 @@ def test_a_lost_drafter_moves_only_its_own_sessions() -> None:
 
 def test_the_pool_averages_what_ready_drafters_say_a_step_takes() -> None:
     links = [make_link(address=f"d{index}:1") for index in range(3)]
-    assert DrafterPool(links).times().step is None
+    assert DrafterPool(links).times() == DrafterTimes(None, 0.0)
     links[0].connected("small", 0.1)
     links[1].connected("small", 0.3)
-    assert DrafterPool(links).times().step == 0.2
+    links[1].round_trip(0.02)
+    assert DrafterPool(links).times() == DrafterTimes(0.2, 0.01)
 
 
 def test_drafters_that_are_near_come_first() -> None:
