@@ -17,6 +17,7 @@ from specdec.cli import counts as counting
 from specdec.cli import doctor as doctoring
 from specdec.cli import models as fetching
 from specdec.cli import options
+from specdec.cli import prove as proving
 from specdec.cli import run as running
 from specdec.cli import serve as serving
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
@@ -182,6 +183,27 @@ def doctor(
     findings = doctoring.examine(subjects) if subjects else doctoring.examine_defaults(UpSettings.load())
     doctoring.show(Console(), findings, as_json)
     if doctoring.failed(findings):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@app.command(epilog=EPILOG)
+def prove(
+    url: Annotated[str, typer.Option(help="Base URL of the deployment, as in http://127.0.0.1:8000.")],
+    reference: Annotated[
+        str, typer.Option(help="The same model without drafts, at any OpenAI-compatible server.", metavar="URL")
+    ] = "",
+    samples: Annotated[int, typer.Option(min=50, help="Sequences drawn from each side.")] = 400,
+    alpha: Annotated[float, typer.Option(min=1e-5, max=0.5, help="False-alarm rate of the test.")] = 0.001,
+    streams: Annotated[int, typer.Option(min=1, max=256, help="Requests at once.")] = 8,
+    as_json: options.Json = False,
+) -> None:
+    """Test whether a deployment's drafts leave the target's distribution as it is; exit status 1 when they do not.
+
+    Without --reference the deployment itself is asked to draft nothing, which only specdec's API can be.
+    """
+    proof = proving.prove(proving.Plan(url, reference, samples, alpha, streams), proving.http)
+    proving.show(Console(), proof, as_json)
+    if proof.verdict != "exact":
         raise typer.Exit(ExitCode.FAILED)
 
 
