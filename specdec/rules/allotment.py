@@ -119,9 +119,11 @@ def allot(demands: Sequence[Demand], others: int, costs: RoundCosts, budget: int
     rows = len(demands) + others
     tokens = rows + np.cumsum(gains * taken, axis=1)
     computed = rows + np.cumsum(taken, axis=1)
-    goodput = np.where(taken, tokens / costs.seconds(computed, longest), 0.0)
+    # Drafts that survive as likely are taken together, because one threshold cannot part them.
+    ends = (computed > rows) & np.append(gains[1:] < gains[:-1], True)
+    goodput = np.where(ends, tokens / costs.seconds(computed, longest), 0.0)
     cap, last = np.unravel_index(int(np.argmax(goodput)), goodput.shape)
-    if not taken[cap, last]:
+    if not ends[cap, last]:
         return NO_DRAFTS
     return Allotment(float(gains[last]), int(cap) + 1)
 

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from specdec.rules.allotment import NO_DRAFTS, Allotment, Demand, RoundCosts, allot, forecast
@@ -30,10 +30,18 @@ def goodput(gammas: tuple[int, ...], demands: list[Demand], others: int, costs: 
 @settings(max_examples=60, deadline=None)
 def test_no_other_choice_commits_more_tokens_a_second(alphas: list[float], others: int, costs: RoundCosts) -> None:
     demands = [Demand(alpha, 4) for alpha in alphas]
+    assume(len({round(alpha**place, 9) for alpha in alphas for place in range(1, 5)}) == 4 * len(alphas))
     allotment = allot(demands, others, costs, budget=100)
     ours = goodput(tuple(allotment.gamma(demand) for demand in demands), demands, others, costs)
     choices = [each for each in product(range(5), repeat=len(demands)) if any(each)]
     assert ours == pytest.approx(max(goodput(each, demands, others, costs) for each in choices))
+
+
+def test_equal_sessions_draft_alike_and_are_judged_so() -> None:
+    demands, costs = [Demand(0.5, 4)] * 2, RoundCosts(base=1.0, token=0.5, wait=0.0, draft=0.0)
+    gammas = {allot(demands, 1, costs, budget=100).gamma(demand) for demand in demands}
+    assert gammas == {1}
+    assert goodput((1, 1), demands, 1, costs) == max(goodput((each, each), demands, 1, costs) for each in range(1, 5))
 
 
 @given(ALPHAS, st.floats(0.0, 0.5), st.floats(0.0, 1.0), st.floats(0.01, 0.5))
