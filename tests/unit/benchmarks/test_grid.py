@@ -12,6 +12,7 @@ from benchmarks.sections import grid
 from benchmarks.sections.grid import Cell
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
+from benchmarks.stack import Stack
 from drafter_service.drafters.prompt_lookup import PromptLookup
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, ScheduledSession
@@ -64,3 +65,13 @@ def test_a_lying_drafter_says_that_it_is_certain_of_what_it_made_up() -> None:
     assert lie.token != honest.token
     assert lie.probs is not None
     assert torch.equal(lie.probs.ids, torch.tensor([lie.token]))
+
+
+def test_a_faulty_drafter_is_measured_once_the_verifier_has_met_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("no drafter. Start it: python -m drafter_service --config /tmp/d.yaml\n")
+    system = Stack("", {}, {}, log)
+    assert grid._offered(system) == "/tmp/d.yaml"
+    looks = iter([{}, {"specdec_drafter_up/d:1/ready": 0.0}, {"specdec_drafter_up/d:1/ready": 1.0}])
+    met = type("Met", (), {"metrics": lambda self, role: next(looks)})()
+    assert [grid._ready(met) for _ in range(3)] == [False, False, True]
