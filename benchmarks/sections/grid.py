@@ -4,13 +4,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
+from typing import TypeVar
 
-from benchmarks.drafters import candidates
 from benchmarks.machine import ROOT, commit
 from benchmarks.pair import Pair
 from benchmarks.results import Figure, Goal, Report, Table
@@ -32,7 +32,10 @@ _FALLBACK = "specdec_spec_fallback_total/"
 _LEAST, _NEAR = 0.97, 0.95
 _WARM_UP = 2
 """Slices before those that count, in which the verifier learns what this load is like."""
-_OFFER_SECONDS = 30.0
+_START_SECONDS = 120.0
+"""Within which a faulty drafter starts, and the verifier meets it."""
+_UP = "specdec_drafter_up/"
+_Found = TypeVar("_Found")
 FAULTS = ("dead", "slow", "lying")
 
 
@@ -134,15 +137,12 @@ def _reason(before: dict[str, float], after: dict[str, float]) -> str:
 def _system(lab: Lab, drafter: str) -> Iterator[Stack]:
     """The system with that drafter."""
     if drafter not in FAULTS:
-        own = next(each for each in candidates(lab.scale.pair) if each.name == _CANDIDATES[drafter])
-        with running(lab.scale.pair, *lab.arguments, "--drafter-kind", own.kind, "--drafter", str(own.path)) as system:
+        folder = str(lab.scale.pair.drafter)
+        with running(lab.scale.pair, *lab.arguments, "--drafter-kind", drafter, "--drafter", folder) as system:
             yield system
         return
     with running(lab.scale.pair, *lab.arguments, "--drafters", "0") as system, _faulty(system, drafter):
         yield system
-
-
-_CANDIDATES = {"model": "model", "prompt_lookup": "prompt lookup", "ngram": "bigram"}
 
 
 @contextmanager
@@ -154,6 +154,7 @@ def _faulty(system: Stack, fault: str) -> Iterator[None]:
     command = [sys.executable, "-m", "benchmarks.faulty", fault, "--config", _offered(system)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
+        _await(lambda: _ready(system), "the verifier did not meet the drafter")
         yield
     finally:
         process.terminate()
@@ -162,12 +163,27 @@ def _faulty(system: Stack, fault: str) -> Iterator[None]:
 
 def _offered(system: Stack) -> str:
     """The configuration that the system offers for a drafter that is started later."""
-    deadline = monotonic() + _OFFER_SECONDS
-    while not (found := re.search(r"--config (\S+)", system.log.read_text(encoding="utf-8"))):
+
+    def found() -> str | None:
+        said = re.search(r"--config (\S+)", system.log.read_text(encoding="utf-8"))
+        return said[1] if said else None
+
+    return _await(found, "the system offered no configuration of a drafter")
+
+
+def _ready(system: Stack) -> bool:
+    """Whether the verifier has met a drafter."""
+    samples = system.metrics("verifier").items()
+    return any(value for name, value in samples if name.startswith(_UP) and name.endswith("/ready"))
+
+
+def _await(look: Callable[[], _Found | None], failure: str) -> _Found:
+    deadline = monotonic() + _START_SECONDS
+    while not (found := look()):
         if monotonic() > deadline:
-            raise InternalError("the system offered no configuration of a drafter")
+            raise InternalError(failure)
         sleep(0.1)
-    return found[1]
+    return found
 
 
 def _file(pair: Pair) -> Path:

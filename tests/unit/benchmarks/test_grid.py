@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from drafter_service.drafters.prompt_lookup import PromptLookup
 
 from benchmarks import machine
 from benchmarks.faulty import Faulty
@@ -13,9 +12,12 @@ from benchmarks.sections import grid
 from benchmarks.sections.grid import Cell
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
+from benchmarks.stack import Stack
+from drafter_service.drafters.source_drafter import SourceDrafter, SourceReader
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, ScheduledSession
 from specdec.rules.params import Mode, SamplingParams
+from specdec.sources.prompt_lookup import PromptLookup
 from specdec.wire.session import Open
 
 CELL = Cell("model", "1", 4, (100.0, 110.0, 90.0), (120.0, 132.0, 108.0), ((130.0, 140.0, 120.0),), "not_worth_it")
@@ -52,15 +54,26 @@ def test_a_cell_is_measured_again_unless_the_run_goes_on(tmp_path: Path, monkeyp
 
 
 def test_a_lying_drafter_says_that_it_is_certain_of_what_it_made_up() -> None:
-    drafter = PromptLookup("lookup", {"a": 0, "b": 1, "c": 2}, 2)
+    reader = SourceReader(lambda domain, known: PromptLookup(3, 16), ahead=0)
+    drafter = SourceDrafter("lookup", "prompt_lookup", {"a": 0, "b": 1, "c": 2}, reader)
     opened = Open("s", 1, (0, 1, 0), 3, SamplingParams(), Mode.REJECTION, 2, 20)
     session = DraftSession("s", opened, 20)
     drafter.sequences.admit("s", 20)
-    (honest,) = drafter.step([ScheduledSession(session, 3)])
+    honest, *_ = drafter.step([ScheduledSession(session, 3)])
     drafter.sequences.truncate("s", 0)
-    (lie,) = Faulty(drafter, "lying").step([ScheduledSession(session, 3)])
+    lie, *_ = Faulty(drafter, "lying").step([ScheduledSession(session, 3)])
     assert isinstance(honest, DraftedToken)
     assert isinstance(lie, DraftedToken)
     assert lie.token != honest.token
     assert lie.probs is not None
     assert torch.equal(lie.probs.ids, torch.tensor([lie.token]))
+
+
+def test_a_faulty_drafter_is_measured_once_the_verifier_has_met_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("no drafter. Start it: python -m drafter_service --config /tmp/d.yaml\n")
+    system = Stack("", {}, {}, log)
+    assert grid._offered(system) == "/tmp/d.yaml"
+    looks = iter([{}, {"specdec_drafter_up/d:1/ready": 0.0}, {"specdec_drafter_up/d:1/ready": 1.0}])
+    met = type("Met", (), {"metrics": lambda self, role: next(looks)})()
+    assert [grid._ready(met) for _ in range(3)] == [False, False, True]
