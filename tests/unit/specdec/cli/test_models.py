@@ -32,7 +32,7 @@ class Commands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Sequence[str]] = []
         self.fails = ""
-        monkeypatch.setattr(models.subprocess, "run", self)
+        monkeypatch.setattr(subprocess, "run", self)
 
     def __call__(self, command: Sequence[str], env: Any, check: bool) -> "subprocess.CompletedProcess[bytes]":
         self.made.append(command)

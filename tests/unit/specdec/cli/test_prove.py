@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specdec.cli.exit_codes import ExitCode, Unreachable
+from specdec.cli.exit_codes import Unreachable
 from specdec.cli.homogeneity import p_value
 from specdec.cli.prove import Plan, Proof, Refused, http, prove, show
 
@@ -79,8 +79,8 @@ def test_the_false_alarm_rate_is_what_it_is_said_to_be() -> None:
     def drawn() -> list[tuple[str, ...]]:
         return [tuple(dice.choices("abcdefgh", range(1, 9), k=3)) for _ in range(30)]
 
-    alarms = sum(p_value(drawn(), drawn(), 99, seed=test) <= 0.1 for test in range(200))
-    assert 5 <= alarms <= 38  # 20 expected; 4 standard deviations are 17
+    alarms = sum(p_value(drawn(), drawn(), 49, seed=test) <= 0.1 for test in range(100))
+    assert 1 <= alarms <= 22  # 10 expected; 4 standard deviations are 12
 
 
 def test_every_permutation_of_equal_sets_is_as_far() -> None:
@@ -96,6 +96,5 @@ def test_the_report_says_sizes_threshold_and_verdict() -> None:
 
 
 def test_nothing_at_the_address_is_said_so() -> None:
-    assert ExitCode.UNREACHABLE == 3
     with pytest.raises(Unreachable):
         http("http://127.0.0.1:9/v1/models", None)
