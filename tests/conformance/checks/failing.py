@@ -30,7 +30,7 @@ from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 
 P_VALUE = 1e-6
-SESSIONS = 600
+SESSIONS = 400
 GAMMA = 2
 PROMPT = (0, 0)
 P, Q = torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.6])

@@ -38,7 +38,7 @@ CHECKS: tuple[Check, ...] = (
     _simulated("simulated block", tables(Mode.BLOCK)),
     _simulated("simulated rejection of coins", coins(Mode.REJECTION)),
     _simulated("simulated block of coins", coins(Mode.BLOCK)),
-    _simulated("simulated block of coins, none late", coins(Mode.BLOCK, CALM), 2 * SESSIONS),
+    _simulated("simulated block of coins, none late", coins(Mode.BLOCK, CALM)),
     _simulated("simulated rejection, small batches", small_batches(Mode.REJECTION), SESSIONS // 2),
     _simulated("simulated block, small batches", small_batches(Mode.BLOCK), SESSIONS // 2),
     _simulated("simulated coupling", tables(Mode.COUPLED), SESSIONS // 2),
