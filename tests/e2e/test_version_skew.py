@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.system import ROOT, START_SECONDS, System, alive, environment, running_system, wait_until
+from tests.e2e.system import ROOT, START_SECONDS, alive, environment, running_system, wait_until
 
 PACKAGES = ("protos", "specdec", "verifier_service", "drafter_service")
 REQUEST = {"model": "demo", "prompt": "def main(", "max_tokens": 24, "temperature": 0, "return_token_ids": True}
