@@ -70,6 +70,18 @@ def test_gateways_take_verifiers_of_another_namespace(helm: Helm) -> None:
     assert not pods(objects)["gateway"]["spec"]["automountServiceAccountToken"]
 
 
+def test_a_second_pool_of_verifiers_is_used_beside_the_first(helm: Helm) -> None:
+    pool = _render(helm, {**PLAINTEXT, "gateway": {"enabled": False}}, "pool-b")
+    assert _components(pool) == {"drafter", "verifier"}
+    external = "pool-b-specdec-verifier-headless.ns.svc:50053"
+    gateways = _render(helm, {**REDIS, "verifier": {"external": {"addresses": [external]}}})
+    own = "prod-specdec-verifier-headless.ns.svc:50053"
+    assert config(gateways, "gateway")["discovery"] == {"kind": "dns", "names": [own, external]}
+    (policy,) = [each for each in of_kind(pool, "NetworkPolicy") if each["metadata"]["name"].endswith("-verifier")]
+    selector = policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+    assert selects(selector, pods(gateways)["gateway"])
+
+
 def test_the_services_accept_what_they_are_told(helm: Helm, tmp_path: Path) -> None:
     for settings, component, values in (
         (VerifierSettings, "verifier", SHARED),

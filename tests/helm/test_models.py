@@ -70,7 +70,7 @@ def test_the_policy_lets_gateways_out_to_all_verifiers(helm: Helm) -> None:
 def test_a_new_model_rolls_the_gateways_and_nothing_else(helm: Helm) -> None:
     before = pods(manifests(helm.render(CHART, REDIS)))
     after = pods(manifests(helm.render(CHART, {**REDIS, "models": {"coder": CODER}})))
-    assert {tier for tier in before if before[tier] != after[tier]} == {"gateway"}
+    assert {component for component in before if before[component] != after[component]} == {"gateway", "test"}
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def _wrong(release: Release, admin: Api, namespace: str, kept: Collection[str] =
     wrong = []
     for each in release.manifests():
         name = f"{each['kind']} {each['metadata']['name']}"
-        kept = held.pop(name, {}).get(each["apiVersion"])
-        wrong += [f"{name} {difference}" for difference in _differences(each, kept)]
+        stored = held.pop(name, {}).get(each["apiVersion"])
+        wrong += [f"{name} {difference}" for difference in _differences(each, stored)]
     return wrong + [f"{name} is nobody's" for name in held if name not in kept]
 
 
