@@ -1,6 +1,6 @@
 # Everything a fresh machine with Python 3.11 and make needs.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test chaos check format lint type layers proto proto-tools docs chart-tools bench exactness
+.PHONY: help install install-dev run test chaos check format lint type layers proto proto-tools docs chart-tools node-clients bench exactness
 .PHONY: train-demo clean
 
 PYTHON ?= python3
@@ -38,7 +38,7 @@ SYSTEMS := tests/e2e tests/kubernetes
 # Floods run alone, because a bystander's share of the cores is part of what they look at.
 FLOODS := tests/attacks
 
-test: install-dev proto-tools chart-tools ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
+test: install-dev proto-tools chart-tools node-clients ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
@@ -115,6 +115,15 @@ docs: install-dev ## Write the pages that are made from the code.
 chart-tools: ## Fetch promtool and the schemas of the operators' resources, for the chart's tests (needs apt-get and npm).
 	@if command -v npm >/dev/null; then timeout 180 $(MAKE) -s build/crds/.installed || true; fi
 	@if command -v apt-get >/dev/null; then timeout 180 $(MAKE) -s build/promtool || true; fi
+
+node-clients: ## Fetch the clients for Node that tests call the gateway with (needs npm).
+	@if command -v npm >/dev/null; then timeout 180 $(MAKE) -s build/node/.installed || true; fi
+
+build/node/.installed: Makefile
+	@echo "fetching clients for Node into build/node ..."
+	npm install --loglevel=error --no-audit --no-fund --prefix build/node openai@7.55.0 @grpc/grpc-js@1.14.7 \
+		@grpc/proto-loader@0.8.0 >/dev/null
+	@touch $@
 
 build/crds/.installed: Makefile
 	@echo "fetching the schemas of operators into build/crds ..."
