@@ -225,3 +225,11 @@ async def test_a_round_short_of_drafts_counts_as_starved() -> None:
         return metrics.registry.get_sample_value(f"specdec_spec_{name}_total")
 
     assert [value("asked_rounds"), value("asked_tokens"), value("starved_rounds")] == [2.0, 6.0, 1.0]
+
+
+@pytest.mark.parametrize(("held", "told"), [(0, 0), (2, 2), (9, 3)])
+async def test_the_first_round_says_how_much_of_the_prompt_had_kv(held: int, told: int) -> None:
+    target = DirectTarget()
+    target.held = held
+    rounds = await rounds_of(make_session(make_call(), target, Drafts(), gamma=0))
+    assert [done.cached_tokens for done in rounds] == [told] + [0] * (len(rounds) - 1)
