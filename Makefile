@@ -1,6 +1,6 @@
 # Everything a fresh machine with Python 3.11 and make needs.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test chaos check format lint type layers proto proto-tools docs chart-tools bench exactness
+.PHONY: help install install-dev run test chaos check format lint type layers proto proto-tools docs chart-tools node-clients bench exactness
 .PHONY: train-demo clean
 
 PYTHON ?= python3
@@ -43,7 +43,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Floods run alone, because a bystander's share of the cores is part of what they look at.
 FLOODS := tests/attacks/test_front_door.py tests/attacks/test_admission.py
 
-test: install-dev proto-tools chart-tools ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
+test: install-dev proto-tools chart-tools node-clients ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
@@ -115,10 +115,24 @@ proto: proto-tools ## Generate the code of the protos.
 docs: install-dev ## Write the pages that are made from the code.
 	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py
 
+.PHONY: benchmark-clients
+benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_clients (gigabytes).
+	$(PYTHON) -m venv build/benchmark-clients
+	build/benchmark-clients/bin/pip install --quiet aiperf==0.13.0 guidellm==0.8.1
+
 # Without them the chart's tests skip what needs them, with the reason.
 chart-tools: ## Fetch promtool and the schemas of the operators' resources, for the chart's tests (needs apt-get and npm).
 	@if command -v npm >/dev/null; then timeout 180 $(MAKE) -s build/crds/.installed || true; fi
 	@if command -v apt-get >/dev/null; then timeout 180 $(MAKE) -s build/promtool || true; fi
+
+node-clients: ## Fetch the clients for Node that tests call the gateway with (needs npm).
+	@if command -v npm >/dev/null; then timeout 180 $(MAKE) -s build/node/.installed || true; fi
+
+build/node/.installed: Makefile
+	@echo "fetching clients for Node into build/node ..."
+	npm install --loglevel=error --no-audit --no-fund --prefix build/node openai@7.55.0 @grpc/grpc-js@1.14.7 \
+		@grpc/proto-loader@0.8.0 >/dev/null
+	@touch $@
 
 build/crds/.installed: Makefile
 	@echo "fetching the schemas of operators into build/crds ..."

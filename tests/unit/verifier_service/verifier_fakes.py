@@ -181,6 +181,8 @@ class DirectTarget:
         self.prefills: list[int] = []
         self.admission: Row | None = None
         self.holds_kv = False
+        self.held = 0
+        """Tokens that have KV when a sequence is let in."""
         self.refuses_drafts = False
         self.room = 1000
         """For drafts, in a pass."""
@@ -191,7 +193,7 @@ class DirectTarget:
     async def admitted(self, row: Row) -> AsyncIterator[int]:
         self.admission, self.holds_kv = row, True
         try:
-            yield 0
+            yield self.held
         finally:
             self.holds_kv = False
 

@@ -232,3 +232,11 @@ async def test_the_next_pass_waits_only_for_rounds_that_gather() -> None:
 async def test_every_round_says_what_drafts_bring() -> None:
     rounds = await rounds_of(make_session(make_call(max_tokens=2), DirectTarget(), WrittenDrafts()))
     assert {done.speedup for done in rounds} == {Speedup(1.5, 1.25)}
+
+
+@pytest.mark.parametrize(("held", "told"), [(0, 0), (2, 2), (9, 3)])
+async def test_the_first_round_says_how_much_of_the_prompt_had_kv(held: int, told: int) -> None:
+    target = DirectTarget()
+    target.held = held
+    rounds = await rounds_of(make_session(make_call(), target, Drafts(), gamma=0))
+    assert [done.cached_tokens for done in rounds] == [told] + [0] * (len(rounds) - 1)

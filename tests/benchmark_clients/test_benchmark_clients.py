@@ -1,0 +1,105 @@
+"""Benchmarks that nobody here wrote complete every request, and report of speculation what the gateway logs of it."""
+
+import json
+import os
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.system import DEMO, ROOT, System, environment, running_system
+
+REQUESTS = 6
+SECONDS = 280
+COMMANDS = ROOT / "build" / "benchmark-clients" / "bin"
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def served(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with running_system(tmp_path_factory.mktemp("system"), "--no-kv", "--gamma", "4", "--log-dir", str(logs)) as system:
+        yield system
+
+
+def command(name: str) -> str:
+    """The command of a benchmark; skips the test where there is none."""
+    found = Path(os.environ.get(f"SPECDEC_TEST_{name.upper()}", COMMANDS / name))
+    if not found.exists():
+        pytest.skip(f"there is no {name} here: `make benchmark-clients`, or SPECDEC_TEST_{name.upper()}")
+    return str(found)
+
+
+def run(*arguments: str, folder: Path) -> str:
+    """What a benchmark prints."""
+    kept = {name: value for name, value in environment().items() if name not in ("PYTHONPATH", "HF_HUB_OFFLINE")}
+    done = subprocess.run(
+        arguments, cwd=folder, env=kept | {"NO_PROXY": "127.0.0.1"}, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def drafted_and_accepted(system: System, logs: Path) -> tuple[int, int]:
+    """The sums over the generations that the gateway logged; its counters under vLLM's names have the same."""
+    lines = (logs / "gateway-1.log").read_text().splitlines()
+    ended = [event for event in map(json.loads, lines) if event.get("event") == "generation_ended"]
+    sums = sum(each["drafted"] for each in ended), sum(each["accepted"] for each in ended)
+    with urllib.request.urlopen(f"{system.http}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    names = ("num_draft_tokens", "num_accepted_tokens")
+    assert sums == tuple(int(float(_found(rf"vllm:spec_decode_{name}_total{{.*}} (\S+)", text))) for name in names)
+    return sums
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    assert match is not None, f"{pattern} is not in:\n{text}"
+    return match[1]
+
+
+def test_aiperf_has_an_acceptance_table_equal_to_the_log(served: System, logs: Path, tmp_path: Path) -> None:
+    before = drafted_and_accepted(served, logs)
+    asked = ["--model", "demo", "--url", served.http, "--endpoint-type", "completions", "--streaming"]
+    asked += ["--tokenizer", str(DEMO / "target"), "--request-count", str(REQUESTS), "--concurrency", "2"]
+    asked += ["--isl", "16", "--osl", "16", "--extra-inputs", "temperature:0", "--ui", "none"]
+    told = run(command("aiperf"), "profile", *asked, "--artifact-dir", str(tmp_path), folder=tmp_path)
+    drafted, accepted = (now - then for now, then in zip(drafted_and_accepted(served, logs), before, strict=True))
+    assert float(_found(r"Request Count \(requests\) │\s*([\d.]+)", told)) == REQUESTS
+    rate = float(_found(r"Overall Draft Acceptance Rate \(%\) │\s*([\d.]+)", told))
+    assert rate == pytest.approx(100 * accepted / drafted, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("backend", "endpoint"), [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")]
+)
+def test_vllm_bench_serve_has_its_speculative_section(
+    served: System, logs: Path, tmp_path: Path, backend: str, endpoint: str
+) -> None:
+    before = drafted_and_accepted(served, logs)
+    asked = ["--backend", backend, "--endpoint", endpoint, "--base-url", served.http, "--model", "demo"]
+    asked += ["--tokenizer", str(DEMO / "target"), "--dataset-name", "random", "--random-input-len", "16"]
+    asked += ["--random-output-len", "16", "--num-prompts", str(REQUESTS), "--max-concurrency", "2"]
+    told = run(command("vllm"), "bench", "serve", *asked, "--temperature", "0", folder=tmp_path)
+    drafted, accepted = (now - then for now, then in zip(drafted_and_accepted(served, logs), before, strict=True))
+    assert int(_found(r"Successful requests: +(\d+)", told)) == REQUESTS
+    section = told[told.index("Speculative Decoding") :]
+    # A first request tries the server, behind whose end vLLM reads the counters for the first time.
+    assert 0 < int(_found(r"Draft tokens: +(\d+)", section)) <= drafted
+    assert 0 < int(_found(r"Accepted tokens: +(\d+)", section)) <= accepted
+
+
+def test_guidellm_completes_every_request(served: System, tmp_path: Path) -> None:
+    asked = ["--target", served.http, "--profile", "concurrent", "--rate", "2", "--max-requests", str(REQUESTS)]
+    asked += ["--processor", str(DEMO / "target"), "--data", "prompt_tokens=16,output_tokens=16"]
+    asked += ["--model", "demo", "--output-dir", str(tmp_path), "--outputs", "json"]
+    run(command("guidellm"), "benchmark", "run", *asked, folder=tmp_path)
+    (report,) = json.loads(next(tmp_path.glob("*.json")).read_text())["benchmarks"]
+    totals = report["metrics"]["request_totals"]
+    assert (totals["successful"], totals["errored"]) == (REQUESTS, 0)
