@@ -42,6 +42,7 @@ from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
 from specdec.serving.discovery import watch_age
+from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import is_loopback
 from specdec.serving.tls import Certificates, watch_expiry
@@ -142,8 +143,9 @@ async def running(
     Raises:
         ConfigError: an address cannot be bound, or a file of API keys or of TLS is wrong.
     """
-    metrics = GatewayMetrics(CollectorRegistry())
+    metrics = GatewayMetrics(process_registry("gateway"))
     pool = VerifierPool(tokenizer.fingerprint, metrics, pins)
+    metrics.verifiers_ready.set_function(lambda: len(pool.ready_addresses))
     access = Access.of(settings.tls, settings.token)
     watch_expiry(access.certificates, metrics.registry)
     certificates = Certificates.public(settings.public_tls)

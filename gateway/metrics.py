@@ -35,6 +35,7 @@ class GatewayMetrics:
         )
         self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
         self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier",))
+        self.verifiers_ready = gauge("specdec_verifiers_ready", "Verifiers that are ready, as this gateway sees them.")
         self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.")
         self.failovers = counter("specdec_failovers", "Verifiers lost by a running generation.")
         self.store_seconds = histogram(
