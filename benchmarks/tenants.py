@@ -37,6 +37,10 @@ _DEMO = machine.ROOT / "models" / "demo"
 _QUIET, _LOUD = "quiet-key", "loud-key"
 _BODY = {"prompt": "def main(", "max_tokens": 32, "temperature": 0}
 _GOAL = Goal(1.2, at_most=True)
+TOO_MANY = 429
+"""The status of a request over the limits of its key."""
+_PATIENCE = 180.0
+"""Seconds in which the process of the flood starts, reaches its limits, and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,27 @@ class Caller:
         return answer.status
 
 
-def flood(address: str, rate: float, connections: int, end: Event, answers: "multiprocessing.Queue[Any]") -> None:
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What the process of the flood and the other one tell each other."""
+
+    refused: Event
+    """Set once the flood is over its limits."""
+    end: Event
+    answers: "multiprocessing.Queue[Any]"
+    """In the end, how often each status came."""
+
+
+def flood(address: str, rate: float, connections: int, signals: Signals) -> None:
     """Send `rate` requests a second on so many connections until the end; then tell how often each status came."""
     statuses: Counter[int] = Counter()
 
     def send(number: int) -> None:
         caller, due = Caller(address, _LOUD), time.monotonic() + number / rate
-        while not end.wait(max(0.0, due - time.monotonic())):
-            statuses[caller.ask()] += 1
+        while not signals.end.wait(max(0.0, due - time.monotonic())):
+            statuses[status := caller.ask()] += 1
+            if status == TOO_MANY:
+                signals.refused.set()
             due += connections / rate
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(connections)]
@@ -79,23 +96,24 @@ def flood(address: str, rate: float, connections: int, end: Event, answers: "mul
         thread.start()
     for thread in threads:
         thread.join()
-    answers.put(statuses)
+    signals.answers.put(statuses)
 
 
 @contextmanager
 def flooded(address: str, options: argparse.Namespace) -> Iterator[Counter[int]]:
     """A flood inside the context; the value has its statuses afterwards."""
     spawn = multiprocessing.get_context("spawn")
-    end, answers = spawn.Event(), spawn.Queue()
-    process = spawn.Process(target=flood, args=(address, options.rate, options.connections, end, answers))
+    signals = Signals(spawn.Event(), spawn.Event(), spawn.Queue())
+    process = spawn.Process(target=flood, args=(address, options.rate, options.connections, signals))
     statuses: Counter[int] = Counter()
     process.start()
-    time.sleep(options.settle)
     try:
+        if not signals.refused.wait(_PATIENCE):
+            raise TimeoutError(f"the loud tenant is not over its limits after {_PATIENCE} s")
         yield statuses
     finally:
-        end.set()
-        statuses.update(answers.get(timeout=120))
+        signals.end.set()
+        statuses.update(signals.answers.get(timeout=_PATIENCE))
         process.join()
 
 
@@ -150,7 +168,7 @@ def report(pairs: Sequence[tuple[Phase, Phase]], options: argparse.Namespace) ->
         for name, times in (("alone", alone), ("beside the flood", beside))
     ]
     rise = percentile(beside, 0.99) / percentile(alone, 0.99)
-    refused = statuses[429] / max(1, statuses.total())
+    refused = statuses[TOO_MANY] / max(1, statuses.total())
     figures = [
         Figure("quiet tenant's p99, beside the flood / alone", f"{rise:.2f}", str(_GOAL), _GOAL.verdict(rise)),
         Figure(
@@ -177,7 +195,6 @@ def main() -> None:
         "--limit", type=int, default=30, help="requests a minute that the loud tenant's key may ask for"
     )
     parser.add_argument("--concurrency", type=int, default=1, help="requests at once that it may ask for")
-    parser.add_argument("--settle", type=float, default=3.0, help="seconds from the start of the flood to the phase")
     add_out(parser)
     options = parser.parse_args()
     load = machine.load()
