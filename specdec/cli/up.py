@@ -16,6 +16,7 @@ from specdec.cli.launch import Folders, RunningService
 from specdec.cli.processes import Children
 from specdec.cli.run import show
 from specdec.cli.runtime import data_folder, runtime_folder, state_file
+from specdec.cli.scrape import write_scrape_config
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.cli.supervisor import RestartPolicy, Supervisor
@@ -59,6 +60,8 @@ class Up:
                 self._speak_of_drafters(running, folders, addresses)
             with state_file(self._settings.state) as write_state:
                 write_state(_processes(children, services))
+                if self._settings.scrape_config:
+                    write_scrape_config(self._settings.scrape_config, services, _key())
                 self._sample(running)
                 self._show_addresses(services, folders)
                 self._say("Serving until Ctrl-C.")
@@ -141,11 +144,10 @@ class Up:
         if not self._settings.sample:
             return
         address = next(each.service.grpc for each in running if each.service.role == "gateway")
-        key = os.environ.get("SPECDEC_API_KEY", "")
-        if self._settings.api_keys and not key:
+        if self._settings.api_keys and not _key():
             self._say("No sample: set SPECDEC_API_KEY to a key of that file to have one.")
             return
-        with closing(GatewayClient(Connection(address, key))) as gateway, self._stop.calling(gateway.close):
+        with closing(GatewayClient(Connection(address, _key()))) as gateway, self._stop.calling(gateway.close):
             self._say(f"\nA sample, going on from:\n{SAMPLE.prompt}\n")
             try:
                 show(self._console, gateway, SAMPLE, show_draft=False)
@@ -190,6 +192,11 @@ class Up:
 
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _key() -> str:
+    """The API key of whoever runs the command; empty for none."""
+    return os.environ.get("SPECDEC_API_KEY", "")
 
 
 def _processes(children: Children, services: Sequence[plan.Service]) -> list[dict[str, object]]:
