@@ -72,14 +72,14 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     sessions = RedisSessionStore.at(settings.redis_url, policy)
     pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl, settings.redis_prefix)
     async with running(settings, tokenizer, sessions, pins) as gateway:
-        _warn_of_open_door(settings)
+        warn_of_open_door(settings)
         await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, model=settings.model.served_name)
         await stop.wait()
         await gateway.drain()
 
 
-def _warn_of_open_door(settings: GatewaySettings) -> None:
+def warn_of_open_door(settings: GatewaySettings) -> None:
     """Say loudly when everybody who reaches an address of this gateway is served, or keys travel in plaintext."""
     reachable = [address for address in (settings.http, settings.address) if not is_loopback(address)]
     if reachable and not settings.api_keys:

@@ -72,7 +72,7 @@ class Up:
         """Find every mistake that can be found before anything is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
-        self._check_keys()
+        check_keys(self._settings, self._say)
         addresses = plan.allot(self._settings)
         chosen = stores.choose(self._settings)
         if chosen.lacking:
@@ -181,17 +181,21 @@ class Up:
         if path is not None and not os.access(path.parent, os.W_OK):
             raise ConfigError(f"--state {path}: the folder cannot be written")
 
-    def _check_keys(self) -> None:
-        """Check that the file of API keys is there, and warn where everybody who reaches a gateway is served."""
-        settings = self._settings
-        if settings.api_keys:
-            if not os.access(settings.api_keys, os.R_OK):
-                raise ConfigError(f"--api-keys {settings.api_keys}: no such file, or it cannot be read")
-        elif open_to := [address for address in (settings.http, settings.grpc) if not is_loopback(address)]:
-            self._say(f"WARNING: whoever reaches {' or '.join(open_to)} is served: ask for keys with --api-keys FILE")
-
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def check_keys(settings: UpSettings, say: Callable[[str], None]) -> None:
+    """Check that the file of API keys is there, and warn where everybody who reaches a gateway is served.
+
+    Raises:
+        ConfigError: the file is not there, or cannot be read.
+    """
+    if settings.api_keys:
+        if not os.access(settings.api_keys, os.R_OK):
+            raise ConfigError(f"--api-keys {settings.api_keys}: no such file, or it cannot be read")
+    elif open_to := [address for address in (settings.http, settings.grpc) if not is_loopback(address)]:
+        say(f"WARNING: whoever reaches {' or '.join(open_to)} is served: ask for keys with --api-keys FILE")
 
 
 def _key() -> str:
