@@ -10,7 +10,7 @@ _PACKAGE = "specdec-serve"
 
 def process_registry(service: str) -> CollectorRegistry:
     """A new registry with `specdec_build_info` and `process_*`, and without a `_created` series beside each counter."""
-    disable_created_metrics()
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types for it
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     labels = ("service", "version", "python")
