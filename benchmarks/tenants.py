@@ -7,19 +7,16 @@ of the machine meets both.
 
 import argparse
 import hashlib
-import http.client
 import json
-import multiprocessing
-import threading
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from benchmarks import machine
 from benchmarks.pages import add_out, publish
@@ -27,7 +24,7 @@ from benchmarks.pair import Pair
 from benchmarks.results import Figure, Goal, Report, Table
 from benchmarks.stack import running
 from benchmarks.statistics import percentile
-from specdec.serving.settings import split_address
+from benchmarks.tenants_flood import TOO_MANY, Caller
 
 _TEXT = """\
 A quiet tenant asks for one completion after another; a loud one, whose key may ask for {requests} requests a minute and
@@ -35,12 +32,7 @@ A quiet tenant asks for one completion after another; a loud one, whose key may 
 {phases} of each. Gateway, verifier, drafter, store and both clients share the cores of this machine."""
 _DEMO = machine.ROOT / "models" / "demo"
 _QUIET, _LOUD = "quiet-key", "loud-key"
-_BODY = {"prompt": "def main(", "max_tokens": 32, "temperature": 0}
 _GOAL = Goal(1.2, at_most=True)
-TOO_MANY = 429
-"""The status of a request over the limits of its key."""
-_PATIENCE = 180.0
-"""Seconds in which the process of the flood starts, reaches its limits, and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,68 +45,22 @@ class Phase:
     """Of the flood; empty without one."""
 
 
-class Caller:
-    """One connection that sends completions."""
-
-    def __init__(self, address: str, key: str) -> None:
-        self._connection = http.client.HTTPConnection(*split_address(address), timeout=120)
-        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-
-    def ask(self) -> int:
-        """The status of the answer to one completion, once all of it has come."""
-        self._connection.request("POST", "/v1/completions", json.dumps(_BODY), self._headers)
-        answer = self._connection.getresponse()
-        answer.read()
-        return answer.status
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """What the process of the flood and the other one tell each other."""
-
-    refused: Event
-    """Set once the flood is over its limits."""
-    end: Event
-    answers: "multiprocessing.Queue[Any]"
-    """In the end, how often each status came."""
-
-
-def flood(address: str, rate: float, connections: int, signals: Signals) -> None:
-    """Send `rate` requests a second on so many connections until the end; then tell how often each status came."""
-    statuses: Counter[int] = Counter()
-
-    def send(number: int) -> None:
-        caller, due = Caller(address, _LOUD), time.monotonic() + number / rate
-        while not signals.end.wait(max(0.0, due - time.monotonic())):
-            statuses[status := caller.ask()] += 1
-            if status == TOO_MANY:
-                signals.refused.set()
-            due += connections / rate
-
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(connections)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    signals.answers.put(statuses)
-
-
 @contextmanager
 def flooded(address: str, options: argparse.Namespace) -> Iterator[Counter[int]]:
-    """A flood inside the context; the value has its statuses afterwards."""
-    spawn = multiprocessing.get_context("spawn")
-    signals = Signals(spawn.Event(), spawn.Event(), spawn.Queue())
-    process = spawn.Process(target=flood, args=(address, options.rate, options.connections, signals))
+    """A flood that is over its limits inside the context; the value has its statuses afterwards."""
+    command = [sys.executable, "-m", "benchmarks.tenants_flood", address, _LOUD, str(options.rate)]
     statuses: Counter[int] = Counter()
-    process.start()
-    try:
-        if not signals.refused.wait(_PATIENCE):
-            raise TimeoutError(f"the loud tenant is not over its limits after {_PATIENCE} s")
-        yield statuses
-    finally:
-        signals.end.set()
-        statuses.update(signals.answers.get(timeout=_PATIENCE))
-        process.join()
+    with subprocess.Popen(
+        [*command, str(options.connections)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=machine.ROOT
+    ) as process:
+        if not (process.stdin and process.stdout and process.stdout.readline()):
+            raise RuntimeError("the flood ended before it was refused")
+        try:
+            yield statuses
+        finally:
+            process.stdin.close()
+            told: dict[str, int] = json.loads(process.stdout.readline())
+            statuses.update({int(status): count for status, count in told.items()})
 
 
 def phase(address: str, options: argparse.Namespace, *, loud: bool) -> Phase:
