@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters.counts_drafter import CountsDrafter
@@ -20,6 +19,7 @@ from drafter_service.sessions.worker import Worker
 from specdec.engine import NativeEngine, load_vocabulary
 from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
+from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import watch_expiry
 from specdec.sources.counts import COUNTS_FILE, load_counts
@@ -69,7 +69,7 @@ class RunningDrafter:
 @asynccontextmanager
 async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
     """A drafter that listens inside the context and loads its model in the background."""
-    metrics = DrafterMetrics(CollectorRegistry())
+    metrics = DrafterMetrics(process_registry("drafter"))
     worker = Worker(partial(load_drafter, settings), settings, metrics)
     service = DrafterService(worker, metrics)
     access = Access.of(settings.tls, settings.token)

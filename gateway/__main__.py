@@ -1,5 +1,6 @@
 """`python -m gateway --config FILE` serves; `python -m gateway check --config FILE` checks what it depends on."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from specdec.serving.command import ServiceCommand
 
 def _keep_torch_out() -> None:
     """Make torch look absent: transformers would import it for a tokenizer, which takes seconds and much memory."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that torch is absent, in plain text
     modules: dict[str, Any] = sys.modules
     modules["torch"] = None
 

@@ -37,6 +37,7 @@ from gateway.turns.services import Services
 from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
+from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import is_loopback
 from specdec.serving.tls import Certificates, watch_expiry
@@ -66,14 +67,14 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     sessions = RedisSessionStore.at(settings.redis_url, policy)
     pins = Pins(redis_client.connect(settings.redis_url), settings.session_ttl, settings.redis_prefix)
     async with running(settings, tokenizers, sessions, pins) as gateway:
-        _warn_of_open_door(settings)
+        warn_of_open_door(settings)
         await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, models=list(tokenizers))
         await stop.wait()
         await gateway.drain()
 
 
-def _warn_of_open_door(settings: GatewaySettings) -> None:
+def warn_of_open_door(settings: GatewaySettings) -> None:
     """Say loudly when everybody who reaches an address of this gateway is served, or keys travel in plaintext."""
     reachable = [address for address in (settings.http, settings.address) if not is_loopback(address)]
     if reachable and not settings.api_keys:
@@ -140,7 +141,7 @@ async def running(
     Raises:
         ConfigError: an address cannot be bound, or a file of API keys or of TLS is wrong.
     """
-    metrics = GatewayMetrics(CollectorRegistry())
+    metrics = GatewayMetrics(process_registry("gateway"))
     models = models_of(tokenizers, metrics, pins)
     certificates = Certificates.public(settings.public_tls)
     watch_expiry(certificates, metrics.registry, public=True)

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from specdec.engine import NativeEngine
 from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
+from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import watch_expiry
 from specdec.wire.generation import VerifierInfo
@@ -66,7 +66,7 @@ class Running:
 @asynccontextmanager
 async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
     """A verifier that serves inside the context; its health says so only once the model is loaded and checked."""
-    registry = CollectorRegistry()
+    registry = process_registry("verifier")
     metrics = VerifierMetrics(registry)
     servicer = VerifierServicer()
     access = Access.of(settings.tls, settings.token)

@@ -47,7 +47,8 @@ async def on_error(request: Request, error: Exception) -> Response:
     """Answer a SpecdecError."""
     if not isinstance(error, SpecdecError):
         raise error
-    _log.info("request_refused", reason=error.reason, message=error.message)
+    log = _log.warning if status_of(error).http >= 500 else _log.info
+    log("request_refused", reason=error.reason, message=error.message)
     return error_response(error)
 
 

@@ -8,7 +8,6 @@ from contextlib import closing, suppress
 from functools import partial
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from gateway.discovery.cluster import connect
 from gateway.ratio_controller.config import MetricsSettings, RatioSettings
@@ -18,6 +17,7 @@ from specdec.serving.discovery import resolve
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.metrics_readers import MetricsUnreadable, Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
+from specdec.serving.registry import process_registry
 
 _log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ async def serve(settings: RatioSettings, stop: asyncio.Event) -> None:
     Raises:
         ConfigError: the address of /metrics is taken, or there are no credentials for the cluster.
     """
-    metrics = ControllerMetrics(CollectorRegistry())
+    metrics = ControllerMetrics(process_registry("ratio-controller"))
     namespace = settings.cluster.chosen_namespace
     async with connect(settings.cluster) as api:
         identity = f"{socket.gethostname()}/{uuid.uuid4().hex}"

@@ -27,7 +27,7 @@ LEASE = 30.0
 """Seconds after which a request counts no more when its gateway has fallen silent."""
 _LEASE_MS = round(LEASE * 1000)
 PATIENCE = 2.0
-"""Seconds that a request waits to be counted."""
+"""Seconds that a request waits to be counted, or settled."""
 _WAIT_FOR_ANOTHER = 1.0
 """Seconds after which a retry makes sense when too many requests of a key run."""
 
@@ -108,9 +108,10 @@ class Limits:
             del self._running[key.id]
         what: tuple[str | int, ...] = (request, requests, tokens, *_numbers(key.requests, key.tokens))
         try:
-            await self._scripts.run_on(lua_limits.LEAVE, self._keys(key.id), *what)
-        except SessionStoreDown as error:
-            _log.warning("limits_not_settled", key=key.id, error=error.message)
+            async with asyncio.timeout(PATIENCE):
+                await self._scripts.run_on(lua_limits.LEAVE, self._keys(key.id), *what)
+        except (SessionStoreDown, TimeoutError) as error:
+            _log.warning("limits_not_settled", key=key.id, error=str(error))
 
     async def renew(self) -> None:
         """Keep what runs here counted, until cancelled."""

@@ -45,6 +45,8 @@ class KeyCharge(Charge):
         self._headers: Mapping[str, str] = {}
         self._running = request.number
         self._prompt = 0
+        self._asked = 0
+        """Tokens that it may have in the end; 0 until it has started."""
         self._outputs: Counter[int] = Counter()
         """Output tokens, by choice."""
         self._failed = False
@@ -58,6 +60,7 @@ class KeyCharge(Charge):
         match event:
             case Started():
                 self._prompt = event.prompt_tokens
+                self._asked = self._prompt + self._running * event.header.call.max_tokens
                 return replace(event, limits=self._headers)
             case OutputRound():
                 self._outputs[event.choice] += len(event.tokens)
@@ -77,10 +80,14 @@ class KeyCharge(Charge):
         await asyncio.shield(self._settling)
 
     async def _settle(self) -> None:
-        """Give back what was not used. A request whose reader left early may go on: it keeps what it asked for."""
+        """Give back what was not used.
+
+        A request whose reader left early may go on, and be read again for nothing: it costs all that it may have, but
+        for what was not read never more than a minute's tokens.
+        """
         used = self._prompt + self._outputs.total()
-        if self._running and self._prompt and not self._failed:
-            used = max(used, self._taken)
+        if self._running and not self._failed:
+            used = max(used, min(self._asked, self._key.tokens or 0))
         if self.repeated:
             used = 0
         await self._limits.leave(self._key, self._id, int(self.repeated), self._taken - used)

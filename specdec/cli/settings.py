@@ -81,6 +81,8 @@ class UpSettings(Settings):
     """URL of a KV store that runs already, not the session store's server; when empty, one is started."""
     state: Path | None = None
     """File for the list of processes that run, as JSON; none when None."""
+    scrape_config: Path | None = None
+    """File for a configuration with which Prometheus reads every process; none when None."""
     sample: bool = True
     """Whether to stream one completion when every process is healthy."""
     api_keys: Path | None = None

@@ -15,6 +15,7 @@ from specdec.cli.launch import Folders, RunningService
 from specdec.cli.processes import Children
 from specdec.cli.run import show
 from specdec.cli.runtime import data_folder, runtime_folder, state_file
+from specdec.cli.scrape import write_scrape_config
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.cli.supervisor import RestartPolicy, Supervisor
@@ -60,6 +61,8 @@ class Up:
                 self._speak_of_drafters(running, folders, addresses)
             with state_file(self._settings.state) as write_state:
                 write_state(_processes(children, services))
+                if self._settings.scrape_config:
+                    write_scrape_config(self._settings.scrape_config, services, _key())
                 self._sample(running)
                 self._show_addresses(services, folders)
                 self._say("Serving until Ctrl-C.")
@@ -70,7 +73,7 @@ class Up:
         """Find every mistake that can be found before anything is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
-        self._check_keys()
+        check_keys(self._settings, self._say)
         addresses = plan.allot(self._settings)
         chosen = stores.choose(self._settings)
         if chosen.lacking:
@@ -144,11 +147,10 @@ class Up:
         if not self._settings.sample:
             return
         address = next(each.service.grpc for each in running if each.service.role == "gateway")
-        key = os.environ.get("SPECDEC_API_KEY", "")
-        if self._settings.api_keys and not key:
+        if self._settings.api_keys and not _key():
             self._say("No sample: set SPECDEC_API_KEY to a key of that file to have one.")
             return
-        with closing(GatewayClient(Connection(address, key))) as gateway, self._stop.calling(gateway.close):
+        with closing(GatewayClient(Connection(address, _key()))) as gateway, self._stop.calling(gateway.close):
             self._say(f"\nA sample, going on from:\n{SAMPLE.prompt}\n")
             try:
                 show(self._console, gateway, SAMPLE, show_draft=False)
@@ -184,17 +186,26 @@ class Up:
         if path is not None and path.is_dir():
             raise ConfigError(f"--state {path}: is a folder; name a file")
 
-    def _check_keys(self) -> None:
-        """Check that the file of API keys is there, and warn where everybody who reaches a gateway is served."""
-        settings = self._settings
-        if settings.api_keys:
-            if not os.access(settings.api_keys, os.R_OK):
-                raise ConfigError(f"--api-keys {settings.api_keys}: no such file, or it cannot be read")
-        elif open_to := [address for address in (settings.http, settings.grpc) if not is_loopback(address)]:
-            self._say(f"WARNING: whoever reaches {' or '.join(open_to)} is served: ask for keys with --api-keys FILE")
-
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def check_keys(settings: UpSettings, say: Callable[[str], None]) -> None:
+    """Check that the file of API keys is there, and warn where everybody who reaches a gateway is served.
+
+    Raises:
+        ConfigError: the file is not there, or cannot be read.
+    """
+    if settings.api_keys:
+        if not os.access(settings.api_keys, os.R_OK):
+            raise ConfigError(f"--api-keys {settings.api_keys}: no such file, or it cannot be read")
+    elif open_to := [address for address in (settings.http, settings.grpc) if not is_loopback(address)]:
+        say(f"WARNING: whoever reaches {' or '.join(open_to)} is served: ask for keys with --api-keys FILE")
+
+
+def _key() -> str:
+    """The API key of whoever runs the command; empty for none."""
+    return os.environ.get("SPECDEC_API_KEY", "")
 
 
 def _processes(children: Children, services: Sequence[plan.Service]) -> list[dict[str, object]]:

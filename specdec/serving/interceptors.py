@@ -15,7 +15,7 @@ from structlog.contextvars import bound_contextvars
 
 from specdec.errors import InternalError, SpecdecError
 from specdec.serving.decoding import rebuilt
-from specdec.serving.status import rich_status
+from specdec.serving.status import rich_status, status_of
 
 # The types of gRPC's handlers are for synchronous servers only.
 Handler = Any
@@ -86,7 +86,8 @@ async def _observed(method: str, context: Context) -> AsyncIterator[None]:
 
 def _status(error: Exception, request_id: str) -> status_pb2.Status:
     if isinstance(error, SpecdecError):
-        _log.info("rpc_refused", reason=error.reason, message=error.message)
+        log = _log.warning if status_of(error).http >= 500 else _log.info
+        log("rpc_refused", reason=error.reason, message=error.message)
         return rich_status(error, request_id)
     _log.error("rpc_failed", exc_info=error)
     return rich_status(InternalError(f"internal error, request id {request_id}"), request_id)

@@ -39,6 +39,7 @@ def configure(service: str, settings: LogSettings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.level.upper())
+    logging.captureWarnings(True)  # they would be written past the handler
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service)
 

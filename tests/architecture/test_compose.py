@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,31 @@ def test_compose_gives_all_services_one_token() -> None:
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
     tokens = {compose[name]["environment"][f"SPECDEC_{name.upper()}_TOKEN"] for name in SETTINGS}
     assert tokens == {"${SPECDEC_TOKEN:-specdec}"}
+
+
+def test_the_profile_metrics_reads_every_service_where_it_serves(tmp_path: Path) -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    content = compose["configs"]["prometheus"]["content"]
+    read = {}
+    for job in yaml.safe_load(content)["scrape_configs"]:
+        (names,) = job["dns_sd_configs"]
+        read[job["job_name"]] = (names["names"], names["port"])
+        labels = {rule["target_label"] for rule in job["relabel_configs"]}
+        assert labels == {"namespace", "release", "component", "pod"}, "what the dashboard selects by"
+    for name in SETTINGS:
+        port = int(compose["services"][name]["environment"][f"SPECDEC_{name.upper()}_HTTP"].rpartition(":")[2])
+        assert read[name] == ([name], port)
+    for name in ("prometheus", "grafana"):
+        service = compose["services"][name]
+        assert service["profiles"] == ["metrics"]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert {each["source"] for each in service["configs"]} <= compose["configs"].keys()
+    assert (ROOT / compose["configs"]["dashboard"]["file"]).is_file()
+    if promtool := shutil.which("promtool", path=os.pathsep.join((str(ROOT / "build"), os.environ["PATH"]))):
+        (tmp_path / "prometheus.yml").write_text(content, encoding="utf-8")
+        command = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_compose_gives_each_store_what_it_holds(tmp_path: Path) -> None:

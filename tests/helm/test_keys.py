@@ -1,4 +1,4 @@
-"""API keys and the certificate for callers: mounted so that a changed Secret holds, and at gateways alone."""
+"""API keys and the certificate for callers: mounted at gateways alone, and so that a changed Secret holds."""
 
 import pytest
 import yaml

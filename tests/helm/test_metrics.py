@@ -15,7 +15,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from drafter_service.metrics import DrafterMetrics
-from gateway.metrics import GatewayMetrics, KvMetrics
+from gateway.metrics import GatewayMetrics, KeyMetrics, KvMetrics
 from gateway.ratio_controller.controller import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
 from specdec.serving.tls import Certificates, watch_expiry
@@ -37,6 +37,7 @@ def _registries() -> dict[str, CollectorRegistry]:
     DrafterMetrics(found["drafter"])
     VerifierMetrics(found["verifier"])
     GatewayMetrics(found["gateway"])
+    KeyMetrics(found["gateway"])
     KvMetrics(found["gateway"])
     ControllerMetrics(found["ratio-controller"])
     for searching in ("verifier", "gateway"):
@@ -44,6 +45,7 @@ def _registries() -> dict[str, CollectorRegistry]:
     pem = CHART / "Chart.yaml"  # any file: only the name of the metric counts
     for speaking in ("drafter", "verifier", "gateway"):
         watch_expiry(Certificates(pem, pem, pem), found[speaking])
+    watch_expiry(Certificates(pem, pem, None), found["gateway"], public=True)
     return found
 
 
@@ -153,7 +155,7 @@ def test_every_alert_has_a_case_in_which_its_series_are_missing(rules: dict[str,
 @pytest.mark.parametrize(
     ("values", "silent"),
     [
-        ({}, {"SpecdecRatioControllerStuck"}),
+        ({}, {"SpecdecRatioControllerStuck", "SpecdecPublicCertificateExpires", "SpecdecApiKeysNotRead"}),
         ({"tls": {"enabled": False}}, {"SpecdecCertificateExpires"}),
         ({"drafter": {"enabled": False}}, {"SpecdecNoDrafter"}),
         ({"drafter": {"autoscaling": {"kind": "keda"}}}, {"SpecdecNoDrafter"}),

@@ -262,7 +262,7 @@ async def test_the_command_line_sends_a_key(
         assert await asyncio.to_thread(status_of, [*command, "--api-key", "two words"]) == ExitCode.USAGE
         monkeypatch.setenv("SPECDEC_API_KEY", "acme-key")
         assert await asyncio.to_thread(status_of, command) == ExitCode.OK
-        assert json.loads(capfd.readouterr().out)["text"] == "ok"
+        assert '"text": "ok"' in capfd.readouterr().out
 
 
 async def test_with_the_store_away_a_limited_key_is_refused(tmp_path: Path) -> None:

@@ -70,8 +70,9 @@ async def start(config: Path) -> tuple[asyncio.subprocess.Process, str]:
     assert process.stderr is not None
     async with asyncio.timeout(60):
         async for line in process.stderr:
-            if b"gateway_started" in line:
-                return process, json.loads(line)["http"]
+            event = json.loads(line)  # from the first line on
+            if event["event"] == "gateway_started":
+                return process, event["http"]
     raise AssertionError("the gateway ended without serving")
 
 

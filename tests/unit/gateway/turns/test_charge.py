@@ -12,7 +12,7 @@ from gateway.turns.charge import charged, tokens_asked
 from gateway.turns.generation import Generator
 from specdec.errors import NoVerifier, RateLimited
 from specdec.rules.params import SamplingParams
-from tests.gateway_fakes import Script, ScriptedVerifier
+from tests.gateway_fakes import CONTEXT, Script, ScriptedVerifier
 from tests.unit.gateway.turns.in_memory import services
 
 KEY = ApiKey("acme", "1", requests=10, tokens=1000)
@@ -95,11 +95,22 @@ async def test_what_is_used_is_settled_before_the_last_event_is_passed_on(stage:
     assert last.completion_tokens
 
 
-async def test_a_reader_that_leaves_pays_for_what_may_go_on(stage: Stage) -> None:
-    events = stage.generator.stream(ask())
+@pytest.mark.parametrize(("limits", "used"), [({"max_tokens": 20}, 26), ({"max_tokens": None}, CONTEXT)])
+async def test_a_reader_that_leaves_pays_for_what_may_go_on_and_can_be_read_for_nothing(
+    stage: Stage, limits: dict[str, Any], used: int
+) -> None:
+    for _ in range(2):
+        events = stage.generator.stream(ask(**limits))
+        await anext(events)
+        await events.aclose()
+        assert stage.limits.used.pop() == used
+
+
+async def test_a_reader_that_leaves_does_not_pay_for_more_than_a_minute(stage: Stage) -> None:
+    events = stage.generator.stream(ask(max_tokens=None, key=replace(KEY, tokens=100)))
     await anext(events)
     await events.aclose()
-    assert stage.limits.used == stage.limits.entered
+    assert stage.limits.used == [100]
 
 
 async def test_a_request_that_fails_pays_for_what_came() -> None:

@@ -164,3 +164,10 @@ def test_the_environment_does_not_overrule_what_the_file_settles(settings: UpSet
         "SPECDEC_DRAFTER_MODEL__DEVICE",
         "SPECDEC_VERIFIER_ADDRESS",
     ]
+
+
+def test_gateways_alone_are_told_the_file_of_api_keys(settings: UpSettings, tmp_path: Path) -> None:
+    keyed = settings.model_copy(update={"api_keys": tmp_path / "keys"})
+    services = plan.services(keyed, ADDRESSES, "redis://x")
+    found = {service.role: service.config.get("api_keys") for service in services}
+    assert found == {"gateway": str(tmp_path / "keys"), "verifier": None, "drafter": None}
