@@ -188,6 +188,8 @@ class GenerationRequest:
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
         Speculation(gamma=self.gamma, lenience=self.lenience)
+        if self.drafter == "prediction" and not self.prediction:
+            raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
         if not 1 <= self.n <= MAX_CHOICES:
             raise FieldInvalid(f"n must be in 1..{MAX_CHOICES}, got {self.n}", "n")
         if self.session and self.n > 1:

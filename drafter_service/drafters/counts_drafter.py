@@ -84,7 +84,7 @@ class CountsDrafter:
         if len(pairs) > self._support:
             pairs, best = pairs.topk(self._support)
             followers = followers[best]
-        ids = torch.unique(torch.cat((followers, self._common)))  # type: ignore[no-untyped-call]
+        ids = torch.unique(torch.cat((followers, self._common)))
         mass = _BACK_OFF * self._unigram[ids]
         mass[torch.searchsorted(ids, followers)] += pairs
         return ids, mass
