@@ -26,6 +26,6 @@ def test_a_name_that_the_verifier_knows_is_asked_for(drafter: str) -> None:
 
 
 def test_another_name_is_refused_with_all_names_but_no_addresses() -> None:
-    with pytest.raises(FieldInvalid, match="no drafter 'nobody'; there are model, ngram, small$") as refused:
+    with pytest.raises(FieldInvalid, match=r"no drafter 'nobody'; there are model, ngram, small$") as refused:
         make_call(asking("nobody"), (1,), INFO, Mode.REJECTION)
     assert refused.value.param == "speculation.drafter"
