@@ -33,7 +33,7 @@ def workloads(pair: Pair, turns: int, tokens: int) -> Mapping[str, Sequence[Repl
     made: dict[str, Iterator[tuple[str, str]]] = {
         "code": _halves(_code(turns)),
         "chat": _halves(_prose(turns)),
-        "edit loop": _edits(turns),
+        "edit loop": _edits(turns, 3 * tokens),
         "agent loop": _calls(turns),
     }
     return {
@@ -59,9 +59,9 @@ def _prose(count: int) -> list[str]:
     return [f"User: explain this system, part {number}\nAssistant: {page}" for number, page in enumerate(pages)][:count]
 
 
-def _edits(count: int) -> Iterator[tuple[str, str]]:
-    """A file that is written anew in every turn, with a name changed and a line more."""
-    text, rng = _code(1)[0][:1500], random.Random(0)
+def _edits(count: int, length: int) -> Iterator[tuple[str, str]]:
+    """A file of `length` characters that is written anew in every turn, with a name changed and a line more."""
+    text, rng = _code(1)[0][:length], random.Random(0)
     for turn in range(count):
         words = sorted({word for word in text.replace("(", " ").replace(".", " ").split() if word.isidentifier()})
         word = rng.choice([each for each in words if len(each) > 3])

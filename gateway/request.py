@@ -189,6 +189,8 @@ class GenerationRequest:
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
         Speculation(gamma=self.gamma, lenience=self.lenience)
+        if self.drafter == "prediction" and not self.prediction:
+            raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
         if self.n < 1 or self.number > MAX_CHOICES:
             most, prompts = MAX_CHOICES // len(self.prompts), len(self.prompts)
             raise FieldInvalid(f"n must be in 1..{most} for requests with {prompts} prompts, got {self.n}", "n")

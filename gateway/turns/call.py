@@ -36,7 +36,8 @@ def make_call(
     if request.gamma is not None and request.gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma must be at most {info.gamma_max}, got {request.gamma}", "speculation.gamma")
     if request.drafter and request.drafter not in info.drafter_names:
-        names = ", ".join(info.drafter_names)
+        addresses = {drafter.address for drafter in info.drafters}  # which callers may know, and are not told
+        names = ", ".join(name for name in info.drafter_names if name not in addresses)
         raise FieldInvalid(f"no drafter {request.drafter!r}; there are {names}", "speculation.drafter")
     ends = () if request.ignore_eos else info.end_token_ids
     stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))

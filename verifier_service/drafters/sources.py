@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specdec.errors import FieldInvalid
 from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
-from specdec.rules.params import Speculation
 from specdec.sources.maker import SourceKind, SourceMaker
 from specdec.wire.generation import GenerationCall
 from verifier_service.batching.speculation import BatchSpeculation
@@ -36,16 +34,12 @@ class DraftSources:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a request may name as its drafter."""
-        return tuple(sorted({*_KINDS, *SourceKind} | self._pool.names()))
+        """What a request may name as its drafter.
 
-    def check(self, speculation: Speculation) -> None:
-        """Raise FieldInvalid unless what the request names as its drafter exists."""
-        name = speculation.drafter
-        if name and name not in self.names:
-            raise FieldInvalid(f"no drafter {name!r}; there are {', '.join(self.names)}", "speculation.drafter")
-        if name == SourceKind.PREDICTION and not speculation.prediction:
-            raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
+        A gateway refuses other names. Here a name of nobody leaves its rounds plain, as when a drafter is lost: a
+        generation that moves to this process must not fail because its drafter has not been met yet.
+        """
+        return tuple(sorted({*_KINDS, *SourceKind} | self._pool.names()))
 
     def drafts(self, call: GenerationCall, limit: int, gamma: int | None) -> Drafts:
         """The drafts of a session.

@@ -49,7 +49,6 @@ class Generations:
             Fenced: a higher epoch of the session has been seen.
         """
         check(call, self._info)
-        self._sources.check(call.speculation)
         return self._runs.start(call.session_id, call.epoch, self._session(greedy_as_coupled(call)).run())
 
     async def drain(self, limit: float) -> int:
@@ -109,6 +108,7 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
     _check_length(call, info.context_length)
     check_ids(call.tokens, "tokens", info.vocab_size)
     check_ids(call.stop_token_ids, "stop_token_ids", info.vocab_size)
+    check_ids(call.speculation.prediction, "speculation.prediction", info.vocab_size)
     for field, ids in call.sampling.named_ids.items():
         check_ids(ids, f"sampling.{field}", info.vocab_size)
     call.sampling.check_choice(info.vocab_size)

@@ -31,6 +31,13 @@ async def test_a_verifier_with_the_same_tokenizer_is_told_of_the_drafter(
         ack = await verifier.hello()
     assert (ack.model, ack.tokenizer_hash) == ("tiny", engine.tokenizer_hash)
     assert ack.step_seconds > 0
+    assert ack.kind == "model"
+
+
+@pytest.mark.parametrize("kind", ["ngram", "prompt_lookup", "suffix", "hybrid", "random"])
+async def test_a_verifier_is_told_what_drafts(serve: Serve, kind: str) -> None:
+    async with serve(kind=kind) as service, service.stream() as verifier:
+        assert (await verifier.hello()).kind == kind
 
 
 async def test_another_tokenizer_is_refused_with_both_fingerprints(service: Service, engine: NativeEngine) -> None:

@@ -101,6 +101,8 @@ def test_masks_and_lenience_arrive() -> None:
 def test_what_drafts_and_a_prediction_arrive() -> None:
     assert completion(speculation={"drafter": "ngram"}).drafter == "ngram"
     assert (completion().drafter, chat().prediction) == ("", "")
+    with pytest.raises(FieldInvalid, match="needs a prediction"):
+        completion(speculation={"drafter": "prediction"})
     assert chat(prediction={"type": "content", "content": "as before"}).prediction == "as before"
     parts = [{"type": "text", "text": "as "}, {"type": "text", "text": "before"}]
     assert chat(prediction={"type": "content", "content": parts}).prediction == "as before"

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from specdec.errors import FieldInvalid
 from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT
 from specdec.rules.gamma import FixedGamma
 from specdec.rules.params import Mode, Speculation
@@ -153,12 +152,10 @@ def test_the_names_are_those_of_sources_and_of_what_each_drafter_is() -> None:
     }
 
 
-def test_an_unknown_name_is_refused_with_all_names() -> None:
-    with pytest.raises(FieldInvalid, match=r"no drafter 'nobody'; there are counts, d:1, hybrid, .*suffix") as refused:
-        sources().check(Speculation(drafter="nobody"))
-    assert refused.value.param == "speculation.drafter"
-    with pytest.raises(FieldInvalid, match="needs a prediction"):
-        sources().check(Speculation(drafter="prediction"))
+async def test_a_name_that_nobody_has_yet_leaves_rounds_plain() -> None:
+    drafts = sources().drafts(make_call(speculation=Speculation(drafter="moved")), 20, None)
+    drafts.begin(2)
+    assert (await drafts.propose(2, patient=True)).fallback is Fallback.UNAVAILABLE
 
 
 @pytest.mark.parametrize(

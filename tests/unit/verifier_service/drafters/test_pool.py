@@ -78,3 +78,15 @@ def test_where_the_near_are_lost_the_far_are_taken() -> None:
     near, far = links = ready_links(0.0002, 0.005)
     near.lost("gone")
     assert set(chosen(links).values()) == {far}
+
+
+def test_a_drafter_is_chosen_by_its_kind_its_model_or_its_address_and_by_no_other_name() -> None:
+    links = [make_link(address=f"d{index}:1") for index in range(2)]
+    links[0].connected("small", 0.1)
+    links[1].connected("words", 0.1, "counts")
+    pool = DrafterPool(links)
+    for name, link in (("model", 0), ("small", 0), ("d0:1", 0), ("counts", 1), ("words", 1), ("d1:1", 1)):
+        assert pool.choose("s", (), name) is links[link]
+    assert pool.choose("s", (), "suffix") is None
+    assert pool.names() == {"model", "small", "d0:1", "counts", "words", "d1:1"}
+    assert [state.kind for state in pool.states()] == ["model", "counts"]

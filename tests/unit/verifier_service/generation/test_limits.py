@@ -36,6 +36,7 @@ INFO = VerifierInfo(
         ({"tokens": (1, 2, 10)}, TokenOutOfRange, "tokens"),
         ({"tokens": (1, 2, -1)}, TokenOutOfRange, "tokens"),
         ({"stop_token_ids": (10,)}, TokenOutOfRange, "stop_token_ids"),
+        ({"speculation": Speculation(prediction=(3, 10))}, TokenOutOfRange, "speculation.prediction"),
         ({"sampling": SamplingParams(end_token_ids=(11,))}, TokenOutOfRange, "sampling.end_token_ids"),
         ({"sampling": SamplingParams(logit_bias={10: 1.0})}, TokenOutOfRange, "sampling.logit_bias"),
         ({"sampling": SamplingParams(allowed_token_ids=(10,))}, TokenOutOfRange, "sampling.allowed_token_ids"),

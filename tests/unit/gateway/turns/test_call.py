@@ -1,0 +1,31 @@
+"""What a request names as its drafter, and what it predicts, reach the verifier's call."""
+
+import pytest
+
+from gateway.request import GenerationRequest, TextPrompt
+from gateway.turns.call import make_call
+from specdec.errors import FieldInvalid
+from specdec.rules.params import Mode, SamplingParams
+from specdec.wire.generation import DrafterState
+from tests.gateway_fakes import facts
+
+INFO = facts(
+    drafter_names=("10.0.0.7:50052", "model", "ngram", "small"),
+    drafters=(DrafterState("10.0.0.7:50052", "ready", "small", "model"),),
+)
+
+
+def asking(drafter: str) -> GenerationRequest:
+    return GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(), drafter=drafter, prediction="text")
+
+
+@pytest.mark.parametrize("drafter", ["", "ngram", "small", "10.0.0.7:50052"])
+def test_a_name_that_the_verifier_knows_is_asked_for(drafter: str) -> None:
+    call = make_call(asking(drafter), (1,), INFO, Mode.REJECTION, (7, 8))
+    assert (call.speculation.drafter, call.speculation.prediction) == (drafter, (7, 8))
+
+
+def test_another_name_is_refused_with_all_names_but_no_addresses() -> None:
+    with pytest.raises(FieldInvalid, match=r"no drafter 'nobody'; there are model, ngram, small$") as refused:
+        make_call(asking("nobody"), (1,), INFO, Mode.REJECTION)
+    assert refused.value.param == "speculation.drafter"
