@@ -17,7 +17,8 @@ from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
-from specdec.engine import Engine, NativeEngine, load_vocabulary
+from specdec.engine import NativeEngine, load_tokenizer_json, load_vocabulary
+from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.server import GrpcServer, start_grpc
@@ -98,8 +99,11 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
     name, path = settings.model.served_name, settings.model.path
     if settings.kind == "prompt_lookup":
         return PromptLookup(name, load_vocabulary(path), settings.lookup_tokens)
-    model: Engine = NgramModel(load_counts(path / COUNTS_FILE)) if settings.kind == "ngram" else _load_engine(settings)
-    return ModelDrafter(name, model, settings.support)
+    if settings.kind == "ngram":
+        return ModelDrafter(name, NgramModel(load_counts(path / COUNTS_FILE)), settings.support)
+    model = _load_engine(settings)
+    grammars = GrammarCompiler.of_tokenizer(load_tokenizer_json(path), model.vocab_size, model.end_token_ids)
+    return ModelDrafter(name, model, settings.support, grammars)
 
 
 def _load_engine(settings: DrafterSettings) -> NativeEngine:

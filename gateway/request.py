@@ -112,6 +112,8 @@ class GenerationRequest:
 
     prompt: Prompt
     sampling: SamplingParams
+    grammar_param: str = ""
+    """The field that the grammar of `sampling` came from."""
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -183,6 +185,8 @@ class GenerationRequest:
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
         Speculation(gamma=self.gamma, lenience=self.lenience)
+        if self.ignore_eos and self.sampling.grammar:
+            raise FieldInvalid(f"ignore_eos: nothing may follow the end of {self.grammar_param}", "ignore_eos")
         if not 1 <= self.n <= MAX_CHOICES:
             raise FieldInvalid(f"n must be in 1..{MAX_CHOICES}, got {self.n}", "n")
         if self.session and self.n > 1:

@@ -1,5 +1,6 @@
 """The bodies of the endpoints for completions and for tokens: OpenAI's fields, with vLLM's additions and ours."""
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from gateway.http.fields import (
     StopField,
 )
 from gateway.http.sampling import SamplingBody
+from gateway.http.structured import StructuredBody
 from gateway.priority import PriorityClass
 from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt, TextPrompt, check_prompt
 from specdec.errors import FieldInvalid, FieldRequired
@@ -77,7 +79,7 @@ class _DefaultOnlyFields(Body):
     echo: Off | None = None
 
 
-class GenerationBody(SamplingBody, _DefaultOnlyFields):
+class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     """The fields that both kinds of completion take."""
 
     default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
@@ -114,9 +116,11 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
         if self.stream_options is not None and not self.stream:
             raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
         speculation = self.speculation or SpeculationBody()
+        grammar_param, grammar = self.form() or ("", None)
         return GenerationRequest(
             prompt=prompt,
-            sampling=self.sampling(),
+            sampling=replace(self.sampling(), grammar=grammar),
+            grammar_param=grammar_param,
             model=self.model or "",
             max_tokens=limits[0],
             cap_tokens=limits[1],
@@ -162,7 +166,6 @@ class _ChatDefaultOnlyFields(Body):
     parallel_tool_calls: bool | None = None
     functions: Nothing | None = None
     function_call: Literal["none", "auto"] | None = None
-    response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
     prediction: None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.request import GenerationRequest, cache_domain
-from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge
+from specdec.errors import ContextLengthExceeded, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.rules.params import Mode, Speculation, check_ids
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
@@ -22,6 +22,7 @@ def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
         GammaTooLarge: gamma is over the model's limit.
         FieldInvalid: no token may be drawn, or the mode allows no lenience.
         FieldRequired: the prompt was tokenized to no token at all.
+        UnsupportedParameter: there is a grammar, which the verifiers cannot follow.
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
@@ -31,6 +32,10 @@ def make_call(request: GenerationRequest, prompt: Sequence[int], info: VerifierI
         check_ids(ids, name, info.vocab_size)
     if request.gamma is not None and request.gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma must be at most {info.gamma_max}, got {request.gamma}", "speculation.gamma")
+    if request.sampling.grammar and not info.grammars:
+        raise UnsupportedParameter(
+            f"{request.grammar_param}: the verifiers of this model follow no grammar", request.grammar_param
+        )
     ends = () if request.ignore_eos else info.end_token_ids
     stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
     sampling = replace(request.sampling, end_token_ids=stop_token_ids)

@@ -66,6 +66,8 @@ class Generator:
         with suppress(NoVerifier):  # one may become ready meanwhile
             services.prompts.check(request.prompt, services.pool.info.context_length)
         with await services.generations.enter(request.tenant, request.n, memory_of(request.prompt)) as entrance:
+            if request.sampling.grammar:
+                await services.grammars.check(request.sampling.grammar, request.grammar_param)
             first = await self._session_id(request)
             generations = [
                 self._generation(choice, choice_session_id(first, index), deadline, skips[index])

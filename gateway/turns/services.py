@@ -7,6 +7,7 @@ from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
 from gateway.store.sessions import SessionStore
+from gateway.text.grammar_checker import GrammarChecker
 from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.broadcast import Broadcasts
@@ -30,5 +31,6 @@ class Services:
     settings: GatewaySettings
     owner: str
     """The name under which this process owns turns in the session store; every process has its own."""
+    grammars: GrammarChecker = field(default_factory=GrammarChecker)
     broadcasts: Broadcasts = field(default_factory=Broadcasts)
     """The generations that run in this process."""

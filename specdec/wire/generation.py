@@ -114,6 +114,8 @@ class VerifierInfo:
     drafters: tuple[DrafterState, ...] = ()
     prefill_rate: float = 0.0
     """Prompt tokens computed in a second, as measured; 0 while unknown."""
+    grammars: bool = False
+    """Whether generations may have a grammar; one that cannot would ignore it."""
 
 
 _CALL = Codec(

@@ -267,7 +267,6 @@ def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], error: type[Re
         ),
         ({"tools": [{"type": "function"}]}, UnsupportedParameter, "tools"),
         ({"tool_choice": "required"}, UnsupportedParameter, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, UnsupportedParameter, "response_format.type"),
         ({"logprobs": 2}, FieldInvalid, "logprobs"),
         ({"top_logprobs": 2}, FieldInvalid, "top_logprobs"),
         ({"logprobs": False, "top_logprobs": 2}, FieldInvalid, "top_logprobs"),
