@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.priority import PriorityClass
+from gateway.tools.values import Tool, ToolCall
 from specdec.errors import FieldInvalid, FieldRequired, ModelNotFound
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
 
@@ -19,7 +20,7 @@ MAX_CHOICES = 16
 MAX_NAME = 256
 ANONYMOUS = "default"
 """The tenant of all callers that name no user."""
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 _IDS = 2**31
 """Token ids that any vocabulary may have are below this."""
@@ -46,6 +47,10 @@ class Message:
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The calls of tools that an assistant's message asked for."""
+    tool_call_id: str = ""
+    """The call that a tool's message answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class ChatPrompt:
     """A conversation, which the model's chat template turns into text."""
 
     messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    """What the model may call."""
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -112,8 +119,7 @@ class GenerationRequest:
 
     prompt: Prompt
     sampling: SamplingParams
-    grammar_param: str = ""
-    """The field that the grammar of `sampling` came from."""
+    grammar_param: str = ""  # the field that its grammar came from
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -193,7 +199,7 @@ class GenerationRequest:
             raise FieldInvalid("a session takes one choice a turn", "n")
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
-        """One request for each of its generations, with the seed of that generation."""
+        """One request for each of its generations, with its seed."""
         seeds = [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
         return tuple(replace(self, sampling=replace(self.sampling, seed=seed)) for seed in seeds)
 

@@ -18,6 +18,7 @@ from gateway.store.values import (
     StoredRound,
     TurnView,
 )
+from gateway.tools.formats import FORMATS
 from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import (
     DeadlineExceeded,
@@ -46,6 +47,7 @@ class ByteTokenizer:
 
     fingerprint = TOKENIZER_HASH
     longest_token = 1
+    tool_format = FORMATS["hermes"]
 
     def encode(self, prompt: Prompt, room: int = 0) -> tuple[int, ...]:
         match prompt:
@@ -419,6 +421,7 @@ def facts(**changes: object) -> VerifierInfo:
         "end_token_ids": (EOS,),
         "gamma_max": 8,
         "system_fingerprint": "fp_test",
+        "grammars": True,
     }
     return VerifierInfo(**(values | changes))  # type: ignore[arg-type]
 

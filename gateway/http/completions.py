@@ -9,7 +9,6 @@ from gateway.http.body import Body
 from gateway.http.fields import (
     AtLeastOne,
     Choices,
-    ContentField,
     GammaField,
     Ids,
     JustOne,
@@ -22,13 +21,15 @@ from gateway.http.fields import (
     Off,
     On,
     PromptField,
-    Role,
     StopField,
 )
+from gateway.http.messages import Messages, chat_prompt
 from gateway.http.sampling import SamplingBody
 from gateway.http.structured import StructuredBody
+from gateway.http.tools import ToolsBody, only_one
 from gateway.priority import PriorityClass
-from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt, TextPrompt, check_prompt
+from gateway.request import MAX_NAME, GenerationRequest, Prompt, TextPrompt, check_prompt
+from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import Mode
 
@@ -42,22 +43,6 @@ class SpeculationBody(Body):
     mode: Literal["off", "rejection", "block", "coupled"] | None = None
     gamma: GammaField = None
     lenience: Lenience | None = None
-
-
-class MessageBody(Body):
-    """One message of a conversation; the empty fields that an earlier answer has beside its content are accepted."""
-
-    role: Role
-    content: ContentField
-    name: None = None
-    refusal: None = None
-    tool_calls: Nothing | None = None
-    function_call: None = None
-    audio: None = None
-    annotations: Nothing | None = None
-
-
-Messages = Annotated[list[MessageBody], Field(fail_fast=True)]
 
 
 class StreamOptions(Body):
@@ -152,7 +137,7 @@ class CompletionBody(GenerationBody):
     add_special_tokens: On | None = None
     logprobs: Logprobs | None = None
 
-    def request(self, request_id: str) -> GenerationRequest:
+    def request(self, request_id: str, tool_format: ToolFormat = DEFAULT) -> GenerationRequest:
         """The request that the body asks for; raises RequestError."""
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
         return self._request(self.prompt, request_id, (self.max_tokens, cap), self.logprobs)
@@ -161,9 +146,6 @@ class CompletionBody(GenerationBody):
 class _ChatDefaultOnlyFields(Body):
     """Fields of chats that are known, and supported only at the value that does nothing."""
 
-    tools: Nothing | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: bool | None = None
     functions: Nothing | None = None
     function_call: Literal["none", "auto"] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
@@ -177,7 +159,7 @@ class _ChatDefaultOnlyFields(Body):
     add_special_tokens: Off | None = None
 
 
-class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
+class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
     """POST /v1/chat/completions."""
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
@@ -187,21 +169,21 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
 
-    def request(self, request_id: str) -> GenerationRequest:
-        """The request that the body asks for; raises RequestError."""
+    def request(self, request_id: str, tool_format: ToolFormat = DEFAULT) -> GenerationRequest:
+        """The request that the body asks for, of a model that writes calls in that format; raises RequestError."""
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise FieldInvalid("max_tokens and max_completion_tokens differ; give one", "max_completion_tokens")
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        return self._request(chat_prompt(self.messages), request_id, (limit, None), logprobs)
-
-
-def chat_prompt(messages: list[MessageBody]) -> ChatPrompt:
-    """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system"."""
-    roles = ("system" if message.role == "developer" else message.role for message in messages)
-    return ChatPrompt(tuple(Message(role, message.content) for role, message in zip(roles, messages, strict=True)))
+        tools = self.offered()
+        only_one(self.form(), tools)
+        request = self._request(chat_prompt(self.messages, tools), request_id, (limit, None), logprobs)
+        form = self.tool_grammar(tools, tool_format)
+        if form is None:
+            return request
+        return replace(request, sampling=replace(request.sampling, grammar=form[1]), grammar_param=form[0])
 
 
 class TokenizeBody(Body):

@@ -97,7 +97,7 @@ Natural = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
 Naturals = Annotated[list[Natural], Field(fail_fast=True)]
 """A list of any length, whose first mistake is its only one: a list of a million may hold a million."""
 Ids = Annotated[Naturals, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
-Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant"]})]
+Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant", "tool"]})]
 StopField = Annotated[
     tuple[str, ...],
     PlainValidator(_parse_stop),

@@ -103,10 +103,13 @@ class _Api:
         return kind.parse(await parse_body(request, self._services.settings.max_body_bytes))
 
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
-        answer_format = AnswerFormat(isinstance(body, ChatBody), body.include_usage, bool(body.return_token_ids))
+        tools = self._services.tokenizer.tool_format
+        written = tools.name if isinstance(body, ChatBody) and body.offered() else ""
+        shown = bool(body.return_token_ids)
+        answer_format = AnswerFormat(isinstance(body, ChatBody), body.include_usage, shown, written)
         key = idempotency_key(request.headers)
         wanted = replace(
-            body.request(request.state.request_id),
+            body.request(request.state.request_id, tools),
             idempotency_key=key,
             answer_format=answer_format.text(),
             resumable=bool(body.stream or key or body.session),

@@ -1,12 +1,17 @@
 """The model's tokenizer: prompts to token ids, token ids to text."""
 
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
 from gateway.text.token_bytes import longest_token, token_bytes
+from gateway.tools.formats import format_of
+from gateway.tools.template import Turn, described, knows_tools
+from gateway.tools.values import ToolCall
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
 
@@ -26,6 +31,8 @@ class ModelTokenizer:
         """Hash of the vocabulary; every verifier must have the same."""
         self.longest_token = longest_token(tokenizer)
         """Bytes of the longest token."""
+        self.tool_format = format_of(str(tokenizer.chat_template or ""))
+        """How the model writes calls of tools, as its chat template says."""
 
     @classmethod
     def load(cls, path: Path) -> "ModelTokenizer":
@@ -60,8 +67,8 @@ class ModelTokenizer:
                 return tokens
             case TextPrompt(text):
                 return self._encode(text, True, room, "prompt")
-            case ChatPrompt(messages):
-                return self._encode(self._render(messages), False, room, "messages")
+            case ChatPrompt():
+                return self._encode(self._render(prompt), False, room, "messages")
 
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = sys.maxsize) -> tuple[int, ...]:
         """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
@@ -79,8 +86,8 @@ class ModelTokenizer:
         match prompt:
             case TextPrompt(text) if history:
                 return self._encode(text, False, room, "prompt")
-            case ChatPrompt(messages) if history:
-                return self._encode_turn(messages, history[-1], room)
+            case ChatPrompt() if history:
+                return self._encode_turn(prompt, history[-1], room)
         return self.encode(prompt, room)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -108,23 +115,42 @@ class ModelTokenizer:
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
 
-    def _encode_turn(self, messages: Sequence[Message], last: int, room: int) -> tuple[int, ...]:
+    def _encode_turn(self, prompt: ChatPrompt, last: int, room: int) -> tuple[int, ...]:
         """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
-        _, mark, rest = self._render((*before, *messages)).rpartition(_MARK)
+        _, mark, rest = self._render(replace(prompt, messages=(*before, *prompt.messages))).rpartition(_MARK)
         if not mark:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
         ids = self._encode(rest, False, room, "messages")
         return ids[1:] if ids[:1] == (last,) else ids
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, prompt: ChatPrompt) -> str:
         from jinja2 import TemplateError
 
-        if self._tokenizer.chat_template is None:
+        template = self._tokenizer.chat_template
+        if template is None:
             raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        turns: Sequence[Turn] = [_turn(message) for message in prompt.messages]
+        options: dict[str, Any] = {"tools": [tool.described for tool in prompt.tools]} if prompt.tools else {}
+        if not knows_tools(str(template)):
+            turns, options = described(turns, prompt.tools), {}
         try:
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
         return str(text)
+
+
+def _turn(message: Message) -> Turn:
+    """A message as chat templates read it; arguments of calls are objects there, not text."""
+    turn: Turn = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        turn["tool_calls"] = [_written_call(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        turn["tool_call_id"] = message.tool_call_id
+    return turn
+
+
+def _written_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.loads(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}

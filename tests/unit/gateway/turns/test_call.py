@@ -16,10 +16,10 @@ REQUEST = GenerationRequest(
 
 
 def test_a_call_has_the_grammar_of_its_request() -> None:
-    assert make_call(REQUEST, (1,), facts(grammars=True), Mode.BLOCK).sampling.grammar == GRAMMAR
+    assert make_call(REQUEST, (1,), facts(), Mode.BLOCK).sampling.grammar == GRAMMAR
 
 
 def test_a_verifier_that_would_ignore_a_grammar_gets_none() -> None:
     with pytest.raises(UnsupportedParameter) as refused:
-        make_call(REQUEST, (1,), facts(), Mode.BLOCK)
+        make_call(REQUEST, (1,), facts(grammars=False), Mode.BLOCK)
     assert refused.value.param == "guided_regex"
