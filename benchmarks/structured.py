@@ -86,7 +86,7 @@ def body(number: int, max_tokens: int) -> dict[str, Any]:
         "max_tokens": max_tokens,
         "temperature": 1.3,
         "seed": number,
-        "speculation": {"mode": MODES[number // len(SCHEMAS) % len(MODES)]},
+        "speculation": {"mode": MODES[(number + number // len(SCHEMAS)) % len(MODES)]},
         "response_format": {"type": "json_schema", "json_schema": name},
     }
 
@@ -107,7 +107,7 @@ def verdict(schema: Schema, answer: Mapping[str, Any]) -> str:
 
 
 def run(url: str, generations: int, at_once: int, max_tokens: int) -> Counter[str]:
-    """How often there was each verdict."""
+    """How often there was each verdict; an interrupt ends it with those that there were."""
 
     def one(number: int) -> str:
         content = json.dumps(body(number, max_tokens)).encode()
@@ -115,8 +115,14 @@ def run(url: str, generations: int, at_once: int, max_tokens: int) -> Counter[st
         with urllib.request.urlopen(request, timeout=600) as reply:
             return verdict(SCHEMAS[number % len(SCHEMAS)], json.loads(reply.read()))
 
-    with ThreadPoolExecutor(at_once) as threads:
-        return Counter(threads.map(one, range(generations)))
+    verdicts: Counter[str] = Counter()
+    threads = ThreadPoolExecutor(at_once)
+    try:
+        for found in threads.map(one, range(generations)):
+            verdicts[found] += 1
+    except KeyboardInterrupt:  # what was counted is worth showing
+        threads.shutdown(cancel_futures=True)
+    return verdicts
 
 
 def main() -> int:

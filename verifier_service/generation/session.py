@@ -11,6 +11,7 @@ from specdec.wire.generation import Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.generation.forced import with_forced
 
 
 class Session:
@@ -74,10 +75,13 @@ class Session:
         patient = not first or self._call.speculation.gamma is not None
         awaited = self._wanted if patient else 0
         proposal = await self._drafts.propose(self._wanted, patient=patient)
+        drafted = len(proposal.draft.tokens)
+        proposal = self._with_forced(proposal)
         submitted = time.perf_counter()
         outcome = await self._target.verify(self._next_row(base_len, proposal.draft))
         verdict = outcome.verdict
-        self._gamma.observe(verdict.drafted, verdict.accepted)
+        # Forced tokens say nothing of the drafter.
+        self._gamma.observe(min(verdict.drafted, drafted), min(verdict.accepted, drafted))
         if verdict.drafted < outcome.offered:
             self._drafts.distrust()
             proposal = Proposal(NO_DRAFT, Fallback.UNAVAILABLE, proposal.waited)
@@ -90,6 +94,11 @@ class Session:
         self._commit(done, judged=verdict.drafted)
         self._count(done, awaited)
         return done
+
+    def _with_forced(self, proposal: Proposal) -> Proposal:
+        """The proposal with the tokens that the grammar forces behind its draft."""
+        draft = with_forced(proposal.draft, self._row, self._tokens, self._limit - len(self._tokens) - 1)
+        return replace(proposal, draft=draft, fallback=Fallback.NONE if draft.tokens else proposal.fallback)
 
     def _commit(self, done: Round, judged: int) -> None:
         self._tokens += done.tokens
