@@ -114,7 +114,11 @@ Served = dict[Cell, list[Done]]
 SPECULATING = [
     cell
     for cell in CELLS
-    if cell.mode is not Mode.OFF and not cell.auto and cell.lenience == 1.0 and cell.drafter != "prompt_lookup"
+    if cell.mode is not Mode.OFF
+    and not cell.auto
+    and cell.lenience == 1.0
+    and cell.drafter != "prompt_lookup"
+    and cell.params != "grammar"  # what a drafter has when a grammar is not compiled yet ends a draft early
 ]
 
 
