@@ -16,7 +16,8 @@ from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
-from specdec.engine import NativeEngine, load_vocabulary
+from specdec.engine import NativeEngine, load_tokenizer_json, load_vocabulary
+from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.registry import process_registry
@@ -100,16 +101,21 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
     name, path = settings.model.served_name, settings.model.path
     match settings.kind:
         case "model":
-            return ModelDrafter(name, _load_engine(settings), settings.support)
+            return _model_drafter(settings)
         case "hybrid":
-            model = ModelDrafter(name, _load_engine(settings), settings.support)
-            return HybridDrafter(model, _reader(settings, SourceKind(settings.first)))
+            return HybridDrafter(_model_drafter(settings), _reader(settings, SourceKind(settings.first)))
         case "counts":
             return CountsDrafter(name, load_counts(path / COUNTS_FILE), settings.support)
         case "random":
             return ModelDrafter(name, UniformModel(load_vocabulary(path)), settings.support, "random")
         case source:
             return SourceDrafter(name, source, load_vocabulary(path), _reader(settings, SourceKind(source)))
+
+
+def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
+    engine, tokenizer = _load_engine(settings), load_tokenizer_json(settings.model.path)
+    grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, engine.end_token_ids)
+    return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars)
 
 
 def _reader(settings: DrafterSettings, kind: SourceKind) -> SourceReader:

@@ -167,6 +167,7 @@ async def running(
             stack.push_async_callback(pins.close)
         stack.push_async_callback(models.close)
         stack.push_async_callback(services.broadcasts.close)
+        stack.push_async_callback(services.grammars.close)
         if kv_tier:
             stack.push_async_callback(kv_tier.store.close)
             await stack.enter_async_context(_background(kv_tier.writer.run()))

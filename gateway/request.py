@@ -11,13 +11,14 @@ from typing import Any
 from gateway.caller import ApiKey, tenant_name
 from gateway.lists import check_stops, unique_ids
 from gateway.priority import PriorityClass
+from gateway.tools.values import Tool, ToolCall
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
 
 MAX_CHOICES = 16
 """Most choices of one request, those of all its prompts together."""
 MAX_NAME = 256
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 _IDS = 2**31
 """Token ids that any vocabulary may have are below this."""
@@ -44,6 +45,10 @@ class Message:
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The calls of tools that an assistant's message asked for."""
+    tool_call_id: str = ""
+    """The call that a tool's message answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ class ChatPrompt:
     """A conversation, which the model's chat template turns into text."""
 
     messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    """What the model may call."""
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     """Values that the caller gives the chat template beside the messages, by name."""
 
@@ -99,6 +106,8 @@ class GenerationRequest:
     """How many prompts the request has that this one is a choice of."""
     truncate_prompt: int | None = None
     """How many of the prompt's last tokens are used; -1 for as many as there is room for, None for all."""
+    grammar_param: str = ""
+    """The field that the grammar of `sampling` came from."""
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -189,8 +198,8 @@ class GenerationRequest:
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
         Speculation(gamma=self.gamma, lenience=self.lenience)
-        if self.drafter == "prediction" and not self.prediction:
-            raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
+        if self.ignore_eos and self.sampling.grammar:
+            raise FieldInvalid(f"ignore_eos: nothing may follow the end of {self.grammar_param}", "ignore_eos")
         if self.n < 1 or self.number > MAX_CHOICES:
             most, prompts = MAX_CHOICES // len(self.prompts), len(self.prompts)
             raise FieldInvalid(f"n must be in 1..{most} for requests with {prompts} prompts, got {self.n}", "n")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from gateway.tools.formats import FORMATS
 from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import (
     DeadlineExceeded,
@@ -30,6 +31,7 @@ class ByteTokenizer:
 
     fingerprint = TOKENIZER_HASH
     longest_token = 1
+    tool_format = FORMATS["hermes"]
 
     def encode(self, prompt: Prompt, room: int = 0) -> tuple[int, ...]:
         match prompt:
@@ -123,6 +125,7 @@ def facts(**changes: object) -> VerifierInfo:
         "end_token_ids": (EOS,),
         "gamma_max": 8,
         "system_fingerprint": "fp_test",
+        "grammars": True,
     }
     return VerifierInfo(**(values | changes))  # type: ignore[arg-type]
 

@@ -5,11 +5,13 @@ import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from specdec.engine import NativeEngine
+from specdec.engine import NativeEngine, load_tokenizer_json
+from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.metrics import serve_metrics
@@ -107,9 +109,11 @@ async def _running(
     scheduler = Scheduler(engine, thread, settings, speculation, metrics)
     identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, access)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
-    info = _info(settings, engine)
+    tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
+    grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, engine.end_token_ids)
+    info = replace(_info(settings, engine), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation)
-    generations = Generations(settings, info, scheduler, sources, speculation, metrics)
+    generations = Generations(settings, info, scheduler, sources, speculation, metrics, grammars)
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(scheduler.run()), tasks.create_task(pool.follow(source, make_link, identity))]
         try:

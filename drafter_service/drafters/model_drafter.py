@@ -6,8 +6,10 @@ from statistics import median
 
 from torch import Tensor
 
+from drafter_service.drafters.grammar_masks import GrammarMasks
 from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, DraftFailure, ScheduledSession
 from specdec.engine import Chunk, Engine, SequenceMemory
+from specdec.grammar.compiler import GrammarCompiler
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_each
 from specdec.rules.sampling import History, probabilities
@@ -19,10 +21,13 @@ _TRIAL_STEPS = 8
 class ModelDrafter:
     """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
 
-    def __init__(self, name: str, model: Engine, support: int, kind: str = "model") -> None:
+    def __init__(
+        self, name: str, model: Engine, support: int, kind: str = "model", grammars: GrammarCompiler | None = None
+    ) -> None:
         """Measure the model's step. Nobody else may use the model from now on; q̂ has at most `support` ids."""
         self._model = model
         self._support = support
+        self._grammars = GrammarMasks(grammars)
         self.sequences: SequenceMemory = model
         self.info = DrafterInfo(
             model=name,
@@ -59,7 +64,9 @@ class ModelDrafter:
         sessions = [scheduled.session for scheduled in batch]
         if not sessions:
             return []
-        q = probabilities(logits, [session.params for session in sessions], [session.history for session in sessions])
+        q = probabilities(
+            logits, [session.params for session in sessions], [self._grammars.history(each) for each in sessions]
+        )
         drawn = propose_each(
             [session.mode for session in sessions],
             q,

@@ -71,7 +71,12 @@ class DraftSession:
         """The tokens that penalties count; empty without penalties, to spare copying a long sequence every step."""
         if not self.params.needs_history:
             return History()
-        return History(self._tokens[: self._prompt_len], self._tokens[self._prompt_len :])
+        return History(self._tokens[: self._prompt_len], self.output)
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens behind the prompt."""
+        return self._tokens[self._prompt_len :]
 
     @property
     def verifier_waits(self) -> bool:

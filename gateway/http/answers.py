@@ -18,7 +18,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.http.cursor import cursor
 from gateway.http.problems import CLIENT_GONE, error_body
 from gateway.http.replies import Answer
-from gateway.http.writers import AnswerFormat, Writer, writer_for
+from gateway.http.tool_writer import writer_for
+from gateway.http.writers import AnswerFormat, Writer
 from gateway.models import ServedModels
 from gateway.tasks import cancel_and_wait
 from gateway.turns.events import Event, Finished, OutputRound, Started, collect
@@ -156,6 +157,7 @@ async def _stream(
         after: for each choice, how many output tokens the client has already; empty when it has none.
     """
     positions = list(after) or [0] * writer.choices
+    seen = list(positions)
     try:
         for chunk in writer.opening() if not any(positions) else ():
             yield _event(name, positions, chunk)
@@ -166,8 +168,10 @@ async def _stream(
             event = await pending.take()
             running -= isinstance(event, Finished)
             if isinstance(event, OutputRound):
-                positions[event.choice] += len(event.tokens)
-            for chunk in writer.chunks(event):
+                seen[event.choice] += len(event.tokens)
+            chunks = list(writer.chunks(event))
+            positions = [old if writer.holds(choice) else seen[choice] for choice, old in enumerate(positions)]
+            for chunk in chunks:
                 yield _event(name, positions, chunk)
         yield _DONE
     except SpecdecError as error:

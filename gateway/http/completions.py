@@ -9,7 +9,6 @@ from pydantic import Field
 from gateway.http.body import Body
 from gateway.http.fields import (
     Choices,
-    ContentField,
     Count,
     GammaField,
     Ids,
@@ -25,14 +24,17 @@ from gateway.http.fields import (
     On,
     PredictedField,
     Prompts,
-    Role,
     SessionId,
     StopField,
     Truncation,
 )
+from gateway.http.messages import Messages, chat_prompt
 from gateway.http.sampling import SamplingBody
+from gateway.http.structured import StructuredBody
+from gateway.http.tools import ToolsBody, only_one
 from gateway.priority import PriorityClass
-from gateway.request import MAX_NAME, ChatPrompt, GenerationRequest, Message, Prompt
+from gateway.request import MAX_NAME, GenerationRequest, Prompt
+from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.params import Mode
 
@@ -56,22 +58,6 @@ class PredictionBody(Body):
     content: PredictedField
 
 
-class MessageBody(Body):
-    """One message of a conversation; the empty fields that an earlier answer has beside its content are accepted."""
-
-    role: Role
-    content: ContentField
-    name: None = None
-    refusal: None = None
-    tool_calls: Nothing | None = None
-    function_call: None = None
-    audio: None = None
-    annotations: Nothing | None = None
-
-
-Messages = Annotated[list[MessageBody], Field(fail_fast=True)]
-
-
 class StreamOptions(Body):
     """How a stream is written."""
 
@@ -92,7 +78,7 @@ class _DefaultOnlyFields(Body):
     priority: JustZero | None = None
 
 
-class GenerationBody(SamplingBody, _DefaultOnlyFields):
+class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     """The fields that both kinds of completion take."""
 
     default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
@@ -130,11 +116,13 @@ class GenerationBody(SamplingBody, _DefaultOnlyFields):
         if self.stream_options is not None and not self.stream:
             raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
         speculation = self.speculation or SpeculationBody()
+        grammar_param, grammar = self.form() or ("", None)
         return GenerationRequest(
             prompt=prompts[0],
             more_prompts=tuple(prompts[1:]),
             truncate_prompt=self.truncate_prompt_tokens,
-            sampling=self.sampling(),
+            sampling=replace(self.sampling(), grammar=grammar),
+            grammar_param=grammar_param,
             model=self.model or "",
             max_tokens=limits[0],
             cap_tokens=limits[1],
@@ -168,7 +156,7 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     logprobs: Logprobs | None = None
 
-    def request(self, request_id: str) -> GenerationRequest:
+    def request(self, request_id: str, tool_format: ToolFormat = DEFAULT) -> GenerationRequest:
         """The request that the body asks for; raises RequestError."""
         if self.echo and self.logprobs is not None:
             raise UnsupportedParameter("logprobs of the prompt are not supported: leave echo or logprobs out", "echo")
@@ -179,12 +167,8 @@ class CompletionBody(GenerationBody):
 class _ChatDefaultOnlyFields(Body):
     """Fields of chats that are known, and supported only at the value that does nothing."""
 
-    tools: Nothing | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: bool | None = None
     functions: Nothing | None = None
     function_call: Literal["none", "auto"] | None = None
-    response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
     reasoning_effort: Literal["none"] | None = None
@@ -195,7 +179,7 @@ class _ChatDefaultOnlyFields(Body):
     add_special_tokens: Off | None = None
 
 
-class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
+class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
     """POST /v1/chat/completions."""
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
@@ -207,21 +191,20 @@ class ChatBody(GenerationBody, _ChatDefaultOnlyFields):
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
 
-    def request(self, request_id: str) -> GenerationRequest:
-        """The request that the body asks for; raises RequestError."""
+    def request(self, request_id: str, tool_format: ToolFormat = DEFAULT) -> GenerationRequest:
+        """The request that the body asks for, of a model that writes calls in that format; raises RequestError."""
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise FieldInvalid("max_tokens and max_completion_tokens differ; give one", "max_completion_tokens")
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        prompt = chat_prompt(self.messages, self.chat_template_kwargs)
+        tools = self.offered()
+        only_one(self.form(), tools)
+        prompt = chat_prompt(self.messages, tools, self.chat_template_kwargs)
         request = self._request((prompt,), request_id, (limit, None), logprobs)
-        return replace(request, prediction=self.prediction.content if self.prediction else "")
-
-
-def chat_prompt(messages: list[MessageBody], template_arguments: dict[str, Any] | None = None) -> ChatPrompt:
-    """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system"."""
-    roles = ("system" if message.role == "developer" else message.role for message in messages)
-    turns = tuple(Message(role, message.content) for role, message in zip(roles, messages, strict=True))
-    return ChatPrompt(turns, template_arguments or {})
+        request = replace(request, prediction=self.prediction.content if self.prediction else "")
+        form = self.tool_grammar(tools, tool_format)
+        if form is None:
+            return request
+        return replace(request, sampling=replace(request.sampling, grammar=form[1]), grammar_param=form[0])

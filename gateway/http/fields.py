@@ -116,7 +116,7 @@ ModelName = Annotated[str, WithJsonSchema({"type": "string", BOUND: "model"})]
 Name = Annotated[str, WithJsonSchema({"type": "string", "maxLength": MAX_NAME})]
 SessionId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"})]
 Ids = Annotated[TokenIds, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
-Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant"]})]
+Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant", "tool"]})]
 _STOP_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 StopField = Annotated[
     tuple[str, ...],

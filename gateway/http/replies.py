@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from gateway.http.logprobs import ChatLogprobs, CompletionLogprobs
 from gateway.http.statistics import Metrics, SpeculationReport, Usage
 
-FinishReasonField = Literal["stop", "length"]
+FinishReasonField = Literal["stop", "length", "tool_calls"]
 
 
 class SessionRef(BaseModel):
@@ -56,12 +56,31 @@ class Completion(Answer):
     choices: list[CompletionChoice]
 
 
+class FunctionCall(BaseModel):
+    """A function and its arguments, a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class CalledTool(BaseModel):
+    """A call that the model asks for."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+    index: int | None = None
+    """Its place among the calls of the message, in chunks alone."""
+
+
 class AssistantMessage(BaseModel):
     """The message that the model wrote."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """Null where there are calls and no text."""
     refusal: None
+    tool_calls: list[CalledTool] | None = None
 
 
 class ChatChoice(BaseModel):
@@ -87,6 +106,7 @@ class Delta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[CalledTool] | None = None
 
 
 class DeltaChoice(BaseModel):

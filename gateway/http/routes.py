@@ -24,6 +24,7 @@ from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.writers import AnswerFormat
 from gateway.models import ServedModel
 from gateway.request import tenant_of
+from gateway.tools.formats import ToolFormat
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from specdec.errors import NoVerifier, SpecdecError
@@ -128,9 +129,10 @@ class _Api:
         return kind.parse(await parse_body(request, self._services.settings.max_body_bytes))
 
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
-        answer_format, key = answer_format_of(body), idempotency_key(request.headers)
+        model = self._services.models.named(body.model or "")
+        answer_format, key = answer_format_of(body, model.tokenizer.tool_format), idempotency_key(request.headers)
         ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
-        asked, caller = body.request(request.state.request_id), calling_key()
+        asked, caller = body.request(request.state.request_id, model.tokenizer.tool_format), calling_key()
         wanted = replace(
             asked,
             key=caller,
@@ -163,8 +165,8 @@ def _limits(services: Services) -> openapi.Limits:
     return {**found, "model": {"enum": names}, "ttl": {"maximum": services.settings.session_ttl}}
 
 
-def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:
-    """The form of the answer that a body asks for."""
+def answer_format_of(body: CompletionBody | ChatBody, tools: ToolFormat) -> AnswerFormat:
+    """The form of the answer that a body asks for, of a model that writes calls of tools in that format."""
     options = body.options
     return AnswerFormat(
         chat=isinstance(body, ChatBody),
@@ -172,4 +174,5 @@ def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
         echo=isinstance(body, CompletionBody) and bool(body.echo),
+        tools=tools.name if isinstance(body, ChatBody) and body.offered() else "",
     )

@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from gateway.http.body import Body
-from gateway.http.completions import MessageBody, Messages, chat_prompt
 from gateway.http.fields import ModelName, Off, On, TokenIds
+from gateway.http.messages import MessageBody, Messages, chat_prompt
 from gateway.request import ChatPrompt, Prompt, TextPrompt, check_prompt
 from specdec.errors import FieldRequired
 
@@ -43,7 +43,7 @@ class TokenizeBody(Body):
         return prompt
 
     def _chat(self, messages: list[MessageBody]) -> ChatPrompt:
-        return chat_prompt(messages, self.chat_template_kwargs)
+        return chat_prompt(messages, template_arguments=self.chat_template_kwargs)
 
 
 class DetokenizeBody(Body):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pydantic import BaseModel
@@ -41,17 +41,23 @@ class AnswerFormat:
     """Whether token ids are shown beside the text."""
     echo: bool = False
     """Whether the text of a completion begins with the prompt's."""
+    tools: str = ""
+    """The format in which the model writes calls of tools; empty where there are none to call."""
 
     def text(self) -> str:
         """The format as text, for `parse`."""
-        return " ".join(["openai", *(name for name in self.__slots__ if getattr(self, name))])
+        flags = [each.name for each in fields(self) if getattr(self, each.name) is True]
+        return " ".join(["openai", *flags, *([f"tools:{self.tools}"] if self.tools else [])])
 
     @classmethod
     def parse(cls, text: str) -> "AnswerFormat":
         """The format of a text; it is empty for a generation begun over gRPC: a completion with token ids."""
         if not text:
             return cls(token_ids=True)
-        return cls(**{name: True for name in text.split() if name in cls.__slots__})
+        words = text.split()
+        tools = next((word.removeprefix("tools:") for word in words if word.startswith("tools:")), "")
+        flags: dict[str, Any] = {each.name: True for each in fields(cls) if each.name in words}
+        return cls(**flags, tools=tools)
 
 
 class Writer(ABC):
@@ -79,6 +85,10 @@ class Writer(ABC):
     def opening(self) -> Iterator[Answer]:
         """The chunks before the first round."""
         return iter(())
+
+    def holds(self, choice: int) -> bool:
+        """Whether a part of what came is in no chunk yet, so that it must come again for who resumes here."""
+        return False
 
     @abstractmethod
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> BaseModel:
@@ -170,7 +180,7 @@ class CompletionWriter(Writer):
 
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
         prompt_ids = {} if choice in self._written else self._prompt_ids(choice)
-        start, text = self._written.get(choice, 0), _text(tokens)
+        start, text = self._written.get(choice, 0), text_of(tokens)
         self._written[choice] = start + len(text)
         logprobs = completion_logprobs(tokens, self._tokenizer.token_bytes, start)
         return CompletionChoice(**self._choice(choice, tokens, finished), text=text, logprobs=logprobs, **prompt_ids)
@@ -197,7 +207,7 @@ class ChatWriter(Writer):
             yield self._chunk(self._chunk_head() | self._prompt_ids(), choice)
 
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> DeltaChoice:
-        delta = Delta() if finished else Delta(content=_text(tokens))
+        delta = Delta() if finished else Delta(content=text_of(tokens))
         logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
         return DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)
 
@@ -205,17 +215,11 @@ class ChatWriter(Writer):
         return ChatCompletionChunk(**head, object="chat.completion.chunk", choices=list(choices))
 
     def _message_choice(self, index: int, output: Output) -> ChatChoice:
-        message = AssistantMessage(role="assistant", content=_text(output.tokens), refusal=None)
+        message = AssistantMessage(role="assistant", content=text_of(output.tokens), refusal=None)
         logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
 
-def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
-    """A writer of that format, or for None of the one that the generation began with."""
-    chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
-    kind = ChatWriter if chosen.chat else CompletionWriter
-    return kind(started, chosen, tokenizer)
-
-
-def _text(tokens: Sequence[OutputToken]) -> str:
+def text_of(tokens: Sequence[OutputToken]) -> str:
+    """The text of tokens."""
     return "".join(token.text for token in tokens)

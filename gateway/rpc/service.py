@@ -25,6 +25,7 @@ from gateway.request import (
 )
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
+from gateway.rpc.structured import structured_output
 from gateway.turns.events import Started, collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
@@ -139,11 +140,12 @@ def _model(model: ServedModel) -> pb.Model:
 
 def _request(message: pb.GenerateRequest) -> GenerationRequest:
     """The request of a message; raises RequestError."""
-    ends, speculation = message.stop, message.speculation
+    ends, speculation, grammar = message.stop, message.speculation, structured_output(message.structured_output)
     mode = mode_from_pb(speculation.mode) if speculation.mode else None
     return GenerationRequest(
         prompt=_prompt(message),
-        sampling=_sampling(message.sampling, ends.min_tokens),
+        sampling=replace(_sampling(message.sampling, ends.min_tokens), grammar=grammar),
+        grammar_param="structured_output",
         model=message.model,
         max_tokens=ends.max_tokens if ends.HasField("max_tokens") else None,
         stop=unique_stops(ends.stop),

@@ -1,6 +1,7 @@
 """Whether a prompt can fit a context, judged by its length alone, so that one that cannot is never tokenized."""
 
 import sys
+from collections.abc import Iterator
 
 from gateway.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import ContextLengthExceeded
@@ -29,7 +30,7 @@ def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
             _check_bytes(_byte_length(text), room, longest_token, "prompt")
         case ChatPrompt(messages):
             check_count(len(messages), room, "messages", "messages")
-            size = sum(_byte_length(message.content) for message in messages)
+            size = sum(_byte_length(text) for text in _texts(prompt))
             _check_bytes(size, room, longest_token, "messages")
 
 
@@ -40,8 +41,18 @@ def memory_of(prompt: Prompt) -> int:
             return len(tokens) * _ID_MEMORY
         case TextPrompt(text):
             return sys.getsizeof(text)
-        case ChatPrompt(messages):
-            return sum(sys.getsizeof(message.content) for message in messages)
+        case ChatPrompt():
+            return sum(sys.getsizeof(text) for text in _texts(prompt))
+
+
+def _texts(prompt: ChatPrompt) -> Iterator[str]:
+    """Every text of a conversation that the chat template repeats."""
+    for message in prompt.messages:
+        yield message.content
+        yield from (call.arguments for call in message.tool_calls)
+    for tool in prompt.tools:
+        yield tool.description
+        yield tool.parameters
 
 
 def request_memory(request: GenerationRequest) -> int:

@@ -1,13 +1,18 @@
 """The model's tokenizer: prompts to token ids, token ids to text."""
 
 import inspect
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
 from gateway.text.token_bytes import longest_token, token_bytes
+from gateway.tools.formats import format_of
+from gateway.tools.template import Turn, described, knows_tools
+from gateway.tools.values import ToolCall
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
 
@@ -27,6 +32,8 @@ class ModelTokenizer:
         """Hash of the vocabulary; every verifier must have the same."""
         self.longest_token = longest_token(tokenizer)
         """Bytes of the longest token."""
+        self.tool_format = format_of(str(tokenizer.chat_template or ""))
+        """How the model writes calls of tools, as its chat template says."""
 
     @classmethod
     def load(cls, path: Path) -> "ModelTokenizer":
@@ -61,8 +68,8 @@ class ModelTokenizer:
                 return tokens
             case TextPrompt(text):
                 return self._encode(text, True, room, "prompt")
-            case ChatPrompt(messages, arguments):
-                return self._encode(self._render(messages, arguments), False, room, "messages")
+            case ChatPrompt():
+                return self._encode(self._render(prompt), False, room, "messages")
 
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = sys.maxsize) -> tuple[int, ...]:
         """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
@@ -94,8 +101,8 @@ class ModelTokenizer:
         match prompt:
             case TextPrompt(text):
                 prompt = TextPrompt(text[-most:])
-            case ChatPrompt(messages, arguments) if not history:
-                return self._ids(self._render(messages, arguments)[-most:], False)[-keep:]
+            case ChatPrompt() if not history:
+                return self._ids(self._render(prompt)[-most:], False)[-keep:]
         return self.encode_after(prompt, history)[-keep:]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -127,26 +134,30 @@ class ModelTokenizer:
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
 
-    def _encode_turn(self, chat: ChatPrompt, last: int, room: int) -> tuple[int, ...]:
+    def _encode_turn(self, prompt: ChatPrompt, last: int, room: int) -> tuple[int, ...]:
         """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
-        _, mark, rest = self._render((*before, *chat.messages), chat.template_arguments).rpartition(_MARK)
+        _, mark, rest = self._render(replace(prompt, messages=(*before, *prompt.messages))).rpartition(_MARK)
         if not mark:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
         ids = self._encode(rest, False, room, "messages")
         return ids[1:] if ids[:1] == (last,) else ids
 
-    def _render(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
+    def _render(self, prompt: ChatPrompt) -> str:
         from jinja2 import TemplateError
 
-        if self._tokenizer.chat_template is None:
+        template = self._tokenizer.chat_template
+        if template is None:
             raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
-        apply = self._tokenizer.apply_chat_template
+        apply, arguments = self._tokenizer.apply_chat_template, prompt.template_arguments
         for name in arguments.keys() & inspect.signature(apply).parameters.keys():
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        turns: Sequence[Turn] = [_turn(message) for message in prompt.messages]
+        options: dict[str, Any] = {"tools": [tool.described for tool in prompt.tools]} if prompt.tools else {}
+        if not knows_tools(str(template)):
+            turns, options = described(turns, prompt.tools), {}
         try:
-            text = apply(turns, tokenize=False, add_generation_prompt=True, **arguments)
+            text = apply(turns, tokenize=False, add_generation_prompt=True, **options, **arguments)
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
         except Exception as error:
@@ -155,3 +166,18 @@ class ModelTokenizer:
             message = f"the model's chat template fails with chat_template_kwargs: {error}"
             raise FieldInvalid(message, "chat_template_kwargs") from error
         return str(text)
+
+
+def _turn(message: Message) -> Turn:
+    """A message as chat templates read it; arguments of calls are objects there, not text."""
+    turn: Turn = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        turn["tool_calls"] = [_written_call(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        turn["tool_call_id"] = message.tool_call_id
+    return turn
+
+
+def _written_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.loads(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gateway.caller import cache_domain
 from gateway.request import GenerationRequest
-from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge
+from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.rules.params import Mode, Speculation, check_ids
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
@@ -26,6 +26,7 @@ def make_call(
         GammaTooLarge: gamma is over the model's limit.
         FieldInvalid: no token may be drawn, the mode allows no lenience, or nothing drafts under the request's name.
         FieldRequired: the prompt was tokenized to no token at all.
+        UnsupportedParameter: there is a grammar, which the verifiers cannot follow.
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
@@ -35,10 +36,16 @@ def make_call(
         check_ids(ids, name, info.vocab_size)
     if request.gamma is not None and request.gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma must be at most {info.gamma_max}, got {request.gamma}", "speculation.gamma")
+    if request.drafter == "prediction" and not request.prediction:
+        raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
     if request.drafter and request.drafter not in info.drafter_names:
         addresses = {drafter.address for drafter in info.drafters}  # which callers may know, and are not told
         names = ", ".join(name for name in info.drafter_names if name not in addresses)
         raise FieldInvalid(f"no drafter {request.drafter!r}; there are {names}", "speculation.drafter")
+    if request.sampling.grammar and not info.grammars:
+        raise UnsupportedParameter(
+            f"{request.grammar_param}: the verifiers of this model follow no grammar", request.grammar_param
+        )
     ends = () if request.ignore_eos else info.end_token_ids
     stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
     sampling = replace(request.sampling, end_token_ids=stop_token_ids)

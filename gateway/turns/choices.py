@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gateway.admission import Places
 from gateway.turns.events import Event, Started
+from specdec.errors import FieldInvalid
 
 
 async def joined(generations: Sequence[AsyncGenerator[Event]], entrance: Places) -> AsyncGenerator[Event]:
@@ -61,3 +62,10 @@ def _event(task: "asyncio.Task[Event]") -> Event | None:
         return task.result()
     except StopAsyncIteration:
         return None
+
+
+def skips_of(after: Sequence[int], choices: int) -> Sequence[int]:
+    """For each choice, how many output tokens the caller has; raises FieldInvalid for another number of choices."""
+    if after and len(after) != choices:
+        raise FieldInvalid(f"the generation has {choices} choices, and the cursor speaks of {len(after)}", "received")
+    return after or (0,) * choices

@@ -13,7 +13,7 @@ from gateway.text.fit import request_memory
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
 from gateway.turns.charge import Charge, charged
-from gateway.turns.choices import joined
+from gateway.turns.choices import joined, skips_of
 from gateway.turns.events import Event, without_first
 from gateway.turns.services import Services
 from gateway.turns.turn import (
@@ -30,7 +30,6 @@ from gateway.turns.turn import (
 from gateway.turns.turn_stream import TurnStream
 from specdec.errors import (
     CursorAhead,
-    FieldInvalid,
     GenerationNotFound,
     NoVerifier,
     SessionDiverged,
@@ -62,13 +61,14 @@ class Generator:
         """
         services, deadline = self._services, self._deadline(timeout)
         model = services.models.named(request.model)
-        skips = _skips(after, request.number)
+        skips = skips_of(after, request.number)
         services.drain.check_open()
         if request.model or not request.session:  # else the session tells the model
             with suppress(NoVerifier):  # one may become ready meanwhile
                 model.prompts.check(request, model.pool.info.context_length)
         async with charged(services, request) as charge:
             with await services.generations.enter(request.tenant, request.number, request_memory(request)) as entrance:
+                await services.grammars.check(request.sampling.grammar, request.grammar_param)
                 first = await self._session_id(request)
                 generations = [
                     self._generation(choice, choice_session_id(first, index), deadline, skips[index], charge)
@@ -130,7 +130,7 @@ class Generator:
     async def _positions(self, first: Turn, after: Sequence[int]) -> dict[Turn, int]:
         """The turns of all choices of a request, and how many tokens of each the caller has."""
         turns, view = await self._choices(first)
-        positions = dict(zip(turns, _skips(after, len(turns)), strict=True))
+        positions = dict(zip(turns, skips_of(after, len(turns)), strict=True))
         for turn, skip in positions.items():
             stored = view if turn is first else await self._read(turn)
             committed = sum(len(each.tokens) for each in stored.rounds)
@@ -244,10 +244,3 @@ def _session_is_generation() -> Iterator[None]:
         yield
     except SessionNotFound as error:
         raise GenerationNotFound("no such generation", "id") from error
-
-
-def _skips(after: Sequence[int], choices: int) -> Sequence[int]:
-    """For each choice, how many output tokens the caller has."""
-    if after and len(after) != choices:
-        raise FieldInvalid(f"the generation has {choices} choices, and the cursor speaks of {len(after)}", "received")
-    return after or (0,) * choices

@@ -10,6 +10,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.models import ServedModels
 from gateway.store.limits import Limits
 from gateway.store.sessions import SessionStore
+from gateway.text.grammar_checker import GrammarChecker
 from gateway.turns.broadcast import Broadcasts
 
 
@@ -32,5 +33,6 @@ class Services:
     """The API keys that callers must have; None where nobody is asked for one."""
     limits: Limits | None = None
     """Counts what each API key has used; None where nobody is asked for one."""
+    grammars: GrammarChecker = field(default_factory=GrammarChecker)
     broadcasts: Broadcasts = field(default_factory=Broadcasts)
     """The generations that run in this process."""

@@ -7,8 +7,8 @@ and values and to attend to them.
 """
 
 from specdec.engine.batch import Chunk
-from specdec.engine.loader import load_vocabulary
+from specdec.engine.loader import load_tokenizer_json, load_vocabulary
 from specdec.engine.native import NativeEngine
 from specdec.engine.protocol import Engine, SequenceMemory
 
-__all__ = ["Chunk", "Engine", "NativeEngine", "SequenceMemory", "load_vocabulary"]
+__all__ = ["Chunk", "Engine", "NativeEngine", "SequenceMemory", "load_tokenizer_json", "load_vocabulary"]

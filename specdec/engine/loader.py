@@ -73,6 +73,21 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
+def load_tokenizer_json(path: Path) -> str | None:
+    """The folder's tokenizer as the content of a tokenizer.json; None where it is not one of the fast tokenizers.
+
+    Raises:
+        ModelRefused: there is no tokenizer that can be read.
+    """
+    tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    backend.no_padding()
+    backend.no_truncation()
+    return str(backend.to_str())
+
+
 def read_facts(path: Path, model: Any, tokenizer: Any, fingerprint: str) -> ModelFacts:
     """Read the facts from a loaded transformers model and tokenizer.
 

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.errors import TokenOutOfRange
+from specdec.errors import InternalError, TokenOutOfRange
+from specdec.rules.grammar import mask_bytes
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
 
@@ -31,6 +32,8 @@ class LogitEdits:
         self._restricted: list[int] = []
         self._allowed: list[Ids] = []
         self._banned: list[Ids] = []
+        self._masked: list[int] = []
+        self._masks: list[Ids] = []
         self._repeated: list[Ids] = []
         self._repetition: list[NDArray[np.float64]] = []
         self._counted: list[Ids] = []
@@ -54,6 +57,17 @@ class LogitEdits:
         if len(output) < params.min_tokens:
             self._banned.append(self._places(row, ids["end_token_ids"], "end_token_ids"))
         self._penalise(row, params, prompt, output)
+
+    def mask(self, row: int, allowed: bytes) -> None:
+        """Let one row have the ids of a mask alone, as `specdec.rules.grammar` describes it.
+
+        Raises:
+            InternalError: the mask is of another vocabulary.
+        """
+        if len(allowed) != mask_bytes(self._vocab_size):
+            raise InternalError(f"a mask of {len(allowed)} bytes for a vocabulary of {self._vocab_size}")
+        self._masked.append(row)
+        self._masks.append(np.frombuffer(allowed, np.int64))
 
     def _penalise(self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
         """List penalties: repetition counts prompt and output (CTRL, arXiv 1909.05858), the others count the output."""
@@ -98,11 +112,21 @@ class LogitEdits:
             flat[allowed] = kept
         if len(banned):
             flat.index_fill_(0, banned, -math.inf)
+        if self._masked:
+            self._apply_masks(scores)
         if len(repeated):
             old, penalty = flat[repeated], repetition.to(flat.dtype)
             flat[repeated] = torch.where(old > 0, old / penalty, old * penalty)
         if len(counted):
             flat[counted] -= less.to(flat.dtype)
+
+    def _apply_masks(self, scores: Tensor) -> None:
+        """Rule out what the bits do not allow; they are unpacked where the scores are."""
+        rows, words = to_device(scores.device, torch.tensor(self._masked), torch.from_numpy(np.stack(self._masks)))
+        places = torch.arange(8, dtype=torch.uint8, device=scores.device)
+        bits = (words.view(torch.uint8)[:, :, None] >> places) & 1
+        barred = bits.view(len(rows), -1)[:, : self._vocab_size] == 0
+        scores[rows] = scores[rows].masked_fill(barred, -math.inf)
 
 
 def _joined(parts: "list[Ids] | list[NDArray[np.float64]]", dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from specdec.errors import FieldInvalid, TokenOutOfRange
+from specdec.rules.grammar import Grammar
 
 MAX_SEED = 2**63 - 1
 """Largest seed, so that it fits a signed 64-bit integer."""
@@ -84,6 +85,8 @@ class SamplingParams:
     """The only ids that may be drawn; empty allows all."""
     banned_token_ids: tuple[int, ...] = ()
     """Ids that may not be drawn."""
+    grammar: Grammar | None = None
+    """What the output must be a sentence of; None allows any text."""
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 2.0)

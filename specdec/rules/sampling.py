@@ -1,8 +1,8 @@
 """The one function from logits to a distribution, and the draw from it, for target, drafter and plain decoding alike.
 
-Order: logit_bias, allowed and banned ids, min_tokens, repetition, presence and frequency penalties, temperature, top-k,
-top-p, min-p. Each filter works on the distribution that the filters before it have left. A filter keeps every token
-that ties with the last one it keeps, and always at least the most likely token.
+Order: logit_bias, allowed and banned ids, min_tokens, the grammar, repetition, presence and frequency penalties,
+temperature, top-k, top-p, min-p. Each filter works on the distribution that the filters before it have left. A filter
+keeps every token that ties with the last one it keeps, and always at least the most likely token.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,14 @@ from specdec.rules.transfer import to_device
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The tokens before a row, which penalties count."""
+    """The tokens before a row, which penalties count, and what a grammar lets follow them."""
 
     prompt: Sequence[int] = ()
     """The tokens of the prompt."""
     output: Sequence[int] = ()
     """The committed output, then the draft tokens before this row."""
+    allowed: bytes | None = None
+    """The mask of the ids that may follow, as in `specdec.rules.grammar`; None without a grammar."""
 
 
 def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
@@ -92,11 +94,14 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
 def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
     """The scores after bias, masks and penalties; a copy if there are any."""
     rows = [row for row, wanted in enumerate(params) if wanted.needs_history or _rules_out(wanted)]
-    if not rows:
+    masks = {row: history.allowed for row, history in enumerate(histories) if history.allowed is not None}
+    if not rows and not masks:
         return scores
     edits = LogitEdits(scores.shape[-1])
     for row in rows:
         edits.add(row, params[row], histories[row].prompt, histories[row].output)
+    for row, allowed in masks.items():
+        edits.mask(row, allowed)
     scores = scores.clone(memory_format=torch.contiguous_format)
     edits.apply(scores)
     return scores

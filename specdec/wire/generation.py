@@ -137,6 +137,8 @@ class VerifierInfo:
     """Prompt tokens computed in a second, as measured; 0 while unknown."""
     drafter_names: tuple[str, ...] = ()
     """What a request may name as its drafter."""
+    grammars: bool = False
+    """Whether generations may have a grammar; one that cannot would ignore it."""
 
 
 _CALL = Codec(

@@ -2,6 +2,7 @@
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.wire.codec import Codec, EnumCodec, Pair
 
@@ -9,7 +10,33 @@ _MODES = EnumCodec[Mode | None](Mode, pb.VerificationMode.DESCRIPTOR, unknown=No
 ORIGIN = EnumCodec[Origin](Origin, pb.TokenOrigin.DESCRIPTOR, unknown=Origin.PLAIN)
 FINISH = EnumCodec[FinishReason | None](FinishReason, pb.FinishReason.DESCRIPTOR, unknown=None)
 """None means that the generation is running."""
-SAMPLING = Codec(SamplingParams, pb.SamplingParams)
+_KINDS = EnumCodec[GrammarKind | None](GrammarKind, pb.GrammarKind.DESCRIPTOR, unknown=None)
+
+
+def grammar_to_pb(grammar: Grammar | None) -> pb.Grammar | None:
+    if grammar is None:
+        return None
+    return pb.Grammar(kind=_KINDS.to_pb(grammar.kind), text=grammar.text, digest=grammar.digest)
+
+
+def grammar_from_pb(message: pb.Grammar) -> Grammar | None:
+    """The grammar of a message; None for an empty one, which is a field that is not set.
+
+    Raises:
+        FieldInvalid: the kind is not known here, or the digest is of another grammar.
+    """
+    if not message.ByteSize():
+        return None
+    kind = _KINDS.from_pb(message.kind)
+    if kind is None:
+        raise FieldInvalid(f"unknown kind of grammar {message.kind}", "sampling.grammar")
+    grammar = Grammar(kind, message.text)
+    if grammar.digest != message.digest:
+        raise FieldInvalid("the grammar is not the one that its digest was made of", "sampling.grammar")
+    return grammar
+
+
+SAMPLING = Codec(SamplingParams, pb.SamplingParams, grammar=Pair(grammar_to_pb, grammar_from_pb))
 """Every field is sent; one that is out of range is refused with FieldInvalid."""
 
 mode_to_pb = _MODES.to_pb

@@ -10,6 +10,7 @@ from torch import Tensor
 from specdec.rules import sampling
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History
+from tests.conformance.automata import compiled, may_follow
 
 Context = tuple[int, ...]
 
@@ -38,6 +39,8 @@ def reference(logits: Tensor, params: SamplingParams, prompt: Sequence[int], out
     """One row's distribution, restated with lists and loops."""
     scores = [float(score) + params.logit_bias.get(token, 0.0) for token, score in enumerate(logits)]
     possible = set(params.allowed_token_ids or range(len(scores))) - set(params.banned_token_ids)
+    if params.grammar:
+        possible &= may_follow(params.grammar, tuple(output), len(scores))
     scores = [score if token in possible else -math.inf for token, score in enumerate(scores)]
     if len(output) < params.min_tokens:
         scores = [-math.inf if token in params.end_token_ids else score for token, score in enumerate(scores)]
@@ -120,8 +123,14 @@ class Tables:
 
     def _rows(self, model: TableModel, outputs: Sequence[Context]) -> Tensor:
         logits = torch.stack([model.logits(self._prompt + output) for output in outputs])
-        histories = [History(self._prompt, output) for output in outputs]
+        histories = [History(self._prompt, output, self._mask(output)) for output in outputs]
         return sampling.probabilities(logits, [self._params] * len(outputs), histories)
+
+    def _mask(self, output: Context) -> bytes | None:
+        """What the product's grammar lets follow; None behind the end, and behind what the grammar does not allow."""
+        if self._params.grammar is None:
+            return None
+        return compiled(self._params.grammar, self.vocab_size).masks((), output)[-1]
 
 
 def pair(vocab_size: int, seed: int, params: SamplingParams | None = None) -> Tables:

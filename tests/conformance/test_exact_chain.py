@@ -7,6 +7,7 @@ import torch
 
 from specdec.rules.draft import SparseProbs
 from specdec.rules.params import Mode, SamplingParams
+from tests.conformance.automata import HASH, LOOP
 from tests.conformance.exact_chain import Drawn, outcome, proposed, sample_law
 from tests.conformance.table_models import Context, Tables, pair
 
@@ -22,6 +23,8 @@ PARAMS = {
     "bias": SamplingParams(temperature=0.8, top_p=0.8, logit_bias={0: 2.0, 2: -1.0}),
     "allowed and banned": SamplingParams(allowed_token_ids=(0, 1, 3), banned_token_ids=(1,)),
     "penalties": SamplingParams(presence_penalty=0.9, frequency_penalty=0.5, repetition_penalty=1.4),
+    "grammar": SamplingParams(grammar=LOOP),
+    "grammar and more": SamplingParams(grammar=LOOP, top_p=0.9, presence_penalty=0.9, logit_bias={HASH: 2.0}),
 }
 
 
@@ -59,6 +62,15 @@ def test_a_draft_that_was_not_sampled_is_exact_as_a_point_mass(mode: Mode) -> No
         tables = pair(4, seed)
         found = outcome(tables, mode, lookup, 3)
         assert float((found.law - tables.joint(4)).abs().max()) <= 1e-12
+
+
+@pytest.mark.parametrize("mode", RATIO)
+def test_a_drafter_without_the_grammar_leaves_the_law_and_loses_speed(mode: Mode) -> None:
+    masked = pair(4, 1, SamplingParams(grammar=LOOP))
+    free = pair(4, 1)
+    own, other = (outcome(masked, mode, proposed(tables, mode, 4), 3) for tables in (masked, free))
+    assert float((other.law - masked.joint(4)).abs().max()) <= 1e-12
+    assert other.accepted < own.accepted
 
 
 def test_block_verification_keeps_at_least_as_many_drafts_as_token_rejection() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from specdec.rules.draft import Draft
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.verification import verify
+from tests.conformance.automata import LOOP
 from tests.conformance.exact_chain import completed
 from tests.conformance.exact_coupled import chances, noise
 from tests.conformance.table_models import Context, contexts, pair
@@ -32,6 +33,7 @@ PARAMS = {
     "top-k": SamplingParams(top_k=2),
     "penalties": SamplingParams(presence_penalty=0.9),
     "T=0": SamplingParams(temperature=0.0),
+    "grammar": SamplingParams(grammar=LOOP),
 }
 
 

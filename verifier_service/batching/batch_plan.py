@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from specdec.grammar.state import GrammarState
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.sampling import History
 from specdec.wire.generation import GenerationCall
@@ -43,6 +44,8 @@ class Row:
     goal: int
     """How many of the tokens, from the first, must have KV."""
     draft: Draft = NO_DRAFT
+    grammar: GrammarState | None = None
+    """The session's own state in its grammar; only the thread of the model uses it while the row waits."""
 
     @property
     def history(self) -> History:

@@ -127,8 +127,12 @@ def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts
 
 
 def _histories(row: Row) -> Iterator[History]:
-    """What penalties see at each position: the drafts before it count as output, for the bonus all of them."""
+    """What penalties and grammar see at each position: the drafts before it are output, for the bonus all of them."""
     history, drafts = row.history, row.draft.tokens
-    if not row.call.sampling.needs_history:
-        return iter([history] * (len(drafts) + 1))
-    return (History(history.prompt, (*history.output, *drafts[:seen])) for seen in range(len(drafts) + 1))
+    histories = iter([history] * (len(drafts) + 1))
+    if row.call.sampling.needs_history:
+        histories = (History(history.prompt, (*history.output, *drafts[:seen])) for seen in range(len(drafts) + 1))
+    if row.grammar is None:
+        return histories
+    masks = row.grammar.masks(row.tokens[row.call.prompt_len :], drafts)
+    return (replace(seen, allowed=mask) for seen, mask in zip(histories, masks, strict=True))

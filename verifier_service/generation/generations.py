@@ -1,11 +1,17 @@
 """The generations of a process: each call is checked, gets a session of its own, and has its rounds counted."""
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
 from typing import Literal
 
-from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge
+from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
+from specdec.grammar.compiler import GrammarCompiler
+from specdec.grammar.state import GrammarState
+from specdec.rules.grammar import Grammar
 from specdec.rules.params import Mode, check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.batching.batch_plan import Row, rank
@@ -22,7 +28,7 @@ from verifier_service.metrics import VerifierMetrics
 class Generations:
     """Begins generations and keeps track of those that run."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a process
         self,
         settings: VerifierSettings,
         info: VerifierInfo,
@@ -30,14 +36,19 @@ class Generations:
         sources: DraftSources,
         speculation: BatchSpeculation,
         metrics: VerifierMetrics,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
-        """`info` has the limits that calls must keep; the other parts are shared by all sessions."""
+        """`info` has the limits that calls must keep; the other parts are shared by all sessions.
+
+        Without `grammars`, calls that have one are refused.
+        """
         self._settings = settings
         self._info = info
         self._target = target
         self._sources = sources
         self._speculation = speculation
         self._metrics = metrics
+        self._grammars = grammars
         self._runs = Runs()
         self._numbers = count()
 
@@ -49,20 +60,31 @@ class Generations:
             Fenced: a higher epoch of the session has been seen.
         """
         check(call, self._info)
-        return self._runs.start(call.session_id, call.epoch, self._session(greedy_as_coupled(call)).run())
+        call, grammar = greedy_as_coupled(call), call.sampling.grammar
+        source = self._session(call).run() if grammar is None else self._following(grammar, call)
+        return self._runs.start(call.session_id, call.epoch, source)
+
+    async def _following(self, grammar: Grammar, call: GenerationCall) -> AsyncGenerator[Round, None]:
+        """The rounds of a call with a grammar, which is compiled on a thread: that may take seconds."""
+        if self._grammars is None:
+            raise UnsupportedParameter("this model's tokenizer cannot be used with grammars", "sampling.grammar")
+        state = await asyncio.to_thread(self._grammars.compile, grammar)
+        async with aclosing(self._session(call, state).run()) as rounds:
+            async for done in rounds:
+                yield done
 
     async def drain(self, limit: float) -> int:
         """Wait for the running generations for at most `limit` seconds, then end the rest; returns how many."""
         return await self._runs.drain(limit)
 
-    def _session(self, call: GenerationCall) -> Session:
+    def _session(self, call: GenerationCall, grammar: GrammarState | None = None) -> Session:
         limit = length_limit(call, self._info.context_length)
         gamma = fixed_gamma(call, self._settings.gamma, self._info.gamma_max)
         drafts = Drafts()
         if gamma != 0:
             drafts = self._sources.drafts(call, limit, gamma)
         name = f"{call.session_id}#{next(self._numbers)}"
-        admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0)
+        admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0, grammar=grammar)
         asked = gamma if self._sources.asks_drafters(call) else 0
         controller = self._speculation.session(drafts.source, asked)
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)

@@ -11,7 +11,8 @@ from specdec.wire.generation import Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import SessionGamma
-from verifier_service.drafters.drafts import Drafts
+from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.generation.forced import GRAMMAR, with_forced
 
 
 class Session:
@@ -77,11 +78,13 @@ class Session:
         base_len = len(self._tokens)
         with self._target.expected() if self._drafts.gathers else nullcontext():
             proposal = await self._drafts.propose(self._wanted)
+        drafted = len(proposal.draft.tokens)
+        proposal = self._with_forced(proposal)
         submitted = time.perf_counter()
         outcome = await self._target.verify(self._next_row(base_len, proposal.draft))
         verdict = outcome.verdict
-        if not proposal.local:
-            self._gamma.observe(verdict.drafted, verdict.accepted)
+        if not proposal.local:  # nor do forced tokens say anything of the drafter
+            self._gamma.observe(min(verdict.drafted, drafted), min(verdict.accepted, drafted))
         if verdict.drafted < outcome.offered:
             self._drafts.distrust()
             proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
@@ -97,6 +100,12 @@ class Session:
         self._commit(done, judged=verdict.drafted)
         self._count(done, proposal.awaited)
         return done
+
+    def _with_forced(self, proposal: Proposal) -> Proposal:
+        """The proposal with the tokens that the grammar forces behind its draft."""
+        draft = with_forced(proposal.draft, self._row, self._tokens, self._limit - len(self._tokens) - 1)
+        drafter = proposal.drafter if proposal.draft.tokens or not draft.tokens else GRAMMAR
+        return replace(proposal, draft=draft, drafter=drafter)
 
     def _commit(self, done: Round, judged: int) -> None:
         self._tokens += done.tokens

@@ -340,6 +340,7 @@ class GetVerifierInfoResponse(_message.Message):
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     PREFILL_RATE_FIELD_NUMBER: _builtins.int
     DRAFTER_NAMES_FIELD_NUMBER: _builtins.int
+    GRAMMARS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -355,6 +356,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Fingerprint of weights, dtype and code: outputs of one seed agree under one value."""
     prefill_rate: _builtins.float
     """Prompt tokens computed in a second, as measured; 0 until there was a prompt."""
+    grammars: _builtins.bool
+    """Whether generations may have a grammar; a verifier that does not say so would ignore it."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -382,11 +385,12 @@ class GetVerifierInfoResponse(_message.Message):
         system_fingerprint: _builtins.str = ...,
         prefill_rate: _builtins.float = ...,
         drafter_names: _abc.Iterable[_builtins.str] | None = ...,
+        grammars: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,6 +16,7 @@ class Law(Enum):
 
     ONE_DISTRIBUTION = "one function makes p, for target, drafter and plain decoding, and sees the drafts before a row"
     Q_AS_SAMPLED = "q̂ on the wire is the very q̂ that was sampled"
+    GRAMMAR = "a grammar masks every row by the tokens before it, the bonus row too"
     ACCEPT = "a draft is kept iff u·q(x) < p(x): nothing is divided, p(x) = 0 is never kept"
     RESIDUAL = "after a rejection the token is from (p - q̂)₊, after a full acceptance from p"
     GREEDY = "temperature 0 is the plain argmax, ties broken alike"

@@ -10,6 +10,7 @@ from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import compress
 from specdec.rules.sampling import History
+from tests.conformance.automata import LOOP
 from tests.conformance.checks.check import Check, exact
 from tests.conformance.exact_chain import Drafter, Drawn, outcome, proposed, sample_law
 from tests.conformance.exact_coupled import chances
@@ -28,6 +29,7 @@ PARAMS = (
     SamplingParams(top_p=0.8, logit_bias={0: 3.0, 2: -2.0}),
     SamplingParams(allowed_token_ids=(0, 1, 3), banned_token_ids=(1,)),
 )
+FOLLOWING = SamplingParams(grammar=LOOP)
 
 
 def joint_error(tables: Tables, mode: Mode, gamma: int, support: int = 3, drafter: Drafter | None = None) -> float:
@@ -101,6 +103,7 @@ CHECKS: tuple[Check, ...] = (
     exact("enumerated block", lambda: joint_error(pair(3, 1), Mode.BLOCK, 3)),
     exact("enumerated point mass", lambda: joint_error(pair(3, 1), Mode.REJECTION, 2, drafter=lookup)),
     exact("enumerated temperature 0", at_temperature_zero),
+    exact("enumerated grammar", lambda: joint_error(pair(4, 1, FOLLOWING), Mode.REJECTION, 2)),
     exact("integrated coupling", races),
     exact("integrated sample", draws),
     exact("restated distribution", restated),

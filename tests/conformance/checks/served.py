@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import grpc.aio
 import torch
 
 from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.tokens import tokens_from_bytes
+from tests.conformance.automata import LOOP
 from tests.conformance.checks.check import Check, Kind
 from tests.conformance.g_test import Law, p_value
 from tests.conformance.lenient_law import Rounds
@@ -27,6 +29,7 @@ LENIENCE = 0.3
 PLAIN = SamplingParams()
 PENALTIES = SamplingParams(presence_penalty=2.0, frequency_penalty=1.0)
 ALLOWED = SamplingParams(allowed_token_ids=(0, 1, 3, 5))
+GRAMMAR = SamplingParams(grammar=LOOP)
 FILTERED = SamplingParams(temperature=0.7, top_k=4)
 TOP = 3
 ROUNDING = 1e-4
@@ -104,6 +107,15 @@ def wrong_logprobs() -> float:
     return worst
 
 
+def grammar_law() -> float:
+    """As `Workload.p_value`; a generation that fails, because its output has left the grammar, is no sample at all."""
+    try:
+        return Workload(Mode.REJECTION, 300, GRAMMAR).p_value()
+    except* grpc.aio.AioRpcError:
+        pass
+    return 0.0
+
+
 def _law(name: str, workload: Workload) -> Check:
     return Check(name, Kind.P_VALUE, P_VALUE, workload.p_value, crosses_a_border=True)
 
@@ -116,6 +128,7 @@ CHECKS: tuple[Check, ...] = (
     _law("served penalties", Workload(Mode.REJECTION, 700, PENALTIES, gammas=(1, 2))),
     _law("served min-p", Workload(Mode.REJECTION, 200, SamplingParams(min_p=0.3))),
     _law("served allowed ids", Workload(Mode.REJECTION, 120, ALLOWED, gammas=(1, 2))),
+    Check("served grammar", Kind.P_VALUE, P_VALUE, grammar_law, crosses_a_border=True),
     _law("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
     _law("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
     _law("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),

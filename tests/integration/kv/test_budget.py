@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from gateway.config import KvSettings
 from gateway.kv.store import BlockStore
-from gateway.request import cache_domain
+from gateway.caller import cache_domain
 from tests.integration.sessions.server import Server
 
 BUDGET = 10_000

@@ -1,10 +1,11 @@
-"""What a request names as its drafter, and what it predicts, reach the verifier's call."""
+"""What a request names as its drafter, predicts and asks of its form reaches the verifier's call."""
 
 import pytest
 
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.call import make_call
-from specdec.errors import FieldInvalid
+from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.generation import DrafterState
 from tests.gateway_fakes import facts
@@ -12,6 +13,10 @@ from tests.gateway_fakes import facts
 INFO = facts(
     drafter_names=("10.0.0.7:50052", "model", "ngram", "small"),
     drafters=(DrafterState("10.0.0.7:50052", "ready", "small", "model"),),
+)
+GRAMMAR = Grammar(GrammarKind.REGEX, "a+")
+REQUEST = GenerationRequest(
+    prompt=TextPrompt("x"), sampling=SamplingParams(grammar=GRAMMAR), grammar_param="guided_regex"
 )
 
 
@@ -29,3 +34,13 @@ def test_another_name_is_refused_with_all_names_but_no_addresses() -> None:
     with pytest.raises(FieldInvalid, match=r"no drafter 'nobody'; there are model, ngram, small$") as refused:
         make_call(asking("nobody"), (1,), INFO, Mode.REJECTION)
     assert refused.value.param == "speculation.drafter"
+
+
+def test_a_call_has_the_grammar_of_its_request() -> None:
+    assert make_call(REQUEST, (1,), facts(), Mode.BLOCK).sampling.grammar == GRAMMAR
+
+
+def test_a_verifier_that_would_ignore_a_grammar_gets_none() -> None:
+    with pytest.raises(UnsupportedParameter) as refused:
+        make_call(REQUEST, (1,), facts(grammars=False), Mode.BLOCK)
+    assert refused.value.param == "guided_regex"

@@ -289,3 +289,19 @@ def test_a_draw_is_the_inverse_cdf_and_never_impossible(mass: list[float], u: fl
 def test_no_uniform_draws_an_impossible_id(u: float) -> None:
     p = torch.tensor([[0.0, 0.1, 0.0, 0.2, 0.0, 0.0]])
     assert int(sample(p, torch.tensor([u], dtype=torch.float64))) in (1, 3)
+
+
+def test_a_grammar_masks_before_the_filters_and_beside_the_other_masks() -> None:
+    row = torch.tensor([3.0, 2.0, 1.0, 0.0])
+    mask = bytes([0b1110, *bytes(7)])
+    assert one(row, SamplingParams(), History(allowed=mask))[0] == 0.0
+    assert one(row, SamplingParams(temperature=0.0), History(allowed=mask)).argmax() == 1
+    assert one(row, SamplingParams(top_k=1), History(allowed=mask)).tolist() == [0.0, 1.0, 0.0, 0.0]
+    both = SamplingParams(allowed_token_ids=(0, 2, 3), banned_token_ids=(3,), presence_penalty=1.0)
+    assert one(row, both, History(output=(2,), allowed=mask)).tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert one(row, SamplingParams(), History(allowed=bytes(8))).isnan().all()
+
+
+def test_a_mask_of_another_vocabulary_is_refused() -> None:
+    with pytest.raises(InternalError, match="mask"):
+        one(torch.zeros(65), SamplingParams(), History(allowed=bytes(8)))

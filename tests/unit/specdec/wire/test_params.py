@@ -8,6 +8,7 @@ import pytest
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.wire.params import (
     finish_from_pb,
@@ -34,6 +35,7 @@ EVERYTHING = SamplingParams(
     end_token_ids=(0, 2),
     allowed_token_ids=(1, 5),
     banned_token_ids=(5, 6),
+    grammar=Grammar(GrammarKind.REGEX, "a"),
 )
 
 

@@ -1,0 +1,91 @@
+"""Compiles grammars for one tokenizer, each once; several threads may use a compiler."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from typing import Self
+
+import structlog
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from specdec.errors import FieldInvalid
+from specdec.grammar.state import GrammarState
+from specdec.rules.grammar import Grammar, GrammarKind
+
+_log = structlog.get_logger()
+
+_REMEMBERED = 64
+"""Most compiled grammars that are kept."""
+_SERIALIZE: Mapping[GrammarKind, Callable[[str], str]] = {
+    GrammarKind.JSON_SCHEMA: LLMatcher.grammar_from_json_schema,
+    GrammarKind.REGEX: LLMatcher.grammar_from_regex,
+    GrammarKind.LARK: LLMatcher.grammar_from_lark,
+}
+
+
+class GrammarCompiler:
+    """Compiled grammars over one vocabulary, the most recent ones kept by their digests."""
+
+    def __init__(self, tokenizer: LLTokenizer, vocab_size: int, end_ids: Collection[int]) -> None:
+        """`vocab_size` is the width of the logits; `end_ids` are allowed where a sentence is complete."""
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._end_ids = frozenset(end_ids)
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_tokenizer(cls, content: str | None, vocab_size: int, end_ids: Collection[int]) -> Self | None:
+        """For a tokenizer of Hugging Face, given by the content of a tokenizer.json; None where it cannot be used."""
+        if content is None:
+            return None
+        try:
+            tokenizer = LLTokenizer(content, n_vocab=vocab_size, eos_token=sorted(end_ids) or None)
+        except ValueError as error:
+            _log.warning("grammars_unsupported", error=str(error))
+            return None
+        return cls(tokenizer, vocab_size, end_ids)
+
+    @classmethod
+    def of_bytes(cls) -> Self:
+        """For a vocabulary of all bytes, whose end token is 256."""
+        return cls(LLTokenizer(TokenizerWrapper(_Bytes())), 257, (256,))
+
+    def compile(self, grammar: Grammar) -> GrammarState:
+        """The state of a grammar before the first token.
+
+        Raises:
+            FieldInvalid: the grammar cannot be compiled; the message says why.
+        """
+        digest = grammar.digest
+        with self._lock:
+            known = self._compiled.get(digest)
+        # The library compiles without the interpreter's lock, for up to seconds.
+        matcher = known or self._matcher(grammar)
+        with self._lock:
+            self._compiled[digest] = matcher
+            self._compiled.move_to_end(digest)
+            if len(self._compiled) > _REMEMBERED:
+                self._compiled.popitem(last=False)
+            return GrammarState(matcher.deep_copy(), self._vocab_size, self._end_ids)
+
+    def _matcher(self, grammar: Grammar) -> LLMatcher:
+        try:
+            matcher = LLMatcher(self._tokenizer, _SERIALIZE[grammar.kind](grammar.text), log_level=0)
+        except ValueError as error:  # a schema that is no JSON
+            raise FieldInvalid(str(error), "grammar") from error
+        if matcher.is_error():
+            raise FieldInvalid(matcher.get_error(), "grammar")
+        return matcher
+
+
+class _Bytes:
+    """What the library asks of a tokenizer, for one whose tokens are the bytes."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = (*(bytes([value]) for value in range(256)), b"<|end|>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)

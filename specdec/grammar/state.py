@@ -1,0 +1,61 @@
+"""Where a generation stands in its grammar, and which tokens may follow at each position of a draft."""
+
+from collections.abc import Collection, Sequence
+
+from llguidance import LLMatcher
+
+from specdec.rules.grammar import mask_bytes
+from specdec.rules.prefix import common_length
+
+
+class GrammarState:
+    """A pure function of the tokens so far. What it keeps of the last call only saves the work of reading them again.
+
+    So a rejected draft, a retry or another verifier leaves no trace: state and tokens cannot disagree.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, end_ids: Collection[int]) -> None:
+        """Begin before the first token of the grammar; nobody else uses the matcher."""
+        self._matcher = matcher
+        self._bytes = mask_bytes(vocab_size)
+        self._end_ids = end_ids
+        self._read: list[int] = []
+        """The tokens that the matcher has consumed."""
+
+    def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
+        """What may follow `output`, and `output` with one draft more each time: γ + 1 masks.
+
+        None allows every id: behind an end id, and behind a draft that the grammar does not allow, no token is kept,
+        whatever is drawn there. A mask without an id stands where the library gave up on a grammar that got too
+        complex, or where `output` is not of the grammar: there is no distribution, so that the generation ends with an
+        error and no token is made up.
+        """
+        if not self._move_to(output):
+            return [bytes(self._bytes)] * (len(drafts) + 1)
+        masks: list[bytes | None] = [self._mask()]
+        for draft in drafts:
+            if draft in self._end_ids or not self._matcher.try_consume_tokens([draft]):
+                break
+            self._read.append(draft)
+            masks.append(self._mask())
+        return masks + [None] * (len(drafts) + 1 - len(masks))
+
+    def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
+        """The tokens, at most `most`, that write the text which must follow `output`; another way to write it may be
+        possible, so this is a guess and no law."""
+        return tuple(self._matcher.compute_ff_tokens()[:most]) if most > 0 and self._move_to(output) else ()
+
+    def _mask(self) -> bytes:
+        return self._matcher.compute_bitmask()[: self._bytes].ljust(self._bytes, b"\0")
+
+    def _move_to(self, output: Sequence[int]) -> bool:
+        """Consume exactly `output`; False where the grammar does not allow it."""
+        wanted = list(output)
+        if self._read != wanted[: len(self._read)]:
+            same = common_length(self._read, wanted)
+            self._matcher.rollback(len(self._read) - same)
+            del self._read[same:]
+        more = wanted[len(self._read) :]
+        taken = self._matcher.try_consume_tokens(more) if more else 0
+        self._read += more[:taken]
+        return taken == len(more) and not self._matcher.is_error()

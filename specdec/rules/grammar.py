@@ -1,0 +1,49 @@
+"""A grammar that a generation's text must follow, as it travels from gateway to verifier and drafter.
+
+At each position the grammar lets some ids follow. They are given as a mask: a bit for each id of the vocabulary, the
+lowest bit of each byte first, in whole words of 8 bytes.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specdec.errors import FieldInvalid
+
+MAX_GRAMMAR_BYTES = 64 * 1024
+"""Longest text of a grammar, in UTF-8."""
+
+
+def mask_bytes(vocab_size: int) -> int:
+    """Length of a mask."""
+    return -(-vocab_size // 64) * 8
+
+
+class GrammarKind(StrEnum):
+    """The language that a grammar's text is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A language over text; the output is a sentence of it, or the beginning of one where the token limit ends it.
+
+    Raises:
+        FieldInvalid: the text is empty or too long. Whether it can be compiled is not known here.
+    """
+
+    kind: GrammarKind
+    text: str
+
+    def __post_init__(self) -> None:
+        size = len(self.text.encode(errors="replace"))
+        if not 0 < size <= MAX_GRAMMAR_BYTES:
+            raise FieldInvalid(f"a grammar has 1 to {MAX_GRAMMAR_BYTES} bytes, got {size}", "grammar")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hex; services with equal digests mask the same tokens."""
+        return hashlib.sha256(f"{self.kind}\n{self.text}".encode(errors="replace")).hexdigest()

@@ -1,0 +1,49 @@
+"""Grammars over the ids of a tiny tokenizer, each as the automaton that it is, written down by hand.
+
+The product gets the grammar as text and asks its library what may follow; the laws here ask the automaton.
+"""
+
+from functools import cache
+
+from specdec.grammar.compiler import GrammarCompiler
+from specdec.grammar.state import GrammarState
+from specdec.rules.grammar import Grammar, GrammarKind
+from tests.tiny_models import make_tokenizer
+
+END = 0
+BANG, QUOTE, HASH, DOLLAR = 1, 2, 3, 4
+"""The end token, and the ids of four characters."""
+ENDED = -1
+"""The state behind the end token, where any id may follow: nothing there is kept."""
+
+Automaton = dict[int, dict[int, int]]
+"""For each state, the state behind each id that may follow."""
+
+LOOP = Grammar(GrammarKind.REGEX, '!(#|!")*|"#?')
+"""A loop that may end at each turn, and a way out of which there is nothing but the end."""
+AUTOMATA: dict[Grammar, Automaton] = {
+    LOOP: {
+        0: {BANG: 1, QUOTE: 3},
+        1: {HASH: 1, BANG: 2, END: ENDED},
+        2: {QUOTE: 1},
+        3: {HASH: 4, END: ENDED},
+        4: {END: ENDED},
+    },
+}
+
+
+def may_follow(grammar: Grammar, output: tuple[int, ...], vocab_size: int) -> set[int]:
+    """The ids that the automaton allows; all of them where no output of the grammar can be."""
+    automaton, state = AUTOMATA[grammar], 0
+    for token in output:
+        state = automaton.get(state, {}).get(token, ENDED)
+    return set(automaton.get(state, range(vocab_size)))
+
+
+@cache
+def compiled(grammar: Grammar, vocab_size: int) -> GrammarState:
+    """The product's own state of a grammar over the ids of a tiny tokenizer."""
+    content = make_tokenizer(vocab_size).backend_tokenizer.to_str()
+    compiler = GrammarCompiler.of_tokenizer(content, vocab_size, (END,))
+    assert compiler is not None
+    return compiler.compile(grammar)

@@ -1,0 +1,86 @@
+"""Bugs of grammars: which rows are masked, and which tokens a session's state has read."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from drafter_service.drafters.grammar_masks import GrammarMasks
+from drafter_service.sessions.draft_session import DraftSession
+from specdec.grammar.state import GrammarState
+from specdec.rules.sampling import History
+from tests.conformance.bugs.bug import Bug, Law
+from verifier_service.batching import target_pass
+from verifier_service.batching.batch_plan import Row
+
+Masks = list[bytes | None]
+
+
+def bonus_unmasked(patch: pytest.MonkeyPatch) -> None:
+    """The row behind all drafts may be any id."""
+    histories = target_pass._histories
+
+    def planted(row: Row) -> Iterator[History]:
+        *rows, bonus = histories(row)
+        return iter([*rows, replace(bonus, allowed=None) if row.draft.tokens else bonus])
+
+    patch.setattr(target_pass, "_histories", planted)
+
+
+def drafts_unseen(patch: pytest.MonkeyPatch) -> None:
+    """Every row of a round has the mask of its first."""
+    masks = GrammarState.masks
+    patch.setattr(GrammarState, "masks", lambda self, output, drafts=(): masks(self, output) * (len(drafts) + 1))
+
+
+def rejected_drafts_kept(patch: pytest.MonkeyPatch) -> None:
+    """The state goes on from the drafts of the last round, kept or not, as if they had been committed."""
+
+    def planted(self: GrammarState, output: Sequence[int]) -> bool:
+        more = list(output)[len(self._read) :]
+        self._read += more[: self._matcher.try_consume_tokens(more)]
+        return True
+
+    patch.setattr(GrammarState, "_move_to", planted)
+
+
+def state_of_another(patch: pytest.MonkeyPatch) -> None:
+    """A session is masked by where the session before it stands."""
+    masks = GrammarState.masks
+    last: list[Sequence[int]] = [()]
+
+    def planted(self: GrammarState, output: Sequence[int], drafts: Sequence[int] = ()) -> Masks:
+        other, last[0] = last[0], tuple(output)
+        return masks(self, other, drafts)
+
+    patch.setattr(GrammarState, "masks", planted)
+
+
+def q_unmasked(patch: pytest.MonkeyPatch) -> None:
+    """The drafter does not know the grammar."""
+
+    def planted(self: GrammarMasks, session: DraftSession) -> History:
+        return session.history
+
+    patch.setattr(GrammarMasks, "history", planted)
+
+
+def behind_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Drafts behind the end token are masked as if the end had not been drafted."""
+    masks = GrammarState.masks
+
+    def planted(self: GrammarState, output: Sequence[int], drafts: Sequence[int] = ()) -> Masks:
+        found = masks(self, output, drafts)
+        return [mask or found[0] for mask in found]
+
+    patch.setattr(GrammarState, "masks", planted)
+
+
+BUGS = (
+    Bug("bonus without the grammar", Law.GRAMMAR, bonus_unmasked, ("served grammar",)),
+    Bug("grammar blind to drafts", Law.GRAMMAR, drafts_unseen, ("served grammar", "enumerated grammar")),
+    Bug("grammar read rejected drafts", Law.GRAMMAR, rejected_drafts_kept, ("served grammar",)),
+    Bug("grammar state of another session", Law.GRAMMAR, state_of_another, ("served grammar",)),
+    Bug("grammar masks p alone", Law.GRAMMAR, q_unmasked, harmless_to=("served grammar",)),
+    Bug("grammar goes on behind the end", Law.GRAMMAR, behind_the_end, harmless_to=("served grammar",)),
+)
