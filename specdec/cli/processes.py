@@ -35,7 +35,7 @@ class ChildCommand:
     """The command line with which a person starts it again."""
     preload: tuple[str, ...] = ()
     """Modules that take long to import and start nothing: where it can be, the process is forked from one that has
-    imported them, together with all others of the same preload. Only for `python -m MODULE ...`."""
+    imported them, together with all others of the same preload. A command other than `python -m MODULE` is just run."""
 
 
 class Process(Protocol):
@@ -132,7 +132,8 @@ class Children:
         self._servers = {}
 
     def _started(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
-        if not (command.preload and forked.is_supported()):
+        runs_a_module = tuple(command.argv[:2]) == (sys.executable, "-m")
+        if not (command.preload and runs_a_module and forked.is_supported()):
             return Child(command, environment, _spawned(command, environment))
         server = self._servers.get(command.preload)
         if server is not None and server.status is not None:
