@@ -147,7 +147,8 @@ class Scheduler:
                 await self._wake.wait()
 
     def _prompts_wait(self) -> bool:
-        return any(row.goal < len(row.tokens) or len(row.tokens) == len(row.call.tokens) for row in self._waiting)
+        """Whether a pass could compute a part of a prompt now; what waits for room does not count."""
+        return any(row.goal > 0 and len(row.tokens) == len(row.call.tokens) for row in self._waiting)
 
     async def _submit(self, row: Row) -> Outcome | None:
         result: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
