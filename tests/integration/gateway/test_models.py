@@ -14,8 +14,9 @@ from gateway.app import running
 from gateway.config import GatewaySettings, ModelRoute, TokenizerSettings
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import ByteTokenizer, MemorySessionStore, Script, ScriptedVerifier, facts
+from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import serve_scripted
+from tests.memory_sessions import MemorySessionStore
 
 QUIET = "org/quiet"
 LOUD = "org/loud"

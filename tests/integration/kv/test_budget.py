@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from redis.asyncio import Redis
 
+from gateway.caller import cache_domain
 from gateway.config import KvSettings
 from gateway.kv.store import BlockStore
-from gateway.caller import cache_domain
 from tests.integration.sessions.server import Server
 
 BUDGET = 10_000
