@@ -36,19 +36,20 @@ else
 	@exec $(BIN)/specdec up $(ARGS)
 endif
 
-# Each file runs in one process: first those that start whole systems and wait a lot (tests/conftest.py orders them),
-# last many small ones. One process more than there are cores works while others wait.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, len(os.sched_getaffinity(0)) + 1))' 2>/dev/null || echo 4)
-PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Each file runs in one process, and the files that take longest come first (tests/conftest.py orders them).
+PARALLEL := --dist loadfile --no-loadscope-reorder
 # Floods run alone, because a bystander's share of the cores is part of what they look at.
 FLOODS := tests/attacks/test_front_door.py tests/attacks/test_admission.py
+# Tests that start whole systems run behind the others, and two at a time, since all processes share the cores.
+SYSTEMS := tests/e2e tests/kubernetes tests/attacks
 
 test: install-dev proto-tools chart-tools node-clients ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	@status=0; \
-	$(BIN)/python -m pytest $(PARALLEL) tests $(addprefix --ignore=,$(FLOODS)) || status=1; \
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 $(PARALLEL) tests $(addprefix --ignore=,$(SYSTEMS)) || status=1; \
+	$(BIN)/python -m pytest -n 2 $(PARALLEL) $(SYSTEMS) $(addprefix --ignore=,$(FLOODS)) || status=1; \
 	$(BIN)/python -m pytest $(FLOODS) || status=1; \
 	exit $$status
 endif
