@@ -9,7 +9,7 @@ from specdec.errors import ConfigError
 _BEGINNING = "SPECDEC_"
 _PROCESSES = ("UP", "DRAFTER", "VERIFIER", "GATEWAY", "RATIO", "CERTIFICATES")
 """What follows in the names of the settings of each process."""
-_OTHERS = ("SPECDEC_ADDRESS", "SPECDEC_DEBUG")
+_OTHERS = ("SPECDEC_ADDRESS", "SPECDEC_API_KEY", "SPECDEC_CA", "SPECDEC_DEBUG", "SPECDEC_MODELS", "SPECDEC_TOKEN")
 """Variables that are no settings of a process."""
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_[0-9]+_(TCP|UDP)(_\w+)?)?$")
 """Ends of the variables that Kubernetes makes of the names of Services."""
@@ -34,9 +34,11 @@ def check_environment(environment: Mapping[str, str], prefix: str, settings: Col
             if name.partition("__")[0] not in known:
                 raise ConfigError(f"{name}: unknown variable{_guess(name, known)}")
             continue
-        process = name.removeprefix(_BEGINNING).partition("_")[0]
-        if process not in _PROCESSES and (_close(process, _PROCESSES) or _close(name, _OTHERS)):
-            meant = [_BEGINNING + each + name.removeprefix(_BEGINNING + process) for each in _PROCESSES]
+        rest = name.removeprefix(_BEGINNING)
+        process = rest.partition("_")[0]
+        others = [each.removeprefix(_BEGINNING) for each in _OTHERS]
+        if process not in _PROCESSES and (_close(process, _PROCESSES) or _close(rest, others)):
+            meant = [_BEGINNING + each + rest.removeprefix(process) for each in _PROCESSES]
             raise ConfigError(f"{name}: unknown variable{_guess(name, [*meant, *_OTHERS])}")
 
 

@@ -101,8 +101,6 @@ def test_masks_and_lenience_arrive() -> None:
 def test_what_drafts_and_a_prediction_arrive() -> None:
     assert completion(speculation={"drafter": "ngram"}).drafter == "ngram"
     assert (completion().drafter, chat().prediction) == ("", "")
-    with pytest.raises(FieldInvalid, match="needs a prediction"):
-        completion(speculation={"drafter": "prediction"})
     assert chat(prediction={"type": "content", "content": "as before"}).prediction == "as before"
     parts = [{"type": "text", "text": "as "}, {"type": "text", "text": "before"}]
     assert chat(prediction={"type": "content", "content": parts}).prediction == "as before"
@@ -321,10 +319,10 @@ def test_each_prompt_of_a_list_has_its_choices() -> None:
 
 def test_a_chat_template_gets_the_callers_arguments() -> None:
     assert chat(chat_template_kwargs={"thinking": True}).prompt == ChatPrompt(
-        (Message("user", "hi"),), {"thinking": True}
+        (Message("user", "hi"),), template_arguments={"thinking": True}
     )
     assert TokenizeBody.parse({"messages": CHAT["messages"], "chat_template_kwargs": {"a": 1}}).input() == ChatPrompt(
-        (Message("user", "hi"),), {"a": 1}
+        (Message("user", "hi"),), template_arguments={"a": 1}
     )
 
 

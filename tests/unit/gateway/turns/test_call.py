@@ -44,3 +44,9 @@ def test_a_verifier_that_would_ignore_a_grammar_gets_none() -> None:
     with pytest.raises(UnsupportedParameter) as refused:
         make_call(REQUEST, (1,), facts(grammars=False), Mode.BLOCK)
     assert refused.value.param == "guided_regex"
+
+
+def test_a_prediction_that_shall_draft_must_be_there() -> None:
+    request = GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(), drafter="prediction")
+    with pytest.raises(FieldInvalid, match="needs a prediction"):
+        make_call(request, (1,), facts(drafter_names=("prediction",)), Mode.REJECTION)

@@ -48,7 +48,6 @@ def test_the_shape_is_vllms() -> None:
         "lenience": 1.0,
         "lossy": False,
         "fallbacks": {},
-        "drafters": {},
     }
 
 
@@ -67,7 +66,6 @@ def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
         "lenience": 1.0,
         "lossy": False,
         "fallbacks": {"drafter_unavailable": 1},
-        "drafters": {},
     }
 
 

@@ -155,7 +155,7 @@ def test_the_names_are_those_of_sources_and_of_what_each_drafter_is() -> None:
 async def test_a_name_that_nobody_has_yet_leaves_rounds_plain() -> None:
     drafts = sources().drafts(make_call(speculation=Speculation(drafter="moved")), 20, None)
     drafts.begin(2)
-    assert (await drafts.propose(2, patient=True)).fallback is Fallback.UNAVAILABLE
+    assert (await drafts.propose(2)).fallback is Fallback.UNAVAILABLE
 
 
 @pytest.mark.parametrize(
