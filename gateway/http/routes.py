@@ -94,8 +94,10 @@ class _Api:
         model = self._services.models.named(body.model or "")
         context = model.pool.info.context_length
         tokens = await model.prompts.encode(body.input(), tenant_of("", calling_key()), context)
-        written = model.tokenizer.written(tokens) if body.return_token_strs else None
-        return json_response(Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context, token_strs=written))
+        shown = Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context)
+        if body.return_token_strs:
+            shown.token_strs = model.tokenizer.written(tokens)
+        return json_response(shown, exclude_unset=True)
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""

@@ -31,9 +31,15 @@ class Elements(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor) and made.dim() and made.shape[-1] >= VOCAB and not made._is_view():
+        if isinstance(made, torch.Tensor) and made.dim() and made.shape[-1] >= VOCAB and not shares_memory(made, args):
             self.wide += made.numel()
         return made
+
+
+def shares_memory(made: torch.Tensor, args: Any) -> bool:
+    """Whether a result is a view of an argument, or the argument itself."""
+    storages = [each.untyped_storage().data_ptr() for each in args if isinstance(each, torch.Tensor)]
+    return made.untyped_storage().data_ptr() in storages
 
 
 def wide_elements(mode: Mode, gamma: int) -> int:

@@ -87,7 +87,7 @@ async def test_a_stream_that_is_left_ends_unless_its_caller_can_come_back(asking
         message = pb.StreamGenerateRequest(**asking)
         message.request.text, message.request.stop.max_tokens = "Say it", 200
         call = pb_grpc.GenerationServiceStub(channel).StreamGenerate(message)
-        assert await call.read()
+        assert [(await call.read()).WhichOneof("event") for _ in range(2)] == ["started", "round"]
         call.cancel()
         if asking:
             await asyncio.sleep(1.0)

@@ -13,7 +13,7 @@ async def page(here: Stage) -> str:
 
 async def test_ready_verifiers_are_counted_and_the_process_is_described(here: Stage) -> None:
     text = await page(here)
-    assert "\nspecdec_verifiers_ready 1.0\n" in text
+    assert '\nspecdec_verifiers_ready{model="bytes"} 1.0\n' in text
     assert "specdec_build_info{" in text
     assert "\nprocess_resident_memory_bytes " in text
     assert "_created" not in text
@@ -21,7 +21,7 @@ async def test_ready_verifiers_are_counted_and_the_process_is_described(here: St
 
 async def test_without_a_verifier_the_count_is_0_and_not_missing_and_a_503_is_a_warning() -> None:
     async with stage(verifiers=("127.0.0.1:1",), failover={"arrival": 0.0}) as here:
-        assert "\nspecdec_verifiers_ready 0.0\n" in await page(here)
+        assert '\nspecdec_verifiers_ready{model="bytes"} 0.0\n' in await page(here)
         with capture_logs() as logs:
             async with httpx2.AsyncClient(base_url=here.url) as client:
                 refused = [

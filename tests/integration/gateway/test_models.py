@@ -182,7 +182,7 @@ async def test_a_session_of_the_only_model_goes_on_where_more_are_served(
 async def test_a_generation_is_read_again_from_another_gateway_in_its_own_words(
     store: MemorySessionStore, addresses: tuple[str, str], house: House
 ) -> None:
-    first = await house.post(model=LOUD, stream=True)
+    first = await house.post(model=LOUD, stream=True, stream_options={"resumable": True})
     name = first.text.partition("id: ")[2].partition(".")[0]
     async with gateway(store, (addresses[1], addresses[0]), (LOUD, QUIET)) as (client, _):
         again = await client.get(f"/v1/generations/{name}/events")

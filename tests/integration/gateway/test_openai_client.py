@@ -146,7 +146,7 @@ async def test_models_are_listed(here: Stage) -> None:
         ({"model": "other"}, openai.NotFoundError, "model_not_found"),
         ({"prompt": ""}, openai.BadRequestError, "invalid_value"),
         ({"temperature": 3}, openai.BadRequestError, "invalid_value"),
-        ({"echo": True}, openai.BadRequestError, "unsupported_parameter"),
+        ({"suffix": "x"}, openai.BadRequestError, "unsupported_parameter"),
         ({"prompt": "x" * 300}, openai.BadRequestError, "context_length_exceeded"),
     ],
 )

@@ -135,8 +135,8 @@ async def test_an_older_epoch_is_fenced(house: House) -> None:
 
 async def test_a_newer_epoch_ends_the_older_run(house: House, target: Target) -> None:
     client = await house.verifier(await house.drafter(silent), drafting={"timeout": 60, "probe": 60})
-    older = client.call(gamma=None)
-    await older.read()
+    older = client.call(gamma=2)  # waits for a draft that does not come
+    await asyncio.sleep(0.5)
     newer = client.call(epoch=2, mode=Mode.OFF)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await older.read()
