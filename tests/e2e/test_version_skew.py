@@ -14,6 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from specdec.cli.plan import Role
+from specdec.cli.serve import command_of
 from tests.e2e.system import ROOT, START_SECONDS, alive, environment, running_system, wait_until
 
 PACKAGES = ("protos", "specdec", "verifier_service", "drafter_service")
@@ -47,9 +49,10 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def from_the_tree(older: Path, entry: dict[str, Any]) -> Iterator[None]:
-    """Run a process's command line from another tree in place of the process, inside the context."""
-    command = Path(f"/proc/{entry['pid']}/cmdline").read_text().rstrip("\0").split("\0")
+def from_the_tree(older: Path, role: Role, entry: dict[str, Any]) -> Iterator[None]:
+    """Run a process of another tree with the configuration of a process, in its place, inside the context."""
+    log = Path(f"/proc/{entry['pid']}/fd/1").readlink()
+    command = command_of(role, log.parents[1] / f"{log.stem}.yaml")
     variables = environment() | {"PYTHONPATH": str(older)}
     package = command[command.index("-m") + 1]
     loaded = subprocess.check_output(
@@ -79,7 +82,7 @@ def answer(client: httpx2.Client) -> tuple[list[int], int]:
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_a_tier_of_the_last_release_works_between_those_of_this_one(role: str, older: Path, tmp_path: Path) -> None:
+def test_a_tier_of_the_last_release_works_between_those_of_this_one(role: Role, older: Path, tmp_path: Path) -> None:
     with (
         running_system(tmp_path, "--restarts", "0", "--no-kv") as system,
         httpx2.Client(base_url=system.http, timeout=START_SECONDS, verify=False) as client,
@@ -92,6 +95,6 @@ def test_a_tier_of_the_last_release_works_between_those_of_this_one(role: str, o
             assert tokens == expected
             return drafted > 0
 
-        with from_the_tree(older, system.one(role)):
+        with from_the_tree(older, role, system.one(role)):
             wait_until(system.has_ready_verifiers, START_SECONDS)
             wait_until(drafts_come_again, START_SECONDS)

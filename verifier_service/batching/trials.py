@@ -23,6 +23,8 @@ _KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
 """Factors by which each round, and each trial, lowers the weight of those before."""
 _PRIOR = 1.0
 """Weight, in trials, of the belief that a prediction is right."""
+_LEAST_SPEEDUP = 0.01
+"""Least prediction that counts: drafts of no use at all are predicted to bring 0."""
 _FURTHEST = math.log(5.0)
 """Most by which one trial may contradict the prediction."""
 
@@ -57,7 +59,7 @@ class _Tally:
         self.rounds = self.rounds * self.keep + 1.0
         self.tokens = self.tokens * self.keep + done.tokens
         self.seconds = self.seconds * self.keep + done.seconds
-        self.predicted = self.predicted * self.keep + math.log(done.predicted)
+        self.predicted = self.predicted * self.keep + math.log(max(done.predicted, _LEAST_SPEEDUP))
 
     @property
     def rate(self) -> float:

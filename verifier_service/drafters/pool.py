@@ -16,6 +16,8 @@ from verifier_service.drafters.link import DrafterLink, LinkState
 
 _NEAR = 0.001
 """Seconds beyond the least round trip that count as equal to it: less than that within a zone, often more between."""
+_LONGEST_STEP = 10.0
+"""Most seconds of a draft step that are believed: a drafter says of itself what it likes."""
 _LOAD_FACTOR = 1.25
 """A near drafter with this many times the mean number of sessions is no better than one that is far."""
 
@@ -72,7 +74,7 @@ class DrafterPool:
     def times(self) -> DrafterTimes:
         """What the ready drafters report, on average; those that have not reported a step are left out."""
         ready = [link for link in self._links if link.state is LinkState.READY]
-        steps = [link.step_seconds for link in ready if link.step_seconds > 0]
+        steps = [min(link.step_seconds, _LONGEST_STEP) for link in ready if link.step_seconds > 0]
         round_trip = sum(link.distance for link in ready) / len(ready) if ready else 0.0
         return DrafterTimes(sum(steps) / len(steps) if steps else None, round_trip)
 

@@ -75,3 +75,9 @@ def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> 
     waiting.settled = True
     waiting.run(1)
     assert not waiting.trials.settling
+
+
+def test_drafts_that_are_predicted_to_bring_nothing_are_tried_all_the_same() -> None:
+    play = Play(1.5, 0.0)
+    play.run(6000)
+    assert play.trials.measured == pytest.approx(1.5)

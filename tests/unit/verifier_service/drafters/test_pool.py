@@ -1,5 +1,9 @@
 """Which drafter a session gets."""
 
+import math
+
+import pytest
+
 from specdec.wire.session import Load
 from tests.unit.verifier_service.verifier_fakes import make_link
 from verifier_service.batching.costs import DrafterTimes
@@ -44,6 +48,13 @@ def test_the_pool_averages_what_ready_drafters_say_a_step_takes() -> None:
     links[1].connected("small", 0.3)
     links[1].round_trip(0.02)
     assert DrafterPool(links).times() == DrafterTimes(0.2, 0.01)
+
+
+@pytest.mark.parametrize("claim", [math.inf, 1e300])
+def test_what_a_drafter_says_of_its_speed_is_believed_up_to_a_limit(claim: float) -> None:
+    link = make_link()
+    link.connected("small", claim)
+    assert DrafterPool([link]).times() == DrafterTimes(10.0)
 
 
 def test_drafters_that_are_near_come_first() -> None:
