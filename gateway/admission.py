@@ -4,7 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from gateway.caller import share_of
+from gateway.callers.caller import share_of
 from gateway.config import AdmissionSettings
 from gateway.fair_queue import FairQueue
 from gateway.metrics import GatewayMetrics

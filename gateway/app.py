@@ -11,16 +11,16 @@ from prometheus_client import CollectorRegistry
 
 from gateway import health
 from gateway.admission import Admission
+from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.http import probes, routes
 from gateway.http.server import CLOSE_GRACE, http_server, server_context
-from gateway.key_file import KeyFile
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier
 from gateway.metrics import GatewayMetrics, KeyMetrics
+from gateway.models.routing import load_tokenizers, models_of, searches
 from gateway.request import new_id
-from gateway.routing import load_tokenizers, models_of, searches
 from gateway.rpc import service
 from gateway.rpc.door import KeyInterceptor
 from gateway.store import redis_client

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from gateway.caller import ApiKey
+from gateway.callers.caller import ApiKey
+from gateway.callers.key_file import parse, read_file, readable_by_all
 from gateway.config import GatewaySettings, ModelRoute
 from gateway.discovery.sources import source_of
 from gateway.http.server import server_context
-from gateway.key_file import parse, read_file, readable_by_all
 from gateway.kv.check import check_block_store
-from gateway.routing import access_of
+from gateway.models.routing import access_of
 from gateway.store.check import store_checks
 from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer

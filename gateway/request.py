@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.caller import ApiKey, tenant_name
+from gateway.callers.caller import ApiKey, tenant_name
+from gateway.callers.priority import PriorityClass
 from gateway.lists import check_stops, unique_ids
-from gateway.priority import PriorityClass
 from gateway.tools.values import Tool, ToolCall
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs

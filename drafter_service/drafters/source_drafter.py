@@ -11,9 +11,9 @@ from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, NoGuess,
 from specdec.engine import SequenceMemory
 from specdec.rules import vocabulary
 from specdec.rules.draft import certain
-from specdec.sources.source import Source
+from specdec.sources.source import DraftSource
 
-MakeSource = Callable[[str, int], Source]
+MakeSource = Callable[[str, int], DraftSource]
 """Makes the source of a sequence from its domain and the tokens of its beginning, which was not generated here."""
 _DRAFTED = 256
 """More drafts than a session can have: tokens that were computed as drafts are read once they are committed."""
@@ -26,7 +26,7 @@ class SourceReader:
         """`ahead` is how far drafts may go past what was asked for."""
         self._make = make_source
         self._ahead = ahead
-        self._read: WeakKeyDictionary[DraftSession, tuple[Source, int]] = WeakKeyDictionary()
+        self._read: WeakKeyDictionary[DraftSession, tuple[DraftSource, int]] = WeakKeyDictionary()
         """Each session's source, and how many tokens it has read."""
 
     def drafts(self, session: DraftSession, count: int) -> list[StepResult]:

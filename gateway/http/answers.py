@@ -20,7 +20,7 @@ from gateway.http.problems import CLIENT_GONE, error_body
 from gateway.http.replies import Answer
 from gateway.http.tool_writer import writer_for
 from gateway.http.writers import AnswerFormat, Writer
-from gateway.models import ServedModels
+from gateway.models.served import ServedModels
 from gateway.tasks import cancel_and_wait
 from gateway.turns.events import Event, Finished, OutputRound, Started, collect
 from specdec.errors import InternalError, SpecdecError

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from gateway.callers.priority import PriorityClass
 from gateway.http.body import Body
 from gateway.http.fields import (
     Choices,
@@ -32,7 +33,6 @@ from gateway.http.messages import Messages, chat_prompt
 from gateway.http.sampling import SamplingBody
 from gateway.http.structured import StructuredBody
 from gateway.http.tools import ToolsBody, only_one
-from gateway.priority import PriorityClass
 from gateway.request import MAX_NAME, GenerationRequest, Prompt
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter

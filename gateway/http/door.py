@@ -5,9 +5,9 @@ from collections.abc import Collection
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.caller import let_in
+from gateway.callers.caller import let_in
+from gateway.callers.key_file import KeyFile
 from gateway.http.problems import on_error
-from gateway.key_file import KeyFile
 from specdec.errors import KeyRefused
 
 OPEN: Collection[str] = frozenset({"/livez", "/readyz", "/health", "/ping"})

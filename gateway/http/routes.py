@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from gateway.caller import allowed_priority, calling_key
+from gateway.callers.caller import allowed_priority, calling_key
 from gateway.http import openapi, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
@@ -22,7 +22,7 @@ from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.writers import AnswerFormat
-from gateway.models import ServedModel
+from gateway.models.served import ServedModel
 from gateway.request import tenant_of
 from gateway.tools.formats import ToolFormat
 from gateway.turns.generation import Generator

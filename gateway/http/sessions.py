@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import WithJsonSchema
 
-from gateway.caller import calling_key
+from gateway.callers.caller import calling_key
 from gateway.http import cursor, openapi
 from gateway.http.answers import json_response, streamed, while_connected
 from gateway.http.body import parse_body

@@ -33,7 +33,7 @@ class Offer:
     tokens: Sequence[int]
     """The sequence up to the block's end; all of its tokens are committed."""
     domain: str
-    """The name under which prefixes are shared: `gateway.caller.cache_domain`."""
+    """The name under which prefixes are shared: `gateway.callers.caller.cache_domain`."""
 
 
 class KvWriter:

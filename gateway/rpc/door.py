@@ -9,8 +9,8 @@ import grpc.aio
 import structlog
 from grpc_status import rpc_status
 
-from gateway.caller import let_in
-from gateway.key_file import KeyFile
+from gateway.callers.caller import let_in
+from gateway.callers.key_file import KeyFile
 from specdec.errors import KeyRefused
 from specdec.serving.status import rich_status
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.priority import PriorityClass
+from gateway.callers.priority import PriorityClass
 from gateway.text.output import OutputToken
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import Summary, total

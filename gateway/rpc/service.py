@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.caller import allowed_priority, calling_key
+from gateway.callers.caller import allowed_priority, calling_key
+from gateway.callers.priority import PriorityClass
 from gateway.lists import unique_ids, unique_stops
-from gateway.models import ServedModel
-from gateway.priority import PriorityClass
+from gateway.models.served import ServedModel
 from gateway.request import (
     ChatPrompt,
     GenerationRequest,

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.caller import calling_key
+from gateway.callers.caller import calling_key
 from gateway.request import check_name, tenant_of
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, SessionInfo, UserSessions

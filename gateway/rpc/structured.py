@@ -1,6 +1,6 @@
 """The form that a gRPC request asks for, as a grammar."""
 
-from gateway import structured
+from gateway.tools import structured
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.grammar import Grammar

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 from redis.asyncio import Redis
 
-from gateway.caller import ApiKey
+from gateway.callers.caller import ApiKey
 from gateway.metrics import KeyMetrics
 from gateway.store import lua_limits
 from gateway.store.checked_scripts import Reply

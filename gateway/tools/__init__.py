@@ -1,5 +1,7 @@
-"""Tools: what a caller offers to the model, how a model writes a call of one, and how such text is read.
+"""Room of the forms that output can have: grammars that callers ask for, and calls of the tools that they offer.
 
-`values` has tools and calls. `formats` lists the ways in which models write calls; `parsers` read them from a stream
-of text, `grammars` bind a model to them, and `template` describes tools to a model whose chat template cannot.
+What a caller wants enters; a grammar, or text that a model reads, leaves. `structured` makes the grammars of callers'
+forms. `values` has tools and calls, `formats` the ways in which models write calls, each with the grammar that binds a
+model to it; `parsers` read calls from a stream of text, and `template` describes tools to a model whose chat template
+cannot.
 """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.caller import cache_domain
+from gateway.callers.caller import cache_domain
 from gateway.request import GenerationRequest
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.rules.params import Mode, Speculation, check_ids

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from gateway.caller import ApiKey
+from gateway.callers.caller import ApiKey
 from gateway.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt, new_id
 from gateway.store.limits import Limits
 from gateway.turns.events import Event, Finished, OutputRound, Started

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from gateway.admission import Admission
+from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
-from gateway.key_file import KeyFile
 from gateway.metrics import GatewayMetrics
-from gateway.models import ServedModels
+from gateway.models.served import ServedModels
 from gateway.store.limits import Limits
 from gateway.store.sessions import SessionStore
 from gateway.text.grammar_checker import GrammarChecker

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from gateway.priority import PriorityClass
+from gateway.callers.priority import PriorityClass
 from gateway.store.values import StoredRound, TurnView
 from gateway.turns.entries import checked_entry, entry_content, readable_entry
 from specdec.errors import GenerationNotFound, SessionNotFound

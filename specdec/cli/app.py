@@ -25,7 +25,7 @@ from specdec.cli.plan import Role
 from specdec.cli.settings import DEMO, UpSettings, find_model
 from specdec.cli.signals import StopRequested, stop_on_signals
 from specdec.cli.up import Up
-from specdec.client.connection import Connection
+from specdec.client.connection import GatewayConnection
 from specdec.client.events import PromptRequest
 from specdec.errors import ConfigError, SpecdecError
 from specdec.rules.params import Mode
@@ -94,7 +94,7 @@ def run(
     """Stream one generation, each token looking like where it came from."""
     chosen = options.mode_of(mode, no_speculation)
     request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience)
-    running.run(Console(), Connection(address, api_key, ca), request, show_draft, as_json)
+    running.run(Console(), GatewayConnection(address, api_key, ca), request, show_draft, as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -117,7 +117,7 @@ def compare(
     if mode is Mode.OFF:
         raise ConfigError("--mode off leaves nothing to compare")
     request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, mode, lenience)
-    comparing.compare(Console(), Connection(address, api_key, ca), request, runs, as_json)
+    comparing.compare(Console(), GatewayConnection(address, api_key, ca), request, runs, as_json)
 
 
 @app.command(epilog=EPILOG)

@@ -8,7 +8,7 @@ from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.cli.exit_codes import Unreachable
 from specdec.cli.hints import no_gateway
-from specdec.client.connection import OPTIONS, Connection
+from specdec.client.connection import OPTIONS, GatewayConnection
 from specdec.client.events import Event, PromptRequest
 from specdec.client.messages import event_from_pb, request_to_pb
 from specdec.errors import ConfigError, DeadlineExceeded, InternalError, SpecdecError
@@ -20,7 +20,7 @@ from specdec.wire.generation import DrafterState, info_from_pb
 class GatewayClient:
     """A connection to a gateway's gRPC API."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: GatewayConnection) -> None:
         self._address = connection.address
         self._metadata = connection.metadata
         self._channel = connection.open()

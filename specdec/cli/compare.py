@@ -13,7 +13,7 @@ from rich.table import Table
 
 from specdec.cli.client import GatewayClient
 from specdec.client.collect import collect
-from specdec.client.connection import Connection
+from specdec.client.connection import GatewayConnection
 from specdec.client.events import GenerationResult, PromptRequest
 from specdec.rules.params import Mode
 from specdec.wire.generation import Fallback
@@ -105,7 +105,7 @@ def _without_drafts(request: PromptRequest) -> PromptRequest:
     return replace(request, mode=Mode.OFF, gamma=None, lenience=None)
 
 
-def compare(console: Console, connection: Connection, request: PromptRequest, runs: int, as_json: bool) -> None:
+def compare(console: Console, connection: GatewayConnection, request: PromptRequest, runs: int, as_json: bool) -> None:
     """Run the command: print the comparison, as one JSON document when `as_json` is set.
 
     Raises:

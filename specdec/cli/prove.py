@@ -79,7 +79,7 @@ class Proof:
         return {**asdict(self), "verdict": self.verdict}
 
 
-class Side:
+class DecodingWay:
     """One of the two ways to decode that are compared."""
 
     def __init__(self, call: Call, url: str, speculation: Mapping[str, Any]) -> None:
@@ -112,9 +112,9 @@ def prove(plan: Plan, call: Call) -> Proof:
         Refused: a server does not take the requests, such as an OpenAI-compatible one without a reference.
     """
     if plan.reference:
-        plain, drafted = Side(call, plan.reference, {}), Side(call, plan.url, {})
+        plain, drafted = DecodingWay(call, plan.reference, {}), DecodingWay(call, plan.url, {})
     else:
-        plain, drafted = (Side(call, plan.url, {"speculation": {"mode": mode}}) for mode in ("off", "rejection"))
+        plain, drafted = (DecodingWay(call, plan.url, {"speculation": {"mode": mode}}) for mode in ("off", "rejection"))
     seeds = range(plan.samples)
     with ThreadPoolExecutor(plan.streams) as pool:
         greedy = [list(pool.map(lambda text, side=side: _greedy(side, text), _PROMPTS)) for side in (plain, drafted)]
@@ -132,11 +132,11 @@ def prove(plan: Plan, call: Call) -> Proof:
     )
 
 
-def _greedy(side: Side, prompt: str) -> tuple[tuple[str, ...], int | None]:
+def _greedy(side: DecodingWay, prompt: str) -> tuple[tuple[str, ...], int | None]:
     return side.complete(prompt, _IDENTITY_TOKENS, None)
 
 
-def _sample(side: Side, seed: int) -> tuple[tuple[str, ...], int | None]:
+def _sample(side: DecodingWay, seed: int) -> tuple[tuple[str, ...], int | None]:
     return side.complete(_PROMPTS[0], _SAMPLED_TOKENS, seed)
 
 

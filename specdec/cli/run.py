@@ -9,7 +9,7 @@ from rich.console import Console
 from specdec.cli import render
 from specdec.cli.client import GatewayClient
 from specdec.client.collect import collect
-from specdec.client.connection import Connection
+from specdec.client.connection import GatewayConnection
 from specdec.client.events import GenerationResult, PromptRequest, RoundEvent
 
 
@@ -37,7 +37,9 @@ def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_
     return result
 
 
-def run(console: Console, connection: Connection, request: PromptRequest, show_draft: bool, as_json: bool) -> None:
+def run(
+    console: Console, connection: GatewayConnection, request: PromptRequest, show_draft: bool, as_json: bool
+) -> None:
     """Run the command: print a generation, as one JSON document when `as_json` is set.
 
     Raises:

@@ -19,7 +19,7 @@ from specdec.cli.scrape import write_scrape_config
 from specdec.cli.settings import UpSettings
 from specdec.cli.signals import Stop
 from specdec.cli.supervisor import RestartPolicy, Supervisor
-from specdec.client.connection import Connection
+from specdec.client.connection import GatewayConnection
 from specdec.client.events import PromptRequest
 from specdec.errors import ConfigError, SpecdecError
 from specdec.serving.access import Access
@@ -150,7 +150,7 @@ class Up:
         if self._settings.api_keys and not _key():
             self._say("No sample: set SPECDEC_API_KEY to a key of that file to have one.")
             return
-        with closing(GatewayClient(Connection(address, _key()))) as gateway, self._stop.calling(gateway.close):
+        with closing(GatewayClient(GatewayConnection(address, _key()))) as gateway, self._stop.calling(gateway.close):
             self._say(f"\nA sample, going on from:\n{SAMPLE.prompt}\n")
             try:
                 show(self._console, gateway, SAMPLE, show_draft=False)

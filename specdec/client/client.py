@@ -15,7 +15,7 @@ import grpc
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
 from specdec.client.collect import collect
-from specdec.client.connection import Connection
+from specdec.client.connection import GatewayConnection
 from specdec.client.events import Event, GenerationResult, PromptRequest, RoundEvent, StartedEvent
 from specdec.client.messages import event_from_pb, request_to_pb
 from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
@@ -61,7 +61,7 @@ class Client:
         Raises:
             ConfigError: the key is malformed, or the file cannot be read.
         """
-        connections = [Connection(each, api_key, ca) for each in addresses or ("127.0.0.1:50051",)]
+        connections = [GatewayConnection(each, api_key, ca) for each in addresses or ("127.0.0.1:50051",)]
         self._channels = [each.open() for each in connections]
         self._metadata = connections[0].metadata
         self._timeout = timeout

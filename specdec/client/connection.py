@@ -15,7 +15,7 @@ OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class GatewayConnection:
     """How a gateway's gRPC API is reached."""
 
     address: str

@@ -20,7 +20,7 @@ _Numbers = NDArray[np.number[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class RoundCosts:
+class RoundSeconds:
     """What a round of a batch takes, in seconds, as measured on batches of its size."""
 
     base: float
@@ -98,7 +98,7 @@ class Judgement:
 NO_DRAFTS = Allotment(1.0, 0)
 
 
-def allot(demands: Sequence[Demand], others: int, costs: RoundCosts, budget: int) -> Allotment:
+def allot(demands: Sequence[Demand], others: int, costs: RoundSeconds, budget: int) -> Allotment:
     """The allotment of one draft or more that commits most tokens a second; NO_DRAFTS where nobody can draft.
 
     Args:
@@ -128,7 +128,7 @@ def allot(demands: Sequence[Demand], others: int, costs: RoundCosts, budget: int
     return Allotment(float(gains[last]), int(cap) + 1)
 
 
-def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, costs: RoundCosts) -> Forecast:
+def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, costs: RoundSeconds) -> Forecast:
     """What rounds bring in which each session of `demands` drafts so much; a speed-up of 1 where nobody drafts."""
     longest, rows = max(gammas, default=0), len(demands) + others
     if longest == 0:

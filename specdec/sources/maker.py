@@ -7,7 +7,7 @@ from specdec.sources.ngram import Ngram
 from specdec.sources.prediction import Prediction
 from specdec.sources.prompt_lookup import PromptLookup
 from specdec.sources.settings import SourceSettings
-from specdec.sources.source import Source
+from specdec.sources.source import DraftSource
 from specdec.sources.suffix import Suffix, SuffixStore
 
 
@@ -28,7 +28,9 @@ class SourceMaker:
         self._settings = settings
         self._store = SuffixStore(settings.store_tokens, settings.store_domains)
 
-    def make(self, kind: SourceKind, domain: str, known: int, prompt: int, prediction: Sequence[int] = ()) -> Source:
+    def make(
+        self, kind: SourceKind, domain: str, known: int, prompt: int, prediction: Sequence[int] = ()
+    ) -> DraftSource:
         """A source that has read nothing.
 
         Args:

@@ -9,7 +9,7 @@ _CONTEXTS = (3, 2, 1)
 
 
 class Ngram:
-    """A Source of n-grams of order 2 to 4 over prompt and output; of equal counts the latest wins."""
+    """A DraftSource of n-grams of order 2 to 4 over prompt and output; of equal counts the latest wins."""
 
     def __init__(self, window: int) -> None:
         """`window` is how many of the last tokens are counted at least; at most twice as many are."""

@@ -11,7 +11,7 @@ _NEAR = 32
 
 
 class Prediction:
-    """A Source that follows the predicted text, and finds its place again where the output left it."""
+    """A DraftSource that follows the predicted text, and finds its place again where the output left it."""
 
     def __init__(self, prediction: Sequence[int], prompt: int) -> None:
         """`prompt` is how many tokens are read before the output, which the prediction is of, begins."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class PromptLookup:
-    """A Source that goes on from the latest earlier place of the longest end of the sequence.
+    """A DraftSource that goes on from the latest earlier place of the longest end of the sequence.
 
     Places are found in an index of all short runs of tokens, so a guess costs the same in a long sequence.
     """

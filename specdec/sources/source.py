@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class Source(Protocol):
+class DraftSource(Protocol):
     """Guesses how one sequence goes on.
 
     A guess is a function of what was read. It is not sampled, so its distribution q̂ is a point mass.

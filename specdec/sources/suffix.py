@@ -41,7 +41,7 @@ class SuffixStore:
 
 
 class Suffix:
-    """A Source that reads its own sequence and the store of its domain.
+    """A DraftSource that reads its own sequence and the store of its domain.
 
     The longer context wins; of equal ones, that of the sequence itself, which has the newest version of a text that is
     edited. How likely a guess is, is learnt from how often guesses by contexts of its length were right.

@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gateway.callers.key_file import KeyFile
 from gateway.config import KeyLimitSettings
-from gateway.key_file import KeyFile
 from gateway.metrics import KeyMetrics
 from specdec.errors import KeyRefused
 from tests.integration.gateway.key_files import line, write

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specdec.rules.allotment import RoundCosts
+from specdec.rules.allotment import RoundSeconds
 
 _KEEP = 0.98
 """Factor by which each observation lowers the weight of those before."""
@@ -107,7 +107,7 @@ class BatchCosts:
         else:
             self._idle.observe(0.0, seconds)
 
-    def of(self, rows: int, drafters: DrafterTimes) -> RoundCosts:
+    def of(self, rows: int, drafters: DrafterTimes) -> RoundSeconds:
         """The costs of a round of `rows` sessions."""
         base, token = self._pass_line(rows)
         step = _UNKNOWN_DRAFT * (base + token * rows) if drafters.step is None else drafters.step
@@ -116,7 +116,7 @@ class BatchCosts:
         if self._waits.known:
             wait, draft = self._waits.fit(step, self._waits.mean[0])
             wait -= min(idle, wait)
-        return RoundCosts(base + idle, token, wait, draft)
+        return RoundSeconds(base + idle, token, wait, draft)
 
     def _pass_line(self, rows: int) -> tuple[float, float]:
         if not self._passes.known:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundCosts, allot, forecast
+from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.wire.generation import Speedup
 from verifier_service.batching.costs import BatchCosts, DrafterTimes, PromptRate
@@ -94,7 +94,7 @@ class BatchSpeculation:
         return self._trials[self._level]
 
     @property
-    def costs(self) -> RoundCosts:
+    def costs(self) -> RoundSeconds:
         """What a round of a batch of the present size takes."""
         known = [level for level, costs in self._costs.items() if costs.known] or [self._level]
         nearest = min(known, key=lambda level: abs(level - self._level))

@@ -11,7 +11,7 @@ from specdec.rules.draft import NO_DRAFT, Draft, certain
 from specdec.rules.gamma import GammaController
 from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
-from specdec.sources.source import Source
+from specdec.sources.source import DraftSource
 from specdec.wire.generation import Fallback
 from verifier_service.drafters.drafts import Drafts, Proposal
 
@@ -24,7 +24,7 @@ class LocalSource:
     """One source of a session."""
 
     kind: str
-    source: Source
+    source: DraftSource
     gamma: GammaController
     """Chooses how much it drafts: it costs no time of a drafter."""
 

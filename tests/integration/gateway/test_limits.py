@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.caller import ApiKey
+from gateway.callers.caller import ApiKey
 from gateway.metrics import KeyMetrics
 from gateway.request import new_id
 from gateway.store import limits as module

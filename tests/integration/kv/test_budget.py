@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from redis.asyncio import Redis
 
-from gateway.caller import cache_domain
+from gateway.callers.caller import cache_domain
 from gateway.config import KvSettings
 from gateway.kv.store import BlockStore
 from tests.integration.sessions.server import Server

@@ -8,11 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from gateway.caller import ApiKey, allowed_priority, cache_domain, share_of, tenant_name
+from gateway.callers.caller import ApiKey, allowed_priority, cache_domain, share_of, tenant_name
+from gateway.callers.key_file import KeyFile, parse
+from gateway.callers.priority import PriorityClass
 from gateway.config import KeyLimitSettings
-from gateway.key_file import KeyFile, parse
 from gateway.metrics import KeyMetrics
-from gateway.priority import PriorityClass
 from specdec.errors import ConfigError, KeyRefused, PriorityNotAllowed
 
 KEY = "sk-of-acme"

@@ -10,7 +10,7 @@ from gateway.admission import Admission
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
-from gateway.models import ServedModel, ServedModels
+from gateway.models.served import ServedModel, ServedModels
 from gateway.text.prompt_encoder import PromptEncoder
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_to_bytes

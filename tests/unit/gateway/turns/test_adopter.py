@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.models import ServedModels
+from gateway.models.served import ServedModels
 from gateway.store.values import LapsedTurn
 from gateway.turns.adopter import Adopter
 from tests.gateway_fakes import Script, ScriptedVerifier, output, until

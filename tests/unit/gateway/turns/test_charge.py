@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.caller import ApiKey
+from gateway.callers.caller import ApiKey
 from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
 from gateway.store.limits import Quota
 from gateway.turns.charge import charged, tokens_asked

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from specdec.rules.allotment import NO_DRAFTS, Allotment, Demand, RoundCosts, allot, forecast
+from specdec.rules.allotment import NO_DRAFTS, Allotment, Demand, RoundSeconds, allot, forecast
 from specdec.rules.gamma import best_gamma, expected_tokens, speedup
 
 ALPHAS = st.floats(0.02, 0.98)
 COSTS = st.builds(
-    RoundCosts,
+    RoundSeconds,
     base=st.floats(0.5, 2.0),
     token=st.floats(0.0, 0.5),
     wait=st.floats(0.0, 1.0),
@@ -19,7 +19,7 @@ COSTS = st.builds(
 )
 
 
-def goodput(gammas: tuple[int, ...], demands: list[Demand], others: int, costs: RoundCosts) -> float:
+def goodput(gammas: tuple[int, ...], demands: list[Demand], others: int, costs: RoundSeconds) -> float:
     """Tokens a second, written down once more."""
     tokens = others + sum(expected_tokens(d.alpha, gamma) for d, gamma in zip(demands, gammas, strict=True))
     wait = costs.wait + costs.draft * max(gammas) if max(gammas) else 0.0
@@ -28,7 +28,7 @@ def goodput(gammas: tuple[int, ...], demands: list[Demand], others: int, costs: 
 
 @given(st.lists(ALPHAS, min_size=1, max_size=3), st.integers(0, 3), COSTS)
 @settings(max_examples=60, deadline=None)
-def test_no_other_choice_commits_more_tokens_a_second(alphas: list[float], others: int, costs: RoundCosts) -> None:
+def test_no_other_choice_commits_more_tokens_a_second(alphas: list[float], others: int, costs: RoundSeconds) -> None:
     demands = [Demand(alpha, 4) for alpha in alphas]
     assume(len({round(alpha**place, 9) for alpha in alphas for place in range(1, 5)}) == 4 * len(alphas))
     allotment = allot(demands, others, costs, budget=100)
@@ -38,7 +38,7 @@ def test_no_other_choice_commits_more_tokens_a_second(alphas: list[float], other
 
 
 def test_equal_sessions_draft_alike_and_are_judged_so() -> None:
-    demands, costs = [Demand(0.5, 4)] * 2, RoundCosts(base=1.0, token=0.5, wait=0.0, draft=0.0)
+    demands, costs = [Demand(0.5, 4)] * 2, RoundSeconds(base=1.0, token=0.5, wait=0.0, draft=0.0)
     gammas = {allot(demands, 1, costs, budget=100).gamma(demand) for demand in demands}
     assert gammas == {1}
     assert goodput((1, 1), demands, 1, costs) == max(goodput((each, each), demands, 1, costs) for each in range(1, 5))
@@ -46,7 +46,7 @@ def test_equal_sessions_draft_alike_and_are_judged_so() -> None:
 
 @given(ALPHAS, st.floats(0.0, 0.5), st.floats(0.0, 1.0), st.floats(0.01, 0.5))
 def test_one_session_gets_the_best_gamma_of_the_formula(alpha: float, c: float, r: float, beta: float) -> None:
-    costs = RoundCosts(base=1.0 - beta, token=beta, wait=r, draft=c)
+    costs = RoundSeconds(base=1.0 - beta, token=beta, wait=r, draft=c)
     best = best_gamma(alpha, c, r, beta, limit=16)
     allotment = allot([Demand(alpha, 16)], 0, costs, budget=100)
     if best:
@@ -57,29 +57,29 @@ def test_one_session_gets_the_best_gamma_of_the_formula(alpha: float, c: float, 
 
 def test_a_tight_budget_goes_where_survival_is_highest() -> None:
     demands = [Demand(0.9, 8), Demand(0.2, 8)]
-    allotment = allot(demands, 0, RoundCosts(1.0, 0.001, 0.0, 0.001), budget=5)
+    allotment = allot(demands, 0, RoundSeconds(1.0, 0.001, 0.0, 0.001), budget=5)
     assert [allotment.gamma(demand) for demand in demands] == [5, 0]
 
 
 def test_what_does_not_pay_is_still_the_best_that_drafting_can_do_and_its_forecast_says_so() -> None:
     demands = [Demand(0.1, 8)] * 4
-    costs = RoundCosts(1.0, 0.1, 1.0, 0.5)
+    costs = RoundSeconds(1.0, 0.1, 1.0, 0.5)
     allotment = allot(demands, 0, costs, budget=100)
     assert allotment.gamma(demands[0]) == 1
     assert forecast([1] * 4, demands, 0, costs).speedup < 1.0
 
 
 def test_a_round_that_waits_as_long_as_it_is_worth_breaks_even() -> None:
-    demands, costs = [Demand(0.8, 8)] * 2, RoundCosts(1.0, 0.05, 0.1, 0.05)
+    demands, costs = [Demand(0.8, 8)] * 2, RoundSeconds(1.0, 0.05, 0.1, 0.05)
     allotment = allot(demands, 1, costs, budget=100)
     gammas = [allotment.gamma(demand) for demand in demands]
     worth = forecast(gammas, demands, 1, costs).worth
-    late = RoundCosts(costs.base, costs.token, worth, 0.0)
+    late = RoundSeconds(costs.base, costs.token, worth, 0.0)
     assert forecast(gammas, demands, 1, late).speedup == pytest.approx(1.0)
 
 
 def test_sessions_that_cannot_draft_get_nothing() -> None:
-    costs = RoundCosts(1.0, 0.1, 0.1, 0.1)
+    costs = RoundSeconds(1.0, 0.1, 0.1, 0.1)
     assert allot([], 3, costs, budget=10) == NO_DRAFTS
     assert allot([Demand(0.9, 0)], 0, costs, budget=10) == NO_DRAFTS
     assert allot([Demand(0.9, 4)], 0, costs, budget=0) == NO_DRAFTS

@@ -12,19 +12,19 @@ from specdec.sources.ngram import Ngram
 from specdec.sources.prediction import Prediction
 from specdec.sources.prompt_lookup import PromptLookup
 from specdec.sources.settings import SourceSettings
-from specdec.sources.source import Source
+from specdec.sources.source import DraftSource
 
 WINDOW = 64
 VOCABULARY = 152_000
 SETTINGS = SourceSettings(window=WINDOW, store_tokens=WINDOW, store_domains=2)
 
 
-def reading(source: Source, *tokens: int) -> Source:
+def reading(source: DraftSource, *tokens: int) -> DraftSource:
     source.read(tokens)
     return source
 
 
-def suffix(maker: SourceMaker, domain: str = "", known: int = 0) -> Source:
+def suffix(maker: SourceMaker, domain: str = "", known: int = 0) -> DraftSource:
     return maker.make(SourceKind.SUFFIX, domain, known, known)
 
 
@@ -138,7 +138,7 @@ class TestSuffix:
 class TestPrediction:
     EXPECTED = tuple(range(10, 60))
 
-    def followed(self, *output: int) -> Source:
+    def followed(self, *output: int) -> DraftSource:
         return reading(Prediction(self.EXPECTED, prompt=2), 1, 2, *output)
 
     def test_the_prediction_is_the_draft_from_the_first_token_on(self) -> None:

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from specdec.rules.allotment import RoundCosts
+from specdec.rules.allotment import RoundSeconds
 from tests.clock import Clock
 from verifier_service.batching.costs import DrafterTimes
 from verifier_service.batching.speculation import BatchSpeculation, PassSample, SessionGamma
@@ -18,7 +18,7 @@ class SimulatedBatch:
     """Sessions without end, all in every pass."""
 
     alphas: list[float]
-    costs: RoundCosts
+    costs: RoundSeconds
     """What rounds really take."""
     told: DrafterTimes = SILENT
     """What drafters say of themselves."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.rules.allotment import RoundCosts
+from specdec.rules.allotment import RoundSeconds
 from verifier_service.batching.costs import BatchCosts, DrafterTimes, Line, PromptRate
 
 SILENT = DrafterTimes(None)
@@ -53,7 +53,7 @@ def test_before_any_wait_drafters_are_believed() -> None:
 
 
 def test_before_anything_is_known_drafting_is_thought_to_be_cheap() -> None:
-    assert BatchCosts().of(4, SILENT) == RoundCosts(0.98, pytest.approx(0.005), 0.0, pytest.approx(0.1))
+    assert BatchCosts().of(4, SILENT) == RoundSeconds(0.98, pytest.approx(0.005), 0.0, pytest.approx(0.1))
 
 
 def test_the_prefill_rate_is_tokens_over_seconds_and_follows_the_newest() -> None:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from specdec.rules.allotment import RoundCosts
+from specdec.rules.allotment import RoundSeconds
 from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch, plain_rate
 from verifier_service.batching.costs import DrafterTimes
 
 WARM, LONG = 300, 1200
 
 
-def costs(sessions: int, c: float, beta: float, wait: float) -> RoundCosts:
+def costs(sessions: int, c: float, beta: float, wait: float) -> RoundSeconds:
     """Costs in milliseconds of a machine whose plain pass over that many sessions takes 10."""
-    return RoundCosts(0.010 * (1 - beta), 0.010 * beta / sessions, 0.010 * wait, 0.010 * c)
+    return RoundSeconds(0.010 * (1 - beta), 0.010 * beta / sessions, 0.010 * wait, 0.010 * c)
 
 
 @pytest.mark.parametrize("alpha", [0.02, 0.5, 0.9])

@@ -8,7 +8,7 @@ import hashlib
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from gateway.priority import PriorityClass
+from gateway.callers.priority import PriorityClass
 from specdec.errors import PriorityNotAllowed
 
 ANONYMOUS = "default"

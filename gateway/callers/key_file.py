@@ -13,10 +13,10 @@ from typing import Any
 
 import structlog
 
-from gateway.caller import ApiKey
+from gateway.callers.caller import ApiKey
+from gateway.callers.priority import PriorityClass
 from gateway.config import KeyLimitSettings
 from gateway.metrics import KeyMetrics
-from gateway.priority import PriorityClass
 from specdec.errors import ConfigError, KeyRefused
 
 LOOK = 1.0
