@@ -92,9 +92,10 @@ class LocalDrafts(Drafts):
         self._room -= len(tokens)
         if not self._is_reading:
             self._read(len(self._unread))
-        accepted = min(judged, common_length(self._draft.tokens, tokens))
+        ours = min(judged, len(self._draft.tokens))  # tokens that a grammar forced behind them say nothing of a source
+        accepted = min(ours, common_length(self._draft.tokens, tokens))
         for each in self._sources:
-            each.gamma.observe(judged if each is self._used else 0, accepted if each is self._used else 0)
+            each.gamma.observe(ours if each is self._used else 0, accepted if each is self._used else 0)
         if self._drafter is not None:
             self._drafter.commit(tokens, judged if self._used is None else 0, gamma)
 

@@ -30,4 +30,6 @@ def with_forced(draft: Draft, row: Row, tokens: Sequence[int], room: int) -> Dra
         return draft
     output = (*tokens[row.call.prompt_len :], *draft.tokens)
     forced = row.grammar.forced(output, min(MOST, most - len(draft.tokens)))
+    if not forced:
+        return draft
     return Draft(draft.tokens + forced, draft.probs + certain(forced, speculation.mode).probs)

@@ -104,8 +104,9 @@ class Session:
     def _with_forced(self, proposal: Proposal) -> Proposal:
         """The proposal with the tokens that the grammar forces behind its draft."""
         draft = with_forced(proposal.draft, self._row, self._tokens, self._limit - len(self._tokens) - 1)
-        drafter = proposal.drafter if proposal.draft.tokens or not draft.tokens else GRAMMAR
-        return replace(proposal, draft=draft, drafter=drafter)
+        if draft is proposal.draft:
+            return proposal
+        return replace(proposal, draft=draft, drafter=proposal.drafter if proposal.draft.tokens else GRAMMAR)
 
     def _commit(self, done: Round, judged: int) -> None:
         self._tokens += done.tokens

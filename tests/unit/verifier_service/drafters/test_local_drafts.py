@@ -53,6 +53,19 @@ class Drafter(Drafts):
         self.closed = True
 
 
+class Watched:
+    """A controller that always drafts four, and records what it learns."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def gamma(self) -> int:
+        return 4
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        self.seen.append((drafted, accepted))
+
+
 def of(source: Written, drafter: Drafter | None = None, mode: Mode = Mode.REJECTION, room: int = 50) -> LocalDrafts:
     local = LocalSource("ngram", source, FixedGamma(4))
     return LocalDrafts([local], (1, 2, 3), room, mode, drafter)
@@ -102,6 +115,14 @@ async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> No
     drafts.commit((9, 8), judged=1, gamma=2)
     assert drafter.commits == [((5, 4), 0, 2), ((9, 8), 1, 2)]
     assert source.seen == [1, 2, 3, 5, 4, 9, 8]
+
+
+async def test_forced_tokens_behind_a_draft_are_neither_accepted_nor_rejected_drafts_of_its_source() -> None:
+    gamma = Watched()
+    drafts = await begun(LocalDrafts([LocalSource("ngram", Written(5, 6), gamma)], (1, 2, 3), 50, Mode.REJECTION, None))
+    await drafts.propose(2)
+    drafts.commit((5, 6, 7, 8, 9), judged=4, gamma=2)
+    assert gamma.seen == [(2, 2)]
 
 
 async def test_a_short_prompt_is_read_before_the_first_round() -> None:
