@@ -23,7 +23,6 @@ from benchmarks.run import Ask, Run, gaps_of
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
 from specdec.cli import tether
-from specdec.cli.ports import free
 from specdec.errors import InternalError
 from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
@@ -31,7 +30,7 @@ from specdec.wire.params import mode_to_pb
 
 _START_SECONDS = 180.0
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
-"""Options for an address each, so that two systems never want the same port."""
+"""Options for an address each; any free ports are taken, so that two systems never want the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
 
 
 def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
-    ports = [part for option in _PORTS for part in (option, f"127.0.0.1:{free('127.0.0.1')}")]
+    ports = [part for option in _PORTS for part in (option, "127.0.0.1:0")]
     start = "from specdec.cli.app import main; main()"
     models = ["--target", str(pair.target), "--drafter", str(pair.drafter)]
     tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends

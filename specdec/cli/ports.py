@@ -1,13 +1,21 @@
-"""Finds free addresses: the one that was asked for, then the ports that follow it, and any free one for a taken one."""
+"""Finds free addresses: the one that was asked for, then the ports that follow it, and any free one for a taken one.
 
+A port that was found free is bound a moment later, by the process that it is for. Until then nobody holds it, so any
+free port is one that the kernel gives to nobody who asks it for any: those begin at 32768 (Linux: ip_local_port_range).
+"""
+
+import random
 import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from specdec.errors import ConfigError
 from specdec.serving.discovery import join_address
 from specdec.serving.settings import split_address
+
+_ANY = range(15000, 30000)
+_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ def allot(wanted: Sequence[Wanted]) -> list[list[str]]:
 
 
 def free(host: str) -> int:
+    """A port of `host` at which nothing listens now."""
     with _listen(host, 0) as taken:
         return int(taken.getsockname()[1])
 
@@ -70,4 +79,9 @@ def _bind_next(host: str, port: int, held: ExitStack) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    """Listen at `port`, or at any free one for 0."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for any_port in random.sample(_ANY, _TRIES) if port == 0 else ():
+        with suppress(OSError):
+            return socket.create_server((host, any_port), family=family)
+    return socket.create_server((host, port), family=family)

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.addresses import free_addresses
-
 ROOT = Path(__file__).parents[2]
 SPECDEC = str(Path(sys.executable).with_name("specdec"))
 DEMO = ROOT / "models" / "demo"
 START_SECONDS = 120
+PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,8 @@ def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[
 
     It is stopped as Ctrl-C would, and checked to leave no process behind.
     """
-    http, grpc, drafter, verifier = free_addresses(4)
     state, log = folder / "state.json", folder / "up.log"
-    ports = ["--http", http, "--grpc", grpc, "--drafter-address", drafter, "--verifier-address", verifier]
-    for option in ("--drafter-metrics", "--verifier-metrics"):
-        ports += [option, "127.0.0.1:0"]  # two systems that start at once would both find the default port free
+    ports = [part for option in PORTS for part in (option, "127.0.0.1:0")]  # two systems at once want different ones
     with log.open("w") as output:
         process = subprocess.Popen(
             [SPECDEC, "up", *ports, "--no-sample", "--state", str(state), *arguments],

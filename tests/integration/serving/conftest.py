@@ -1,13 +1,11 @@
 """What a server on loopback needs."""
 
-import socket
-
 import pytest
+
+from specdec.cli import ports
 
 
 @pytest.fixture
 def free_port() -> int:
     """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    return ports.free("127.0.0.1")
