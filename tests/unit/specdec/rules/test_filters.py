@@ -61,7 +61,7 @@ def kept(scores: Tensor, params: SamplingParams) -> np.ndarray:
 def check_nucleus(scores: Tensor, top_k: int, top_p: float) -> None:
     """The nucleus is the definition's, except that a mass at its end may be wrong by a rounding error."""
     found = kept(scores, SamplingParams(top_k=top_k, top_p=top_p))
-    highest, lowest = (floor_of_all(scores.numpy(), top_k, top_p * (1.0 + error)) for error in (-3e-7, 3e-7))
+    highest, lowest = (floor_of_all(scores.numpy(), top_k, top_p * (1.0 + error)) for error in (-1e-6, 1e-6))
     possible = scores[scores.exp() > 0].numpy()
     assert lowest <= found[-1] <= highest or found[-1] == possible.min() >= lowest
     assert np.array_equal(found, np.sort(possible[possible >= found[-1]])[::-1])
@@ -87,8 +87,8 @@ def test_a_sample_that_is_wrong_costs_time_and_changes_nothing(monkeypatch: pyte
     scores = row("wide", 1)
     wanted = [SamplingParams(top_p=0.9), SamplingParams(top_k=300), SamplingParams(top_k=300, top_p=0.9)]
     right = [kept(scores, params) for params in wanted]
-    for wrong in (0.0, -20.0):
-        monkeypatch.setattr(filters, "_sample", lambda scores, wrong=wrong: np.full(2048, wrong, scores.dtype))
+    for wrong in (1.0, 1e-9, 1e-2):
+        monkeypatch.setattr(filters, "_sample", lambda weights, wrong=wrong: np.full(2048, wrong, weights.dtype))
         assert all(np.array_equal(kept(scores, params), each) for params, each in zip(wanted, right, strict=True))
 
 
@@ -96,15 +96,15 @@ def test_only_a_part_of_a_wide_row_is_sorted(monkeypatch: pytest.MonkeyPatch) ->
     sizes = list[int]()
     end = filters._end_of_nucleus
 
-    def watched(scores: np.ndarray, before: float, wanted: float) -> tuple[float, bool]:
-        sizes.append(len(scores))
-        return end(scores, before, wanted)
+    def watched(weights: np.ndarray, before: float, wanted: float) -> tuple[float, bool]:
+        sizes.append(len(weights))
+        return end(weights, before, wanted)
 
     monkeypatch.setattr(filters, "_end_of_nucleus", watched)
     for shape in ("wide", "peaked", "one token", "bfloat16"):
         kept(row(shape, 2), SamplingParams(top_p=0.95))
     assert len(sizes) == 4
-    assert max(sizes) < _WIDE / 3
+    assert max(sizes) < _WIDE / 10
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
