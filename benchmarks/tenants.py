@@ -1,8 +1,8 @@
 """`python -m benchmarks.tenants`: what one tenant's flood costs another, who has an API key of another tenant.
 
-`specdec up` runs as for users. The quiet tenant asks for one completion after another; the loud one sends many times
-what its key may ask for, from a process of its own. Phases with the flood and without take turns, so that a slow moment
-of the machine meets both.
+`specdec up` runs as for users. The quiet tenant asks for one completion after another. Phases take turns, so that a
+slow moment of the machine meets all: it is alone; the loud tenant asks for what its key allows; the loud tenant sends
+many times that, from a process of its own. What the flood costs is what it takes beyond what the key allows.
 """
 
 import argparse
@@ -24,37 +24,51 @@ from benchmarks.pair import Pair
 from benchmarks.results import Figure, Goal, Report, Table
 from benchmarks.stack import running
 from benchmarks.statistics import percentile
-from benchmarks.tenants_flood import TOO_MANY, Caller
+from benchmarks.tenants_flood import GOOD, TOO_MANY, Caller
 
 _TEXT = """\
-A quiet tenant asks for one completion after another; a loud one, whose key may ask for {requests} requests a minute and
-{concurrency} at once, sends {rate:g} a second. Phases of {each} requests with the flood and without take turns,
-{phases} of each. Gateway, verifier, drafter, store and both clients share the cores of this machine."""
+A quiet tenant asks for one completion after another. It is alone; or beside a loud tenant that asks for what its key
+allows, {requests} requests a minute and {concurrency} at once; or beside a flood of {rate:g} a second of that tenant.
+Phases of {each} requests take turns, {phases} of each. Gateway, verifier, drafter, store and both clients share the
+cores of this machine."""
 _DEMO = machine.ROOT / "models" / "demo"
 _QUIET, _LOUD = "quiet-key", "loud-key"
 _GOAL = Goal(1.2, at_most=True)
+ALONE, ALLOWED, FLOOD = "alone", "beside what the key allows", "beside the flood"
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The quiet tenant's requests of one phase, and the answers to the flood meanwhile."""
+    """The quiet tenant's requests of one phase, and the answers to the loud one meanwhile."""
 
     seconds: Sequence[float]
     """From each request to the end of its answer."""
     statuses: Counter[int]
-    """Of the flood; empty without one."""
+    """Of the loud tenant; empty without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loudness:
+    """What the loud tenant sends."""
+
+    rate: float
+    """Requests a second."""
+    connections: int
+    awaited: int
+    """The status with which a phase begins."""
 
 
 @contextmanager
-def flooded(address: str, options: argparse.Namespace) -> Iterator[Counter[int]]:
-    """A flood that is over its limits inside the context; the value has its statuses afterwards."""
-    command = [sys.executable, "-m", "benchmarks.tenants_flood", address, _LOUD, str(options.rate)]
+def beside(address: str, loudness: Loudness) -> Iterator[Counter[int]]:
+    """The loud tenant inside the context; the value has the statuses of its requests afterwards."""
+    asked = [loudness.rate, loudness.connections, loudness.awaited]
+    command = [sys.executable, "-m", "benchmarks.tenants_flood", address, _LOUD, *map(str, asked)]
     statuses: Counter[int] = Counter()
     with subprocess.Popen(
-        [*command, str(options.connections)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=machine.ROOT
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=machine.ROOT
     ) as process:
         if not (process.stdin and process.stdout and process.stdout.readline()):
-            raise RuntimeError("the flood ended before it was refused")
+            raise RuntimeError(f"the loud tenant never got status {loudness.awaited}")
         try:
             yield statuses
         finally:
@@ -63,13 +77,13 @@ def flooded(address: str, options: argparse.Namespace) -> Iterator[Counter[int]]
             statuses.update({int(status): count for status, count in told.items()})
 
 
-def phase(address: str, options: argparse.Namespace, *, loud: bool) -> Phase:
-    """Measure the quiet tenant's requests, beside the flood or alone."""
-    if loud:
-        with flooded(address, options) as statuses:
-            seconds = quiet(address, options.requests)
-        return Phase(seconds, statuses)
-    return Phase(quiet(address, options.requests), Counter())
+def phase(address: str, count: int, loudness: Loudness | None) -> Phase:
+    """Measure the quiet tenant's requests, beside the loud one or alone."""
+    if loudness is None:
+        return Phase(quiet(address, count), Counter())
+    with beside(address, loudness) as statuses:
+        seconds = quiet(address, count)
+    return Phase(seconds, statuses)
 
 
 def quiet(address: str, count: int) -> list[float]:
@@ -93,34 +107,42 @@ def key_file(folder: Path, options: argparse.Namespace) -> Path:
     return path
 
 
-def measure(options: argparse.Namespace) -> list[tuple[Phase, Phase]]:
-    """Pairs of phases: alone, and beside the flood."""
+def measure(options: argparse.Namespace) -> dict[str, list[Phase]]:
+    """The phases of each kind."""
+    kinds = {
+        ALONE: None,
+        ALLOWED: Loudness(options.limit / 60, 1, GOOD),
+        FLOOD: Loudness(options.rate, options.connections, TOO_MANY),
+    }
     with TemporaryDirectory() as folder:
         keys = key_file(Path(folder), options)
         with running(Pair(_DEMO / "target", _DEMO / "drafter"), "--api-keys", str(keys)) as stack:
             address = stack.http["gateway"]
             quiet(address, options.requests)
-            return [
-                (phase(address, options, loud=False), phase(address, options, loud=True)) for _ in range(options.phases)
-            ]
+            phases: dict[str, list[Phase]] = {name: [] for name in kinds}
+            for _ in range(options.phases):
+                for name, loudness in kinds.items():
+                    phases[name].append(phase(address, options.requests, loudness))
+    return phases
 
 
-def report(pairs: Sequence[tuple[Phase, Phase]], options: argparse.Namespace) -> Report:
+def report(phases: dict[str, list[Phase]], options: argparse.Namespace) -> Report:
     """The times of the quiet tenant, and what the loud one was told."""
-    alone, beside = ([each for pair in pairs for each in pair[side].seconds] for side in (0, 1))
-    statuses = sum((pair[1].statuses for pair in pairs), Counter[int]())
+    times = {name: [each for one in of_kind for each in one.seconds] for name, of_kind in phases.items()}
+    statuses = sum((each.statuses for each in phases[FLOOD]), Counter[int]())
     rows = [
-        (name, str(len(times)), *(f"{1000 * percentile(times, share):.0f}" for share in (0.5, 0.9, 0.99)))
-        for name, times in (("alone", alone), ("beside the flood", beside))
+        (name, str(len(each)), *(f"{1000 * percentile(each, share):.0f}" for share in (0.5, 0.9, 0.99)))
+        for name, each in times.items()
     ]
-    rise = percentile(beside, 0.99) / percentile(alone, 0.99)
-    refused = statuses[TOO_MANY] / max(1, statuses.total())
+    rise = percentile(times[FLOOD], 0.99) / percentile(times[ALLOWED], 0.99)
     figures = [
-        Figure("quiet tenant's p99, beside the flood / alone", f"{rise:.2f}", str(_GOAL), _GOAL.verdict(rise)),
-        Figure(
-            "quiet tenant's p50, beside the flood / alone", f"{percentile(beside, 0.5) / percentile(alone, 0.5):.2f}"
+        Figure(f"quiet tenant's p99, {FLOOD} / {ALLOWED}", f"{rise:.2f}", str(_GOAL), _GOAL.verdict(rise)),
+        *(
+            Figure(f"quiet tenant's {name}, {kind} / {ALONE}", f"{_ratio(times[kind], times[ALONE], share):.2f}")
+            for name, share in (("p50", 0.5), ("p99", 0.99))
+            for kind in (ALLOWED, FLOOD)
         ),
-        Figure("loud tenant's requests, refused with 429", f"{refused:.0%}"),
+        Figure("requests of the flood, refused with 429", f"{statuses[TOO_MANY] / max(1, statuses.total()):.0%}"),
     ]
     tables = [
         Table(("quiet tenant", "requests", "p50, ms", "p90, ms", "p99, ms"), rows),
@@ -128,6 +150,10 @@ def report(pairs: Sequence[tuple[Phase, Phase]], options: argparse.Namespace) ->
     ]
     told = {"requests": options.limit, "concurrency": options.concurrency, "rate": options.rate}
     return Report("tenants", _TEXT.format(**told, each=options.requests, phases=options.phases), figures, tables)
+
+
+def _ratio(times: Sequence[float], others: Sequence[float], share: float) -> float:
+    return percentile(times, share) / percentile(others, share)
 
 
 def main() -> None:

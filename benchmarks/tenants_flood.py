@@ -1,6 +1,6 @@
-"""The flood of `benchmarks.tenants`, as a process of its own: `python -m benchmarks.tenants_flood ADDRESS KEY RATE N`.
+"""The loud tenant of `benchmarks.tenants`: `python -m benchmarks.tenants_flood ADDRESS KEY RATE CONNECTIONS STATUS`.
 
-It writes a line when it is refused for the first time. When its input ends, it ends, and writes how often each status
+It writes a line when STATUS comes for the first time. When its input ends, it ends, and writes how often each status
 came.
 """
 
@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 
+GOOD = 200
 TOO_MANY = 429
 """The status of a request over the limits of its key."""
 _BODY = {"prompt": "def main(", "max_tokens": 32, "temperature": 0}
@@ -32,8 +33,8 @@ class Caller:
         return answer.status
 
 
-def main(address: str, key: str, rate: float, connections: int) -> None:
-    """Send `rate` requests a second on so many connections until the input ends."""
+def main(address: str, key: str, rate: float, connections: int, awaited: int) -> None:
+    """Send `rate` requests a second on so many connections until the input ends; tell when `awaited` first came."""
     statuses: Counter[int] = Counter()
     end = threading.Event()
 
@@ -42,8 +43,8 @@ def main(address: str, key: str, rate: float, connections: int) -> None:
         while not end.wait(max(0.0, due - time.monotonic())):
             status = caller.ask()
             statuses[status] += 1
-            if status == TOO_MANY and statuses[status] == 1:
-                sys.stdout.write("refused\n")
+            if status == awaited and statuses[status] == 1:
+                sys.stdout.write(f"{status}\n")
                 sys.stdout.flush()
             due += connections / rate
 
@@ -58,4 +59,4 @@ def main(address: str, key: str, rate: float, connections: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
