@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from gateway.http.logprobs import ChatLogprobs, CompletionLogprobs
 from gateway.http.statistics import Metrics, SpeculationReport, Usage
+from specdec.wire.report import RoundReport
 
 FinishReasonField = Literal["stop", "length", "tool_calls"]
 
@@ -47,6 +48,7 @@ class CompletionChoice(BaseModel):
     """The stop string that matched."""
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
+    rounds: list[RoundReport] | None = None
 
 
 class Completion(Answer):
@@ -92,6 +94,7 @@ class ChatChoice(BaseModel):
     finish_reason: FinishReasonField
     stop_reason: str | None = None
     token_ids: list[int] | None = None
+    rounds: list[RoundReport] | None = None
 
 
 class ChatCompletion(Answer):
@@ -118,6 +121,7 @@ class DeltaChoice(BaseModel):
     finish_reason: FinishReasonField | None
     stop_reason: str | None = None
     token_ids: list[int] | None = None
+    rounds: list[RoundReport] | None = None
 
 
 class ChatCompletionChunk(Answer):
