@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from gateway.http.logprobs import ChatLogprobs, CompletionLogprobs
 from gateway.http.statistics import Metrics, SpeculationReport, Usage
+from specdec.wire.generation import DrafterState
 from specdec.wire.report import RoundReport
 
 FinishReasonField = Literal["stop", "length", "tool_calls"]
@@ -131,6 +132,26 @@ class ChatCompletionChunk(Answer):
     choices: list[DeltaChoice]
 
 
+class KnownDrafter(BaseModel):
+    """A drafter of the model's verifiers; its address is not told."""
+
+    kind: str
+    """What drafts there; empty until known."""
+    model: str
+    """Empty until known."""
+    state: Literal["ready", "connecting", "refused", "unauthenticated", "unknown"]
+
+
+def known_drafter(drafter: DrafterState) -> KnownDrafter:
+    """A drafter as callers see it: without the reason of a refusal, which is the operator's."""
+    state = drafter.state.partition(":")[0]
+    known = {"kind": drafter.kind, "model": drafter.model}
+    match state:
+        case "ready" | "connecting" | "refused" | "unauthenticated":
+            return KnownDrafter(**known, state=state)
+    return KnownDrafter(**known, state="unknown")
+
+
 class Model(BaseModel):
     """A model and its limits."""
 
@@ -143,6 +164,8 @@ class Model(BaseModel):
     gamma_max: int
     tokenizer_hash: str
     system_fingerprint: str
+    drafters: list[KnownDrafter]
+    """As the verifiers see them; one that any verifier reaches is ready."""
 
 
 class ModelList(BaseModel):
