@@ -6,9 +6,11 @@ import { element } from "./element.js";
 export class Acceptance {
   #judged = [];
   #accepted = [];
+  #bars;
 
   constructor() {
-    this.element = element("div", { className: "by-position" });
+    this.#bars = element("div", { className: "by-position" });
+    this.element = element("div", { hidden: true }, element("h3", {}, "α by position"), this.#bars);
   }
 
   /** Count a round: tokens behind the first rejected one were not judged by themselves. */
@@ -17,12 +19,8 @@ export class Acceptance {
       this.#judged[position] = (this.#judged[position] ?? 0) + 1;
       this.#accepted[position] = (this.#accepted[position] ?? 0) + Number(token.accepted);
     });
-    this.element.replaceChildren(...this.#judged.flatMap((judged, position) => this.#row(position, judged)));
-  }
-
-  /** The share of each position. */
-  get shares() {
-    return this.#judged.map((judged, position) => this.#accepted[position] / judged);
+    this.element.hidden = !this.#judged.length;
+    this.#bars.replaceChildren(...this.#judged.flatMap((judged, position) => this.#row(position, judged)));
   }
 
   #row(position, judged) {

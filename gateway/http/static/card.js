@@ -38,17 +38,22 @@ function milliseconds(seconds) {
 }
 
 function table(drafted) {
-  const head = element("tr", {}, ...["token", "p", "q", "min(1, p/q)", "threshold", "u", "verdict", "source"].map((name) => element("th", { scope: "col" }, name)));
-  const rows = drafted.map((token) =>
-    element(
-      "tr",
-      {},
-      element("td", { className: token.accepted ? "accepted" : "rejected" }, visible(token.text)),
-      ...[token.p, token.q, ratio(token), token.threshold, token.u].map((value) => element("td", {}, number(value))),
-      element("td", {}, token.accepted ? "accepted" : "rejected"),
-      element("td", {}, token.source),
-    ),
-  );
+  const columns = [
+    ["p", (token) => token.p],
+    ["q", (token) => token.q],
+    ["min(1, p/q)", ratio],
+    // In token rejection without lenience the threshold is the ratio.
+    ...(drafted.some((token) => token.threshold !== ratio(token)) ? [["threshold", (token) => token.threshold]] : []),
+    ["u", (token) => token.u],
+  ];
+  const names = ["token", ...columns.map(([name]) => name), "verdict", "source"];
+  const head = element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name)));
+  const rows = drafted.map((token) => {
+    const kind = token.accepted ? "accepted" : "rejected";
+    const numbers = columns.map(([, value]) => element("td", {}, number(value(token))));
+    const cells = [...numbers, element("td", {}, kind), element("td", {}, token.source)];
+    return element("tr", {}, element("td", { className: kind }, visible(token.text)), ...cells);
+  });
   const made = element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
   return element("div", { className: "scroll", tabIndex: 0 }, made);
 }

@@ -80,7 +80,7 @@ async function look() {
     const models = await api.models();
     listModels(models);
     const chosen = models.find((model) => model.id === byId("model").value) ?? models[0];
-    byId("model-facts").textContent = `${chosen.id} · context ${chosen.max_model_len} · ${chosen.drafters.length} drafters`;
+    byId("model-facts").textContent = `${chosen.id} · context ${chosen.max_model_len} · drafters ${chosen.drafters.length}`;
     if (!running) notice.listed(chosen);
   } catch (error) {
     if (error.status === 401) return askForKey();
@@ -103,11 +103,11 @@ function changeKind() {
   showCurl();
 }
 
+/** Copy the command; where the browser forbids that, it is selected for the user to copy. */
 async function copy() {
-  await navigator.clipboard.writeText(byId("curl").textContent).then(
-    () => (byId("copied").textContent = "copied"),
-    () => getSelection().selectAllChildren(byId("curl")),
-  );
+  getSelection().selectAllChildren(byId("curl"));
+  const written = navigator.clipboard?.writeText(byId("curl").textContent) ?? Promise.reject();
+  byId("copied").textContent = await written.then(() => "copied", () => "selected");
 }
 
 byId("request").addEventListener("submit", (event) => {

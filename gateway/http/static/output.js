@@ -22,7 +22,7 @@ export class Output {
     this.#tokens.setAttribute("aria-label", `Output ${title}`);
     this.element = element("section", { className: "output" }, element("h2", {}, title), this.#tokens, this.#facts);
     this.element.append(element("h3", {}, "Rounds"), this.#strip.element);
-    this.element.append(element("h3", {}, "α by position"), this.#acceptance.element);
+    this.element.append(this.#acceptance.element);
   }
 
   /** Add a round's report. */

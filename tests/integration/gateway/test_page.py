@@ -32,7 +32,9 @@ async def test_the_page_may_load_nothing_from_elsewhere(here: Stage) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_no_file_names_another_place_or_has_a_style_of_its_own(name: str) -> None:
     text = (STATIC / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-    assert not re.search(r"https?://|//[a-z]+\.|style=|innerHTML|localStorage|sessionStorage|document\.cookie|\bon\w+=", text)
+    assert not re.search(
+        r"https?://|//[a-z]+\.|style=|innerHTML|localStorage|sessionStorage|document\.cookie|\bon\w+=", text
+    )
 
 
 async def test_every_file_that_a_file_names_is_there(here: Stage) -> None:
