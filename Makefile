@@ -43,7 +43,7 @@ FLOODS := tests/attacks/test_front_door.py tests/attacks/test_admission.py
 # Tests that start whole systems run behind the others, and two at a time, since all processes share the cores.
 SYSTEMS := tests/e2e tests/kubernetes tests/attacks
 
-test: install-dev proto-tools chart-tools node-clients ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
+test: install-dev proto-tools chart-tools node-clients browser ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
@@ -128,6 +128,21 @@ chart-tools: ## Fetch promtool and the schemas of the operators' resources, for 
 
 node-clients: ## Fetch the clients for Node that tests call the gateway with (needs npm).
 	@if command -v npm >/dev/null; then timeout 180 $(MAKE) -s build/node/.installed || true; fi
+
+.PHONY: browser screenshots
+browser: ## Fetch a headless Chromium and Playwright, for the tests of the page (needs npm).
+	@if command -v npm >/dev/null; then timeout 180 $(MAKE) -s build/browser/.installed || true; fi
+
+# The package holds the browser compressed; it unpacks it into TMPDIR.
+build/browser/.installed: Makefile
+	@echo "fetching Chromium into build/browser ..."
+	npm install --loglevel=error --no-audit --no-fund --prefix build/browser @sparticuz/chromium@153.0.0 playwright-core@1.65.1 >/dev/null
+	cd build/browser && TMPDIR=$(CURDIR)/build/browser \
+		node --input-type=module -e 'import c from "@sparticuz/chromium"; await c.executablePath()'
+	@touch $@
+
+screenshots: install-dev browser ## Take the page's screenshots anew, for docs/page.md.
+	$(BIN)/python -m tests.e2e.page.screenshots
 
 build/node/.installed: Makefile
 	@echo "fetching clients for Node into build/node ..."

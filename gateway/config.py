@@ -119,6 +119,8 @@ class GatewaySettings(Settings):
     """The gRPC API."""
     cors_origins: Origins = ()
     """Origins of web pages whose scripts may call the HTTP API, as `https://app.example`; `*` is every origin."""
+    page: bool = True
+    """Whether `http` has a page at `/`, on which speculation can be watched."""
     admin: Address | None = None
     """Where /metrics and the details of /readyz are, which then leave `http`; there when None."""
     health: Address | None = None

@@ -132,6 +132,8 @@ class GenerationRequest:
     """What drafts; empty is the server's own choice."""
     prediction: str = ""
     """Text that much of the output is expected to repeat; it is drafted from."""
+    detail: bool = False
+    """Whether every round comes with a report."""
     logprobs: int | None = None
     """How many likely tokens are reported beside each token of the output; None reports no log probabilities."""
     n: int = 1

@@ -14,10 +14,11 @@ from specdec.errors import (
     NoVerifier,
     SpecdecError,
 )
+from specdec.rules.judged import JudgedToken
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Mode, Origin
 from specdec.serving.discovery import Endpoint
-from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+from specdec.wire.generation import GenerationCall, Round, RoundDetail, VerifierInfo
 
 _Item = TypeVar("_Item")
 
@@ -107,7 +108,14 @@ def _round(script: Script, call: GenerationCall, start: int, tokens: tuple[int, 
         fallback=script.fallback if not gamma and call.speculation.mode is not Mode.OFF else "",
         logprobs=() if call.logprobs is None else tuple(logprobs(token, call.logprobs) for token in tokens),
         cached_tokens=0 if start else script.cached,
+        detail=_detail(draft, accepted) if call.speculation.detail else None,
     )
+
+
+def _detail(draft: tuple[int, ...], accepted: int) -> RoundDetail:
+    """A verdict by token rejection: tokens that are kept have u below their threshold, and others have not."""
+    judged = tuple(JudgedToken(0.25, 0.5, 0.125 if place < accepted else 0.75, 0.5) for place in range(len(draft)))
+    return RoundDetail(len(draft), "fixed", 0.75, network=0.001, judged=judged)
 
 
 def logprobs(token: int, top: int) -> TokenLogprobs:

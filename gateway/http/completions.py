@@ -49,6 +49,7 @@ class SpeculationBody(Body):
     gamma: GammaField = None
     lenience: Lenience | None = None
     drafter: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    detail: bool | None = None
 
 
 class PredictionBody(Body):
@@ -133,6 +134,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             seeded=self.seed is not None,
             gamma=speculation.gamma,
             drafter=speculation.drafter or "",
+            detail=bool(speculation.detail),
             lenience=1.0 if speculation.lenience is None else speculation.lenience,
             logprobs=logprobs,
             n=1 if self.n is None else self.n,

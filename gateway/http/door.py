@@ -1,4 +1,4 @@
-"""The door of the HTTP API: without an API key, nothing is served but what says whether the process is well."""
+"""The door of the HTTP API: without an API key, nothing is served but the page, and what says whether all is well."""
 
 from collections.abc import Collection
 
@@ -7,11 +7,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.callers.caller import let_in
 from gateway.callers.key_file import KeyFile
+from gateway.http.page import is_of_page
 from gateway.http.problems import on_error
 from specdec.errors import KeyRefused
 
 OPEN: Collection[str] = frozenset({"/livez", "/readyz", "/health", "/ping"})
-"""Paths that need no key. Every other path needs one, whether it exists or not."""
+"""Paths that need no key, beside the page, which asks for one. All others need one, whether they exist or not."""
 
 
 class Door:
@@ -22,7 +23,7 @@ class Door:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN:
+        if scope["type"] == "http" and scope["path"] not in OPEN and not is_of_page(scope["path"]):
             request = Request(scope)
             try:
                 let_in(self._keys.key_of(request.headers.getlist("authorization")))

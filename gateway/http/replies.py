@@ -6,6 +6,8 @@ from pydantic import BaseModel
 
 from gateway.http.logprobs import ChatLogprobs, CompletionLogprobs
 from gateway.http.statistics import Metrics, SpeculationReport, Usage
+from specdec.wire.generation import DrafterState
+from specdec.wire.report import RoundReport
 
 FinishReasonField = Literal["stop", "length", "tool_calls"]
 
@@ -47,6 +49,7 @@ class CompletionChoice(BaseModel):
     """The stop string that matched."""
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
+    rounds: list[RoundReport] | None = None
 
 
 class Completion(Answer):
@@ -92,6 +95,7 @@ class ChatChoice(BaseModel):
     finish_reason: FinishReasonField
     stop_reason: str | None = None
     token_ids: list[int] | None = None
+    rounds: list[RoundReport] | None = None
 
 
 class ChatCompletion(Answer):
@@ -118,6 +122,7 @@ class DeltaChoice(BaseModel):
     finish_reason: FinishReasonField | None
     stop_reason: str | None = None
     token_ids: list[int] | None = None
+    rounds: list[RoundReport] | None = None
 
 
 class ChatCompletionChunk(Answer):
@@ -125,6 +130,26 @@ class ChatCompletionChunk(Answer):
 
     object: Literal["chat.completion.chunk"]
     choices: list[DeltaChoice]
+
+
+class KnownDrafter(BaseModel):
+    """A drafter of the model's verifiers; its address is not told."""
+
+    kind: str
+    """What drafts there; empty until known."""
+    model: str
+    """Empty until known."""
+    state: Literal["ready", "connecting", "refused", "unauthenticated", "unknown"]
+
+
+def known_drafter(drafter: DrafterState) -> KnownDrafter:
+    """A drafter as callers see it: without the reason of a refusal, which is the operator's."""
+    state = drafter.state.partition(":")[0]
+    known = {"kind": drafter.kind, "model": drafter.model}
+    match state:
+        case "ready" | "connecting" | "refused" | "unauthenticated":
+            return KnownDrafter(**known, state=state)
+    return KnownDrafter(**known, state="unknown")
 
 
 class Model(BaseModel):
@@ -139,6 +164,8 @@ class Model(BaseModel):
     gamma_max: int
     tokenizer_hash: str
     system_fingerprint: str
+    drafters: list[KnownDrafter]
+    """As the verifiers see them; one that any verifier reaches is ready."""
 
 
 class ModelList(BaseModel):

@@ -12,14 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway.callers.caller import allowed_priority, calling_key
-from gateway.http import openapi, probes, sessions
+from gateway.http import openapi, page, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
 from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.cursor import idempotency_key, received, wants_ids
 from gateway.http.door import Door
 from gateway.http.problems import Edge, on_error, on_http_error
-from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens
+from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.writers import AnswerFormat
 from gateway.models.served import ServedModel
@@ -58,6 +58,8 @@ def build(services: Services) -> FastAPI:
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services).mount(app)
     sessions.mount(app, services)
+    if services.settings.page:
+        page.mount(app)
     probes.mount(app, services, in_full=services.settings.admin is None)
     return app
 
@@ -125,6 +127,7 @@ class _Api:
             gamma_max=info.gamma_max,
             tokenizer_hash=info.tokenizer_hash,
             system_fingerprint=info.system_fingerprint,
+            drafters=[known_drafter(each) for each in model.pool.drafters],
         )
 
     async def _body(self, request: Request, kind: type[_BodyType]) -> _BodyType:

@@ -32,6 +32,7 @@ class ToolChatWriter(ChatWriter):
     def chunks(self, event: Event) -> Iterator[Answer]:
         match event:
             case OutputRound(tokens=tokens, choice=choice):
+                self.noted(event)
                 self._waiting[choice] += tokens
                 yield from self._pieces(choice, self._parsers[choice].feed(text_of(tokens)))
             case Finished(choice=choice):

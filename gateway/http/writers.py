@@ -1,6 +1,7 @@
 """From the events of a request's generations to the answers of the HTTP API, whole or chunk by chunk."""
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -25,6 +26,7 @@ from gateway.text.output import OutputToken
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
+from specdec.wire.report import RoundReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Writer(ABC):
         self._ended: list[Finished] = []
         self._committed: dict[int, int] = {}
         """Output tokens so far, by the index of each choice that has begun."""
+        self._rounds: defaultdict[int, list[RoundReport]] = defaultdict(list)
+        """Reports that are in no chunk yet, of each choice."""
 
     @property
     def choices(self) -> int:
@@ -101,7 +105,7 @@ class Writer(ABC):
     def chunks(self, event: Event) -> Iterator[Answer]:
         """The chunks of an event; none of a round whose tokens are all held back."""
         if isinstance(event, OutputRound):
-            self._committed[event.choice] = event.committed
+            self.noted(event)
         match event:
             case OutputRound(tokens=tokens) if tokens:
                 yield self._chunk(self._chunk_head(), self._part(event.choice, tokens, None))
@@ -110,6 +114,11 @@ class Writer(ABC):
                 self._ended.append(event)
                 if self._format.include_usage and len(self._ended) == self.choices:
                     yield self._chunk(self._head() | self._report(self._ended))
+
+    def noted(self, event: OutputRound) -> None:
+        """Note what a round adds to later chunks: the count of its tokens, and its report."""
+        self._committed[event.choice] = event.committed
+        self._rounds[event.choice] += [event.report] if event.report else []
 
     def _head(self) -> dict[str, Any]:
         header = self._started.header
@@ -135,6 +144,10 @@ class Writer(ABC):
         usage = usage_of(prompts, ended)
         return {"usage": usage} | self._statistics(ended)
 
+    def _take_rounds(self, outputs: Sequence[Output]) -> None:
+        """Note the reports of a whole answer."""
+        self._rounds.update({index: list(each.rounds) for index, each in enumerate(outputs)})
+
     def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:
         started, summary = self._started, total([each.summary for each in ended])
         session = {"session": SessionRef(id=started.session, turn=started.turn.number)} if started.session else {}
@@ -143,11 +156,13 @@ class Writer(ABC):
 
     def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         """The fields that every choice has, of a whole answer and of a chunk."""
-        ids = {"token_ids": [token.id for token in tokens]} if self._format.token_ids else {}
+        shown: dict[str, Any] = {"token_ids": [token.id for token in tokens]} if self._format.token_ids else {}
+        if rounds := self._rounds.pop(index, None):
+            shown["rounds"] = rounds
         if finished is None:
-            return {"index": index, "finish_reason": None, **ids}
+            return {"index": index, "finish_reason": None, **shown}
         ending = {"finish_reason": finished.reason.value, "stop_reason": finished.matched_stop or None}
-        return {"index": index, **ending, **ids}
+        return {"index": index, **ending, **shown}
 
     def _prompt_ids(self, choice: int = 0) -> dict[str, Any]:
         return {"prompt_token_ids": list(self._started.prompt(choice))} if self._format.token_ids else {}
@@ -164,6 +179,7 @@ class CompletionWriter(Writer):
         """Characters of text written so far, by the index of each choice that has begun."""
 
     def whole(self, outputs: Sequence[Output]) -> Answer:
+        self._take_rounds(outputs)
         choices = [self._part(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
         for choice in choices if self._format.echo else ():
             choice.text = self._prompt_text(choice.index) + choice.text
@@ -195,6 +211,7 @@ class ChatWriter(Writer):
     id_prefix = "chatcmpl"
 
     def whole(self, outputs: Sequence[Output]) -> ChatCompletion:
+        self._take_rounds(outputs)
         choices = [self._message_choice(index, each) for index, each in enumerate(outputs)]
         head = self._head() | self._report([each.finished for each in outputs]) | self._prompt_ids()
         return ChatCompletion(**head, object="chat.completion", choices=choices)

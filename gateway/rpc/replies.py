@@ -12,6 +12,7 @@ from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.wire.logprobs import floats_to_bytes
 from specdec.wire.params import finish_to_pb, mode_to_pb, origin_to_pb
+from specdec.wire.report import report_to_pb
 from specdec.wire.tokens import tokens_to_bytes
 
 
@@ -37,6 +38,7 @@ def event(happened: Event) -> dict[str, Any]:
                 rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in happened.rejected],
                 drafted=happened.drafted,
                 accepted=happened.accepted,
+                report=happened.report and report_to_pb(happened.report),
                 choice=happened.choice,
             )
             return {"round": shown}
@@ -69,6 +71,7 @@ def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
         turn=started.turn.number,
         priority=_priority(header.priority),
         choices=[_choice(each) for each in outputs] if len(outputs) > 1 else (),
+        rounds=map(report_to_pb, output.rounds),
     )
 
 
@@ -78,6 +81,7 @@ def _choice(output: Output) -> pb.Choice:
         tokens=[_token(token) for token in output.tokens],
         finish_reason=finish_to_pb(output.finished.reason),
         matched_stop=output.finished.matched_stop,
+        rounds=map(report_to_pb, output.rounds),
     )
 
 

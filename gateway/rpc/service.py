@@ -156,6 +156,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         gamma=speculation.gamma if speculation.HasField("gamma") else None,
         lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
         drafter=speculation.drafter,
+        detail=speculation.detail,
         prediction=message.prediction,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         request_id=message.request_id or new_id(),

@@ -57,7 +57,7 @@ def make_call(
         max_tokens=_max_tokens(request, len(prompt), info.context_length),
         stop_token_ids=stop_token_ids,
         speculation=Speculation(
-            _mode(request, mode), request.gamma, request.lenience, request.drafter, tuple(prediction)
+            _mode(request, mode), request.gamma, request.lenience, request.drafter, tuple(prediction), request.detail
         ),
         logprobs=request.logprobs,
         priority=request.priority.level,

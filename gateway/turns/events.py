@@ -10,6 +10,7 @@ from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason
+from specdec.wire.report import RoundReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class OutputRound:
     """Drafted tokens that are part of the output."""
     committed: int
     """Output tokens committed so far, shown or held back."""
+    report: RoundReport | None = None
+    """Set when the request asks for it."""
     choice: int = 0
     """Index of the generation among the choices of its request."""
 
@@ -96,6 +99,8 @@ class Output:
 
     tokens: tuple[OutputToken, ...]
     finished: Finished
+    rounds: tuple[RoundReport, ...] = ()
+    """Its rounds, when the request asks for them."""
 
 
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
@@ -118,6 +123,7 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
         SpecdecError: a generation failed.
     """
     tokens: defaultdict[int, list[OutputToken]] = defaultdict(list)
+    reports: defaultdict[int, list[RoundReport]] = defaultdict(list)
     finished: dict[int, Finished] = {}
     started: Started | None = None
     async with aclosing(events):
@@ -127,8 +133,10 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
                     started = event
                 case OutputRound():
                     tokens[event.choice] += event.tokens
+                    reports[event.choice] += [event.report] if event.report else []
                 case Finished():
                     finished[event.choice] = event
     if started is None or len(finished) < started.header.choices:
         raise InternalError("a generation ended without Started or Finished")
-    return started, [Output(tuple(tokens[index]), finished[index]) for index in sorted(finished)]
+    ended = sorted(finished)
+    return started, [Output(tuple(tokens[index]), finished[index], tuple(reports[index])) for index in ended]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
 from gateway.turns.events import Finished, OutputRound, RejectedToken
+from gateway.turns.reports import report_of
 from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
@@ -96,4 +97,5 @@ class Transcript:
             drafted=len(kept.draft),
             accepted=kept.accepted,
             committed=self.committed,
+            report=report_of(kept, shown, self._decode) if self.header.call.speculation.detail else None,
         )

@@ -15,7 +15,7 @@ from gateway.verifiers.replica import Replica
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoints, Source
 from specdec.serving.rendezvous import ranking
-from specdec.wire.generation import VerifierInfo
+from specdec.wire.generation import DrafterState, VerifierInfo
 
 _LOAD_FACTOR = 1.25
 """How many times its even share of generations a verifier may run before a session goes to the next in its ranking."""
@@ -68,6 +68,13 @@ class VerifierPool:
         if not ready:
             raise NoVerifier(self._states_text())
         return next(iter(ready.values()))
+
+    @property
+    def drafters(self) -> tuple[DrafterState, ...]:
+        """The drafters of the ready verifiers, each once: ready, where it is for any of them."""
+        known = [drafter for info in self._ready("").values() for drafter in info.drafters]
+        known.sort(key=lambda drafter: drafter.state == "ready")
+        return tuple({drafter.address: drafter for drafter in known}.values())
 
     def verifier_for(
         self, session: str, system_fingerprint: str = "", avoid: Collection[str] = ()

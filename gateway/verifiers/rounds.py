@@ -32,6 +32,7 @@ class RoundCheck:
             and verified.cached_tokens <= self._prompt_len
             and self._has_only_ids(verified)
             and not _has_nan(verified)
+            and (verified.detail is None or len(verified.detail.judged) in (0, len(verified.draft)))
         )
         if not sound:
             raise NoVerifier(f"the verifier was lost: its round behind {self._length} tokens makes no sense")

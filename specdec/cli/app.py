@@ -77,7 +77,8 @@ def serve(
 @app.command(epilog=EPILOG)
 def run(
     prompt: options.Prompt,
-    show_draft: Annotated[bool, typer.Option("--show-draft", help="Show rejected drafts, struck through.")] = False,
+    show_draft: options.ShowDraft = False,
+    explain: options.Explain = False,
     max_tokens: options.MaxTokens = options.DEFAULT_TOKENS,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
@@ -93,7 +94,7 @@ def run(
 ) -> None:
     """Stream one generation, each token looking like where it came from."""
     chosen = options.mode_of(mode, no_speculation)
-    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience)
+    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience, detail=explain)
     running.run(Console(), GatewayConnection(address, api_key, ca), request, show_draft, as_json)
 
 

@@ -68,6 +68,8 @@ Lenience = Annotated[
 ]
 ModeOption = Annotated[Mode | None, _option("How drafts are verified.", otherwise="the server's")]
 NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding, as --mode off.")]
+ShowDraft = Annotated[bool, typer.Option("--show-draft", help="Show rejected drafts, struck through.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Show on what the verdict of each round rests.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of text.")]
 
 Config = Annotated[Path | None, _option("YAML file.")]

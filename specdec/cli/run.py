@@ -2,12 +2,14 @@
 
 import json
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
 from specdec.cli import render
 from specdec.cli.client import GatewayClient
+from specdec.cli.explain import show_report
 from specdec.client.collect import collect
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import GenerationResult, PromptRequest, RoundEvent
@@ -24,9 +26,12 @@ def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_
     def on_round(round_: RoundEvent) -> None:
         nonlocal started
         if not started:
-            console.print(render.legend(render.has_styles(console), show_draft), soft_wrap=True)
+            console.print(render.legend(render.has_styles(console), show_draft or request.detail), soft_wrap=True)
             started = True
-        render.show_round(console, round_, show_draft)
+        render.show_round(console, round_, show_draft or request.detail)
+        if round_.report is not None:
+            console.print()
+            show_report(console, round_.report)
 
     try:
         result = collect(gateway.stream(request), on_round)
@@ -75,4 +80,5 @@ def report(result: GenerationResult) -> dict[str, Any]:
         "first_token_seconds": result.first_token,
         "seconds": result.seconds,
         "tokens_per_second": result.tokens_per_second,
+        **({"rounds": [asdict(each) for each in result.reports]} if result.reports else {}),
     }

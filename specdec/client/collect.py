@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from specdec.client.events import Event, FinishedEvent, GenerationResult, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
+from specdec.wire.report import RoundReport
 
 
 def collect(
@@ -20,6 +21,7 @@ def collect(
     begin, first = clock(), None
     started: StartedEvent | None = None
     tokens: list[Token] = []
+    reports: list[RoundReport] = []
     for event in events:
         match event:
             case StartedEvent():
@@ -27,8 +29,10 @@ def collect(
             case RoundEvent():
                 first = clock() if first is None else first
                 tokens += event.tokens
+                reports += [event.report] if event.report else []
                 on_round(event)
             case FinishedEvent() if started is not None:
                 end = clock()
-                return GenerationResult(started, tuple(tokens), event, (first or end) - begin, end - begin)
+                first = end if first is None else first
+                return GenerationResult(started, tuple(tokens), event, first - begin, end - begin, tuple(reports))
     raise InternalError("the stream ended before the generation did")

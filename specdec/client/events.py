@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specdec.rules.params import FinishReason, Mode, Origin
+from specdec.wire.report import RoundReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class PromptRequest:
     """Strings that end the output."""
     user: str = ""
     """On whose behalf; what is one user's is not there for another."""
+    detail: bool = False
+    """Whether every round comes with a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class RoundEvent:
     """The tokens that the round committed."""
     rejected: tuple[str, ...]
     """Texts of the draft tokens that were rejected."""
+    report: RoundReport | None = None
+    """Set when the request asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class GenerationResult:
     """Seconds from the request to the first token."""
     seconds: float
     """Seconds from the request to the end."""
+    reports: tuple[RoundReport, ...] = ()
+    """Those of all rounds, when the request asks for them."""
 
     @property
     def text(self) -> str:

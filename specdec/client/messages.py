@@ -4,6 +4,7 @@ from protos.gateway.v1 import gateway_pb2
 from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
+from specdec.wire.report import report_from_pb
 
 
 def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
@@ -17,6 +18,7 @@ def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
             mode=mode_to_pb(request.mode),
             gamma=request.gamma,
             lenience=request.lenience,
+            detail=request.detail,
         ),
     )
 
@@ -27,12 +29,17 @@ def event_from_pb(message: gateway_pb2.StreamGenerateResponse | gateway_pb2.Resu
         case "started":
             return StartedEvent(message.started.id, message.started.model, message.started.seed)
         case "round":
-            tokens = (Token(token.id, token.text, origin_from_pb(token.origin)) for token in message.round.tokens)
-            return RoundEvent(tuple(tokens), tuple(token.text for token in message.round.rejected))
+            return _round(message.round)
         case "finished":
             return _finished(message.finished)
         case _:
             raise InternalError("the gateway sent an event of a kind this client does not know")
+
+
+def _round(round_: gateway_pb2.Round) -> RoundEvent:
+    tokens = (Token(token.id, token.text, origin_from_pb(token.origin)) for token in round_.tokens)
+    report = report_from_pb(round_.report) if round_.HasField("report") else None
+    return RoundEvent(tuple(tokens), tuple(token.text for token in round_.rejected), report)
 
 
 def _finished(finished: gateway_pb2.Finished) -> FinishedEvent:

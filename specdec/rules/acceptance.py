@@ -33,14 +33,23 @@ def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Te
     scale = torch.ones_like(mass[padded.first])
     if mode is Mode.BLOCK:
         pi = block_pi(p_x, q_x)
-        p_s = (p[rows[:, :, None], padded.ids].double() / mass[rows][:, :, None]).nan_to_num_(0.0)
-        tau = block(block_h(pi, p_s, q_s), padded.u)
+        tau = block(block_h(pi, _supported(p, mass, padded, rows), q_s), padded.u)
         scale = pi.gather(1, tau[:, None])[:, 0]
     else:
         tau = rejection(p_x, q_x, padded.u, padded.lenience)
     batch, last = torch.arange(len(tau), device=p.device), padded.first + tau
     law = residual(p[last].double() / mass[last, None], scale, padded.ids[batch, tau], q_s[batch, tau])
     return tau, law
+
+
+def thresholds(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Tensor, Tensor]:
+    """p_x and q_x of each draft token, and the number that its u must be below [B, Γ]; arguments as of `judge`."""
+    rows, q_s = _rows(padded, len(p)), padded.weights.double()
+    q_s = q_s / q_s.sum(-1, keepdim=True).clamp_min_(1.0)
+    p_x, q_x = _drafted(p, mass, padded, rows, q_s)
+    if mode is Mode.BLOCK:
+        return p_x, q_x, block_h(block_pi(p_x, q_x), _supported(p, mass, padded, rows), q_s)
+    return p_x, q_x, (p_x / (q_x * padded.lenience[:, None])).clamp_max(1.0)
 
 
 def _rows(padded: PaddedDrafts, rows: int) -> Tensor:
@@ -56,6 +65,11 @@ def _drafted(p: Tensor, mass: Tensor, padded: PaddedDrafts, rows: Tensor, q_s: T
     p_x = (p[rows, padded.tokens].double() / mass[rows]).nan_to_num_(0.0)
     q_x = ((padded.ids[:, :-1] == padded.tokens[:, :, None]) * q_s[:, :-1]).sum(-1)
     return p_x.masked_fill_(beyond, 0.0), q_x.masked_fill_(beyond, 1.0)
+
+
+def _supported(p: Tensor, mass: Tensor, padded: PaddedDrafts, rows: Tensor) -> Tensor:
+    """The target's probabilities over each position's support [B, Γ+1, K]."""
+    return (p[rows[:, :, None], padded.ids].double() / mass[rows][:, :, None]).nan_to_num_(0.0)
 
 
 def rejection(p_x: Tensor, q_x: Tensor, u: Tensor, lenience: Tensor | None = None) -> Tensor:

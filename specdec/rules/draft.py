@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdec.rules.judged import JudgedToken
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Mode, Origin
 
@@ -64,6 +65,8 @@ class Verdict:
     """Length of the draft."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Log probabilities of each token; empty when the request does not ask for them."""
+    judged: tuple[JudgedToken, ...] = ()
+    """The numbers of each draft token; empty when the request does not ask for them."""
 
     @property
     def origins(self) -> tuple[Origin, ...]:

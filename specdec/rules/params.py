@@ -168,6 +168,8 @@ class Speculation:
     """What drafts, by a name that the verifier knows; empty is the verifier's own choice."""
     prediction: tuple[int, ...] = ()
     """The output that the caller expects; it is drafted from before anything else is asked."""
+    detail: bool = False
+    """Whether every round says what its verdict rests on; that changes no token."""
 
     @property
     def lossy(self) -> bool:

@@ -115,7 +115,7 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     elif batch.mode in _RACED:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     else:
-        tau, last = _drawn(batch.mode, p, mass, pad_drafts(batch, _accept_noise(batch), _last_noise(batch)))
+        tau, last = _drawn(batch.mode, p, mass, pad_drafts(batch, accept_noise(batch), _last_noise(batch)))
         committed = _with_last(drafts, tau.tolist(), last.tolist())
     return _verdicts(mass, batch, committed)
 
@@ -129,7 +129,7 @@ def _certain(only: Sequence[int], batch: DraftBatch) -> Committed:
     return committed
 
 
-def _accept_noise(batch: DraftBatch) -> Tensor:
+def accept_noise(batch: DraftBatch) -> Tensor:
     """Uniforms in [0, 1) for the drafted positions, draft after draft, float64 [Σγ].
 
     A block verdict reads every position of the draft, also those it does not commit, and the next round reads them
@@ -163,7 +163,7 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
 def _copied(device: torch.device, batches: Sequence[DraftBatch]) -> list[PaddedDrafts | PaddedRaces]:
     """Each batch as its rule reads it, all of them by one copy."""
     padded = [
-        pad_races(each) if each.mode in _RACED else pad_drafts(each, _accept_noise(each), _last_noise(each))
+        pad_races(each) if each.mode in _RACED else pad_drafts(each, accept_noise(each), _last_noise(each))
         for each in batches
     ]
     parts = iter(to_device(device, *chain(*padded)))

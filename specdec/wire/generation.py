@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from protos.verifier.v1 import verifier_pb2 as pb
+from specdec.rules.judged import JudgedToken
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
 from specdec.wire.codec import Codec, Pair, each
@@ -76,6 +77,41 @@ class Speedup:
     measured: float = 0.0
 
 
+class GammaReason(StrEnum):
+    """Why a round asked for so many drafts."""
+
+    FIXED = "fixed"
+    """The request, or else the verifier's settings, fix it."""
+    GOODPUT = "goodput"
+    """With it the batch is expected to commit most tokens a second."""
+    TRIAL = "trial"
+    """A trial of the way that is not in use, drafting or plain decoding."""
+    ROOM = "room"
+    """The generation has no room for more."""
+    SOURCE = "source"
+    """What drafted is in the verifier's process, and chose itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDetail:
+    """What the verifier knows of a round beside its verdict; it is not kept in the session store."""
+
+    gamma: int = 0
+    """Drafts that the round asked for."""
+    reason: str = ""
+    """A `GammaReason`, or one that only a newer verifier knows."""
+    alpha: float = 0.0
+    """The chance, as estimated before the round, that its next draft is accepted."""
+    survival: float = 0.0
+    """Where γ is chosen for the whole batch: drafts that survive less likely than this are not worth their time."""
+    network: float = 0.0
+    """Of the seconds that the round waited for its draft, those of the way to the drafter and back."""
+    forced: int = 0
+    """How many tokens at the end of the draft its grammar forced."""
+    judged: tuple[JudgedToken, ...] = ()
+    """The numbers of each draft token."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One draft and its verdict: what a round commits."""
@@ -102,6 +138,8 @@ class Round:
     """Of `tokens`; empty when nobody asked."""
     cached_tokens: int = 0
     """Tokens of the prompt that were not computed anew; set on the first round."""
+    detail: RoundDetail | None = None
+    """Set when the request asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +186,7 @@ _CALL = Codec(
     sampling=SAMPLING,
     speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS),
 )
+_DETAIL = Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken)))
 _ROUND = Codec(
     Round,
     pb.GenerateResponse,
@@ -159,6 +198,10 @@ _ROUND = Codec(
     timing=Codec(Timing, pb.RoundTiming),
     speedup=Codec(Speedup, pb.Speedup),
     logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
+    detail=Pair(
+        lambda detail: detail and _DETAIL.to_pb(detail),
+        lambda message: _DETAIL.from_pb(message) if message.ByteSize() else None,
+    ),
 )
 _INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate
-from specdec.wire.generation import Speedup
+from specdec.wire.generation import GammaReason, RoundDetail, Speedup
 from verifier_service.batching.costs import BatchCosts, DrafterTimes, PromptRate
 from verifier_service.batching.trials import BatchRound, Trials
 
@@ -112,6 +112,11 @@ class BatchSpeculation:
             self._report = Judgement(self.overall.alpha, costs.draft / plain, beta, plain, predicted, measured)
         return self._report
 
+    @property
+    def grounds(self) -> tuple[float, bool]:
+        """The least survival of a draft that is worth its time, and whether the way taken is on trial."""
+        return self._allotment.threshold, self.trials.running
+
     def session(self, source: Callable[[], str | None], fixed: int | None = None) -> "SessionGamma":
         """The γ of a session: `fixed`, or by this judgement.
 
@@ -215,6 +220,15 @@ class SessionGamma:
         if drafted:
             self._estimate = self._estimate.observed(drafted, accepted)
             self._batch.learn(self._source() or "", drafted, accepted)
+
+    def detail(self, gamma: int, room: int) -> RoundDetail:
+        """Why the next round drafts so much, within the room that the generation has."""
+        alpha, survival, reason = self.demand(room).alpha, 0.0, GammaReason.FIXED
+        if self._fixed is None:
+            survival, trial = self._batch.grounds
+            reason = GammaReason.TRIAL if trial else GammaReason.GOODPUT
+        reason = GammaReason.ROOM if gamma > room else reason
+        return RoundDetail(min(gamma, room), reason.value, alpha, survival)
 
     def speedup(self) -> Speedup:
         """What drafts bring the batch; unknown for a fixed γ."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from specdec.engine import Chunk, Engine
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules.draft import Verdict
+from specdec.rules.evidence import evidence
 from specdec.rules.lenience import lenient_greedy
 from specdec.rules.sampling import History, probabilities
 from specdec.rules.scoring import score
@@ -93,7 +94,20 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     if lenience is not None:
         p = lenient_greedy(p, logits, params, histories, drafts, lenience)
     verdicts = verify_each(modes, p, drafts, seeds, [row.goal for row in rows], lenience)
-    return _scored(rows, [0, *accumulate(sizes)], logits, verdicts)
+    starts = [0, *accumulate(sizes)]
+    return _scored(rows, starts, logits, _explained(rows, starts, p, verdicts))
+
+
+def _explained(rows: Sequence[Row], starts: Sequence[int], p: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts, with the numbers that they rest on for each row that wants them; p is [Σ(γ+1), V]."""
+    explained = list(verdicts)
+    for b, row in enumerate(rows):
+        asked = row.call.speculation
+        if asked.detail:
+            own, seed = p[starts[b] : starts[b + 1]], row.call.sampling.seed
+            judged = evidence(asked.mode, own, row.draft, seed, row.goal, asked.lenience)
+            explained[b] = replace(verdicts[b], judged=judged)
+    return explained
 
 
 def _lenience(rows: Sequence[Row]) -> list[float] | None:

@@ -98,6 +98,11 @@ class Trials:
         return self._trial is not None and not self._drafting
 
     @property
+    def running(self) -> bool:
+        """Whether a trial runs, of drafting or of plain decoding."""
+        return self._trial is not None
+
+    @property
     def settling(self) -> bool:
         """Whether the way in use has not shown yet."""
         return self._settling > 0

@@ -22,6 +22,8 @@ class Proposal:
     """Kind of what made the draft."""
     local: bool = False
     """Whether no drafter was asked, so that the round says nothing about one."""
+    network: float = 0.0
+    """Of the seconds waited, those of the way to the drafter and back, as pings measure it."""
 
 
 class Drafts:

@@ -95,14 +95,16 @@ class RemoteDrafts(Drafts):
         self._open(gamma)
         if self._link is None:
             return Proposal(fallback=self._absence())
-        started, kind = self._clock(), self._link.kind
+        started, kind, distance = self._clock(), self._link.kind, self._link.distance
         patient = self._answered or self._worth is None
         if patient and not self._complete(gamma):
             await self._wait(self._link, gamma, started)
         draft = self._buffer.take(gamma)
         reason = Fallback.NONE if draft.tokens else self._reason(patient)
         awaited = len(draft.tokens) if self._complete(gamma) else gamma
-        return Proposal(draft, reason, self._clock() - started, awaited if patient else 0, kind)
+        waited = self._clock() - started
+        network = min(waited, distance)
+        return Proposal(draft, reason, waited, awaited if patient else 0, kind, network=network)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Commit in the buffer and at the drafter; with γ = 0 the drafter learns of it when drafts are wanted again."""

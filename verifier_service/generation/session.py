@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import FinishReason
-from specdec.wire.generation import Fallback, Round, Timing
+from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import SessionGamma
@@ -50,6 +50,8 @@ class Session:
         """Tokens of the prompt that had KV when the session was let in."""
         self._declined = Fallback.NONE
         """Why it is 0, where it is 0 by choice."""
+        self._grounds: RoundDetail | None = None
+        """Why it is what it is, where the call asks."""
 
     async def run(self) -> AsyncGenerator[Round, None]:
         """Yield rounds; the last one, and only it, has a finish reason."""
@@ -96,10 +98,21 @@ class Session:
             speedup=self._gamma.speedup(),
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
             cached_tokens=self._cached if base_len == len(self._call.tokens) else 0,
+            detail=self._detail(proposal, drafted, verdict),
         )
         self._commit(done, judged=verdict.drafted)
         self._count(done, proposal.awaited)
         return done
+
+    def _detail(self, proposal: Proposal, drafted: int, verdict: Verdict) -> RoundDetail | None:
+        """What the round rests on, where the call asks; all but the first `drafted` tokens were forced."""
+        grounds = self._grounds
+        if grounds is None:
+            return None
+        if proposal.local and drafted:
+            grounds = RoundDetail(drafted, GammaReason.SOURCE.value)
+        forced = max(verdict.drafted - drafted, 0)
+        return replace(grounds, network=proposal.network, forced=forced, judged=verdict.judged)
 
     def _with_forced(self, proposal: Proposal) -> Proposal:
         """The proposal with the tokens that the grammar forces behind its draft."""
@@ -126,8 +139,10 @@ class Session:
     def _next_gamma(self) -> int:
         """The γ of the next round, within the room left: a round commits one token more than it accepts."""
         gamma = self._gamma.gamma()
+        room = self._limit - len(self._tokens) - 1
         self._declined = Fallback.NONE if gamma else self._drafts.declined()
-        return min(gamma, self._limit - len(self._tokens) - 1)
+        self._grounds = self._gamma.detail(gamma, room) if self._call.speculation.detail else None
+        return min(gamma, room)
 
     def _ended_before(self) -> FinishReason | None:
         """Why there is nothing to generate; a caller that resumes may not know that the last token was the last."""

@@ -274,6 +274,7 @@ class SpeculationOptions(_message.Message):
     GAMMA_FIELD_NUMBER: _builtins.int
     LENIENCE_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Default: the server's, or coupled for a request with a seed."""
     gamma: _builtins.int
@@ -282,6 +283,8 @@ class SpeculationOptions(_message.Message):
     """In (0, 1], for mode rejection. Default 1, exact; less keeps more drafts and is lossy."""
     drafter: _builtins.str
     """What drafts: a source, or a drafter by its kind, model or address. Default: the server's choice."""
+    detail: _builtins.bool
+    """Whether every round comes with a report; that changes no token."""
     def __init__(
         self,
         *,
@@ -289,10 +292,11 @@ class SpeculationOptions(_message.Message):
         gamma: _builtins.int | None = ...,
         lenience: _builtins.float | None = ...,
         drafter: _builtins.str = ...,
+        detail: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -506,6 +510,7 @@ class GenerateResponse(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The generation's name."""
     model: _builtins.str
@@ -538,6 +543,10 @@ class GenerateResponse(_message.Message):
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]:
         """Every choice where more than one was asked for; text, tokens and finish_reason above are those of the first."""
 
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundReport]:
+        """The rounds of the first choice, when the request asks for them."""
+
     def __init__(
         self,
         *,
@@ -553,10 +562,11 @@ class GenerateResponse(_message.Message):
         turn: _builtins.int = ...,
         priority: _common_pb2.PriorityClass.ValueType = ...,
         choices: _abc.Iterable[Global___Choice] | None = ...,
+        rounds: _abc.Iterable[Global___RoundReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["speculation", b"speculation", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "finish_reason", b"finish_reason", "id", b"id", "model", b"model", "priority", b"priority", "seed", b"seed", "session", b"session", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "turn", b"turn", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "finish_reason", b"finish_reason", "id", b"id", "model", b"model", "priority", b"priority", "rounds", b"rounds", "seed", b"seed", "session", b"session", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "turn", b"turn", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -572,6 +582,7 @@ class Choice(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     MATCHED_STOP_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text."""
     finish_reason: _common_pb2.FinishReason.ValueType
@@ -582,6 +593,10 @@ class Choice(_message.Message):
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedToken]:
         """Every committed token."""
 
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundReport]:
+        """Its rounds, when the request asks for them."""
+
     def __init__(
         self,
         *,
@@ -589,10 +604,11 @@ class Choice(_message.Message):
         tokens: _abc.Iterable[Global___CommittedToken] | None = ...,
         finish_reason: _common_pb2.FinishReason.ValueType = ...,
         matched_stop: _builtins.str = ...,
+        rounds: _abc.Iterable[Global___RoundReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "matched_stop", b"matched_stop", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "matched_stop", b"matched_stop", "rounds", b"rounds", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -729,6 +745,7 @@ class Round(_message.Message):
     REJECTED_FIELD_NUMBER: _builtins.int
     DRAFTED_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     CHOICE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """New text; never ends inside a UTF-8 character or a possible stop string."""
@@ -746,6 +763,10 @@ class Round(_message.Message):
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectedToken]:
         """Drafts that were not kept, in order."""
 
+    @_builtins.property
+    def report(self) -> Global___RoundReport:
+        """Set when the request asks for it."""
+
     def __init__(
         self,
         *,
@@ -754,15 +775,197 @@ class Round(_message.Message):
         rejected: _abc.Iterable[Global___RejectedToken] | None = ...,
         drafted: _builtins.int = ...,
         accepted: _builtins.int = ...,
+        report: Global___RoundReport | None = ...,
         choice: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "choice", b"choice", "drafted", b"drafted", "rejected", b"rejected", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "choice", b"choice", "drafted", b"drafted", "rejected", b"rejected", "report", b"report", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Round: _TypeAlias = Round  # noqa: Y015
+
+@_typing.final
+class RoundReport(_message.Message):
+    """What is known of one round. One that is read back from the session store has no numbers, times and reasons."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_LEN_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    DRAFTED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    DRAFTER_FIELD_NUMBER: _builtins.int
+    FALLBACK_FIELD_NUMBER: _builtins.int
+    GAMMA_FIELD_NUMBER: _builtins.int
+    GAMMA_REASON_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    SURVIVAL_FIELD_NUMBER: _builtins.int
+    PREDICTED_SPEEDUP_FIELD_NUMBER: _builtins.int
+    MEASURED_SPEEDUP_FIELD_NUMBER: _builtins.int
+    DRAFT_SECONDS_FIELD_NUMBER: _builtins.int
+    NETWORK_SECONDS_FIELD_NUMBER: _builtins.int
+    QUEUE_SECONDS_FIELD_NUMBER: _builtins.int
+    PASS_SECONDS_FIELD_NUMBER: _builtins.int
+    base_len: _builtins.int
+    """Tokens of prompt and output before the round."""
+    accepted: _builtins.int
+    """How many of the draft are part of the output."""
+    drafter: _builtins.str
+    """Kind of what drafted; empty in a round without a draft."""
+    fallback: _builtins.str
+    """Why a round that may speculate had no draft; else empty."""
+    gamma: _builtins.int
+    """Drafts that the round asked for."""
+    gamma_reason: _builtins.str
+    """Why: "fixed", "goodput", "trial", "room" or "source"."""
+    alpha: _builtins.float
+    """The chance, as estimated before the round, that its next draft is accepted."""
+    survival: _builtins.float
+    """With "goodput": drafts that survive less likely than this were not worth their time."""
+    predicted_speedup: _builtins.float
+    """Tokens a second of the verifier's batch with drafts over those without, as expected; 0 while unknown."""
+    measured_speedup: _builtins.float
+    """The same as measured; 0 before the first measurement."""
+    draft_seconds: _builtins.float
+    """Seconds of waiting for the draft, without the way to the drafter and back."""
+    network_seconds: _builtins.float
+    """Seconds of the way to the drafter and back, as far as the round waited for it."""
+    queue_seconds: _builtins.float
+    """Seconds of waiting for a place in a batch."""
+    pass_seconds: _builtins.float
+    """Seconds of target pass and verdict of the batch."""
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedToken]:
+        """The output tokens whose text is final with this round."""
+
+    @_builtins.property
+    def drafted(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftedToken]:
+        """The draft."""
+
+    def __init__(
+        self,
+        *,
+        base_len: _builtins.int = ...,
+        tokens: _abc.Iterable[Global___ReportedToken] | None = ...,
+        drafted: _abc.Iterable[Global___DraftedToken] | None = ...,
+        accepted: _builtins.int = ...,
+        drafter: _builtins.str = ...,
+        fallback: _builtins.str = ...,
+        gamma: _builtins.int = ...,
+        gamma_reason: _builtins.str = ...,
+        alpha: _builtins.float = ...,
+        survival: _builtins.float = ...,
+        predicted_speedup: _builtins.float = ...,
+        measured_speedup: _builtins.float = ...,
+        draft_seconds: _builtins.float = ...,
+        network_seconds: _builtins.float = ...,
+        queue_seconds: _builtins.float = ...,
+        pass_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "alpha", b"alpha", "base_len", b"base_len", "draft_seconds", b"draft_seconds", "drafted", b"drafted", "drafter", b"drafter", "fallback", b"fallback", "gamma", b"gamma", "gamma_reason", b"gamma_reason", "measured_speedup", b"measured_speedup", "network_seconds", b"network_seconds", "pass_seconds", b"pass_seconds", "predicted_speedup", b"predicted_speedup", "queue_seconds", b"queue_seconds", "survival", b"survival", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundReport: _TypeAlias = RoundReport  # noqa: Y015
+
+@_typing.final
+class ReportedToken(_message.Message):
+    """A token of the output, and where it came from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Id."""
+    text: _builtins.str
+    """Its share of the text."""
+    origin: _common_pb2.TokenOrigin.ValueType
+    """Where it came from."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        text: _builtins.str = ...,
+        origin: _common_pb2.TokenOrigin.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "origin", b"origin", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportedToken: _TypeAlias = ReportedToken  # noqa: Y015
+
+@_typing.final
+class DraftedToken(_message.Message):
+    """A token of a draft; a number that the mode does not have is not set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    P_FIELD_NUMBER: _builtins.int
+    Q_FIELD_NUMBER: _builtins.int
+    U_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Id."""
+    text: _builtins.str
+    """Text on its own."""
+    accepted: _builtins.bool
+    """Whether it is part of the output."""
+    source: _builtins.str
+    """What guessed it: the kind of a drafter or source, or "grammar" for a token that the grammar forced."""
+    p: _builtins.float
+    """Its probability under the target."""
+    q: _builtins.float
+    """Its probability under the distribution that it was drawn from."""
+    u: _builtins.float
+    """The uniform number of its position."""
+    threshold: _builtins.float
+    """What u must be below to keep it."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        text: _builtins.str = ...,
+        accepted: _builtins.bool = ...,
+        source: _builtins.str = ...,
+        p: _builtins.float | None = ...,
+        q: _builtins.float | None = ...,
+        u: _builtins.float | None = ...,
+        threshold: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_p", b"_p", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "p", b"p", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_p", b"_p", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "accepted", b"accepted", "id", b"id", "p", b"p", "q", b"q", "source", b"source", "text", b"text", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__p: _TypeAlias = _typing.Literal["p"]  # noqa: Y015
+    _WhichOneofArgType__p: _TypeAlias = _typing.Literal["_p", b"_p"]  # noqa: Y015
+    _WhichOneofReturnType__q: _TypeAlias = _typing.Literal["q"]  # noqa: Y015
+    _WhichOneofArgType__q: _TypeAlias = _typing.Literal["_q", b"_q"]  # noqa: Y015
+    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
+    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__u: _TypeAlias = _typing.Literal["u"]  # noqa: Y015
+    _WhichOneofArgType__u: _TypeAlias = _typing.Literal["_u", b"_u"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__p) -> _WhichOneofReturnType__p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__q) -> _WhichOneofReturnType__q | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__u) -> _WhichOneofReturnType__u | None: ...
+
+Global___DraftedToken: _TypeAlias = DraftedToken  # noqa: Y015
 
 @_typing.final
 class CommittedToken(_message.Message):

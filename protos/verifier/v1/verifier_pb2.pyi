@@ -104,6 +104,7 @@ class Speculation(_message.Message):
     LENIENCE_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule."""
     gamma: _builtins.int
@@ -114,6 +115,8 @@ class Speculation(_message.Message):
     """What drafts: a source, or a drafter by its kind, model or address; empty is the verifier's own choice."""
     prediction: _builtins.bytes
     """The output that the caller expects, int32 little-endian; it is drafted from before anything else."""
+    detail: _builtins.bool
+    """Whether every round has its detail; that changes no token."""
     def __init__(
         self,
         *,
@@ -122,10 +125,11 @@ class Speculation(_message.Message):
         lenience: _builtins.float | None = ...,
         drafter: _builtins.str = ...,
         prediction: _builtins.bytes = ...,
+        detail: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "prediction", b"prediction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "prediction", b"prediction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -156,6 +160,7 @@ class GenerateResponse(_message.Message):
     DRAFTER_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     SPEEDUP_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
     """Committed length before this round."""
@@ -191,6 +196,10 @@ class GenerateResponse(_message.Message):
     def speedup(self) -> Global___Speedup:
         """What drafts bring the batch of this round; not set where gamma is fixed."""
 
+    @_builtins.property
+    def detail(self) -> Global___RoundDetail:
+        """What the round rests on; set when the request asks for it."""
+
     def __init__(
         self,
         *,
@@ -206,15 +215,109 @@ class GenerateResponse(_message.Message):
         drafter: _builtins.str = ...,
         cached_tokens: _builtins.int = ...,
         speedup: Global___Speedup | None = ...,
+        detail: Global___RoundDetail | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
+
+@_typing.final
+class RoundDetail(_message.Message):
+    """What the verifier knows of a round beside its verdict."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GAMMA_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    SURVIVAL_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
+    gamma: _builtins.int
+    """Drafts that the round asked for."""
+    reason: _builtins.str
+    """Why: "fixed", "goodput", "trial", "room" or "source"."""
+    alpha: _builtins.float
+    """The chance, as estimated before the round, that its next draft is accepted."""
+    survival: _builtins.float
+    """Drafts that survive less likely than this were not worth their time; 0 where gamma is not chosen for the batch."""
+    network: _builtins.float
+    """Of the seconds that the round waited for its draft, those of the way to the drafter and back."""
+    forced: _builtins.int
+    """How many tokens at the end of the draft its grammar forced."""
+    @_builtins.property
+    def judged(self) -> _containers.RepeatedCompositeFieldContainer[Global___JudgedToken]:
+        """One for each draft token."""
+
+    def __init__(
+        self,
+        *,
+        gamma: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        alpha: _builtins.float = ...,
+        survival: _builtins.float = ...,
+        network: _builtins.float = ...,
+        forced: _builtins.int = ...,
+        judged: _abc.Iterable[Global___JudgedToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alpha", b"alpha", "forced", b"forced", "gamma", b"gamma", "judged", b"judged", "network", b"network", "reason", b"reason", "survival", b"survival"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundDetail: _TypeAlias = RoundDetail  # noqa: Y015
+
+@_typing.final
+class JudgedToken(_message.Message):
+    """The numbers that the verdict on one draft token rests on; those that the mode does not have are not set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    P_FIELD_NUMBER: _builtins.int
+    Q_FIELD_NUMBER: _builtins.int
+    U_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    p: _builtins.float
+    """Its probability under the target."""
+    q: _builtins.float
+    """Its probability under the distribution that it was drawn from."""
+    u: _builtins.float
+    """The uniform number of its position."""
+    threshold: _builtins.float
+    """What u must be below."""
+    def __init__(
+        self,
+        *,
+        p: _builtins.float = ...,
+        q: _builtins.float | None = ...,
+        u: _builtins.float | None = ...,
+        threshold: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "p", b"p", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__q: _TypeAlias = _typing.Literal["q"]  # noqa: Y015
+    _WhichOneofArgType__q: _TypeAlias = _typing.Literal["_q", b"_q"]  # noqa: Y015
+    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
+    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__u: _TypeAlias = _typing.Literal["u"]  # noqa: Y015
+    _WhichOneofArgType__u: _TypeAlias = _typing.Literal["_u", b"_u"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__q) -> _WhichOneofReturnType__q | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__u) -> _WhichOneofReturnType__u | None: ...
+
+Global___JudgedToken: _TypeAlias = JudgedToken  # noqa: Y015
 
 @_typing.final
 class Speedup(_message.Message):

@@ -15,7 +15,7 @@ from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
-from specdec.wire.generation import Fallback, GenerationCall, Speedup
+from specdec.wire.generation import Fallback, GenerationCall, RoundDetail, Speedup
 from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.costs import DrafterTimes
 from verifier_service.batching.speculation import BatchSpeculation
@@ -95,6 +95,9 @@ class FixedGamma:
 
     def speedup(self) -> Speedup:
         return Speedup(1.5, 1.25)
+
+    def detail(self, gamma: int, room: int) -> RoundDetail:
+        return RoundDetail(min(gamma, room), "fixed", 0.5)
 
 
 def make_speculation(gamma_max: int = 4) -> BatchSpeculation:

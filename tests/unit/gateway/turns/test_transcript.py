@@ -1,11 +1,16 @@
 """A transcript cuts each round where the output ends, and shows text once it is final."""
 
+from dataclasses import replace
+
 import pytest
 
+from gateway.store.values import StoredRound
 from gateway.turns.transcript import Transcript
+from gateway.turns.turn import note_of, round_from
 from specdec.errors import InternalError
+from specdec.rules.judged import JudgedToken
 from specdec.rules.params import FinishReason, Origin
-from specdec.wire.generation import Round
+from specdec.wire.generation import Round, RoundDetail, Timing
 from tests.gateway_fakes import ByteTokenizer
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header
 
@@ -67,3 +72,36 @@ def test_rounds_out_of_place_and_ends_too_early_are_bugs() -> None:
     made.take(drafted(6, b"a", 0, FinishReason.STOP))
     with pytest.raises(InternalError):
         made.take(drafted(7, b"b", 0))
+
+
+def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
+    asked = header()
+    asked = replace(asked, call=replace(asked.call, speculation=replace(asked.call.speculation, detail=True)))
+    done = replace(
+        drafted(6, b"abc", 2),
+        drafter="model",
+        timing=Timing(0.5, 0.25, 1.0),
+        detail=RoundDetail(4, "goodput", 0.75, 0.5, 0.125, 1, (JudgedToken(0.5, 0.25, 0.125, 1.0),) * 3),
+    )
+    kept, shown = Transcript(TURN, asked, ByteTokenizer().decode).take(done)
+    report = shown.report
+    assert report is not None
+    assert [(token.text, token.accepted, token.source, token.q) for token in report.drafted] == [
+        ("a", True, "model", 0.25),
+        ("b", True, "model", 0.25),
+        ("A", False, "grammar", 0.25),
+    ]
+    assert [(token.text, token.origin) for token in report.tokens] == [
+        ("a", Origin.ACCEPTED),
+        ("b", Origin.ACCEPTED),
+        ("c", Origin.RECOVERED),
+    ]
+    assert (report.base_len, report.gamma, report.gamma_reason, report.alpha) == (6, 4, "goodput", 0.75)
+    assert (report.draft_seconds, report.network_seconds) == (0.375, 0.125)
+    assert (report.queue_seconds, report.pass_seconds) == (0.25, 1.0)
+    assert transcript().take(done)[1].report is None
+    stored = StoredRound(kept.tokens, "", note_of(kept))
+    assert round_from(stored, 6).detail is None
+    read_back = Transcript(TURN, asked, ByteTokenizer().decode).take(round_from(stored, 6))[1].report
+    assert read_back is not None
+    assert [(token.text, token.p) for token in read_back.drafted] == [("a", None), ("b", None), ("A", None)]

@@ -1,14 +1,19 @@
 """A stream of events becomes an result with its times."""
 
+import io
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from specdec.cli.explain import show_report
 from specdec.cli.run import report
 from specdec.client.collect import collect
 from specdec.client.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason, Origin
+from specdec.wire.report import DraftedToken, ReportedToken, RoundReport
 
 STARTED = StartedEvent("g1", "demo", 7)
 FINISHED = FinishedEvent(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})
@@ -50,3 +55,47 @@ def test_the_report_holds_tokens_origins_and_counts() -> None:
     assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 3}
     assert (found["seed"], found["model"], found["finish_reason"]) == (7, "demo", "length")
     assert found["speculation"]["acceptance"] == 0.25
+
+
+REPORT = RoundReport(
+    base_len=12,
+    tokens=(ReportedToken(5, "a", Origin.ACCEPTED), ReportedToken(6, "b", Origin.RECOVERED)),
+    drafted=(
+        DraftedToken(5, "a", True, "model", 0.5, 0.25, 0.125, 1.0),
+        DraftedToken(9, "\x1b", False, "grammar", 0.0),
+    ),
+    accepted=1,
+    drafter="model",
+    fallback="",
+    gamma=2,
+    gamma_reason="goodput",
+    alpha=0.75,
+    draft_seconds=0.002,
+    network_seconds=0.0005,
+    pass_seconds=0.01,
+)
+
+
+def test_a_round_is_explained_with_its_numbers_its_reason_and_its_times() -> None:
+    console = Console(record=True, width=120, file=io.StringIO())
+    show_report(console, REPORT)
+    text = console.export_text()
+    assert "round behind 12 tokens: 1 of 2 drafts of model accepted" in text
+    assert "γ 2: the batch is expected to commit most tokens a second with it · α 0.75" in text
+    assert "draft 2.0 ms · network 0.5 ms · queue 0.0 ms · pass 10.0 ms" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["'a'", "0.5000", "0.2500", "1.0000", "0.1250", "accepted", "model"] in rows
+    assert ["'\\\\x1b'", "0.0000", "–", "–", "–", "rejected", "grammar"] in rows
+
+
+def test_a_round_without_a_draft_says_why() -> None:
+    console = Console(record=True, width=120, file=io.StringIO())
+    show_report(console, replace(REPORT, drafted=(), accepted=0, drafter="", fallback="late"))
+    assert "no draft: late" in console.export_text()
+
+
+def test_the_report_in_json_has_the_rounds_that_were_explained() -> None:
+    explained = replace(ROUNDS[0], report=REPORT)
+    found = report(collect([STARTED, explained, FINISHED]))
+    assert found["rounds"][0]["drafted"][0]["q"] == 0.25
+    assert "rounds" not in report(collect([STARTED, *ROUNDS, FINISHED]))

@@ -106,6 +106,18 @@ def test_a_fixed_draft_length_stays_and_teaches() -> None:
     assert batch.speculation.alpha("model") < 0.1
 
 
+def test_a_session_says_why_it_drafts_so_much() -> None:
+    batch = SimulatedBatch([0.9], costs(1, 0.05, 0.1, 0.1))
+    batch.run(300)
+    assert batch.speculation.session(lambda: "model", 3).detail(3, 9).reason == "fixed"
+    chosen = batch.speculation.session(lambda: "model").detail(4, 9)
+    assert chosen.reason in ("goodput", "trial")
+    assert (chosen.gamma, chosen.alpha) == (4, pytest.approx(0.9, abs=0.05))
+    assert 0.0 < chosen.survival < 1.0
+    last = batch.speculation.session(lambda: "model").detail(4, 2)
+    assert (last.gamma, last.reason) == (2, "room")
+
+
 def test_the_report_says_what_was_predicted_and_what_was_measured() -> None:
     batch = SimulatedBatch([0.8] * 2, costs(2, 0.05, 0.1, 0.1))
     assert batch.speculation.report().measured is None

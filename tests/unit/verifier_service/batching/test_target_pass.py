@@ -225,3 +225,21 @@ def test_lenience_keeps_what_exact_verification_would_not(temperature: float) ->
             kept[ell] += verdict(result).accepted
     assert kept[0.3] == 100
     assert kept[1.0] == 0 if temperature == 0.0 else 25 < kept[1.0] < 51
+
+
+def test_detail_is_only_for_the_rows_that_ask_and_changes_no_verdict() -> None:
+    truth = continuation(3, 3)
+
+    def asked(session: str, detail: bool) -> ScheduledChunk:
+        speculation = Speculation(Mode.REJECTION, detail=detail)
+        return whole(make_row(session, TOKENS, draft=point_mass(truth[0], 14), speculation=speculation))
+
+    results = verify_batch(engine_with("a", "b"), [asked("a", False), asked("b", True)])
+    silent, told = (verdict(result) for result in results)
+    assert silent == replace(told, judged=())
+    assert (silent.judged, told.accepted) == ((), 1)
+    kept, refused = told.judged
+    assert (kept.q, kept.threshold, refused.q) == (1.0, kept.p, 1.0)
+    assert kept.p > 0.99
+    assert refused.p < 0.01
+    assert all(token.u is not None for token in told.judged)

@@ -7,7 +7,7 @@ import pytest
 
 from specdec.rules.draft import NO_DRAFT
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
-from specdec.wire.generation import Fallback, GenerationCall, Round, Speedup
+from specdec.wire.generation import Fallback, GenerationCall, Round, RoundDetail, Speedup
 from tests.unit.verifier_service.verifier_fakes import (
     DirectTarget,
     FixedGamma,
@@ -240,3 +240,16 @@ async def test_the_first_round_says_how_much_of_the_prompt_had_kv(held: int, tol
     target.held = held
     rounds = await rounds_of(make_session(make_call(), target, Drafts(), gamma=0))
     assert [done.cached_tokens for done in rounds] == [told] + [0] * (len(rounds) - 1)
+
+
+async def test_a_round_says_on_what_it_rests_where_the_call_asks() -> None:
+    call = make_call(speculation=Speculation(Mode.REJECTION, 3, detail=True))
+    drafts = WrittenDrafts(NO_DRAFT, point_mass(*TRUTH[1:4]))
+    told = await rounds_of(make_session(call, DirectTarget(), drafts))
+    silent = await rounds_of(
+        make_session(make_call(), DirectTarget(), WrittenDrafts(NO_DRAFT, point_mass(*TRUTH[1:4])))
+    )
+    assert [done.tokens for done in told] == [done.tokens for done in silent]
+    assert {done.detail for done in silent} == {None}
+    assert told[1].detail == RoundDetail(3, "fixed", 0.5)
+    assert [done.detail and done.detail.gamma for done in told] == [3, 3, 2, 1, 0]

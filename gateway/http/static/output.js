@@ -1,0 +1,82 @@
+// One output: its tokens marked by origin, its rounds, and its speed.
+
+import { Acceptance } from "./acceptance.js";
+import { element, visible } from "./element.js";
+import { Strip } from "./strip.js";
+
+/** A pane that fills as rounds come. */
+export class Output {
+  text = "";
+  #tokens = element("pre", { className: "tokens", tabIndex: 0 });
+  #facts = element("p", { className: "facts" });
+  #acceptance = new Acceptance();
+  #strip = new Strip((index) => this.#mark(index));
+  #rounds = 0;
+  #count = 0;
+  #fallbacks = new Map();
+  #began = performance.now();
+  #first = null;
+  #last = null;
+
+  constructor(title) {
+    this.#tokens.setAttribute("aria-label", `Output ${title}`);
+    this.element = element("section", { className: "output" }, element("h2", {}, title), this.#tokens, this.#facts);
+    this.element.append(element("h3", {}, "Rounds"), this.#strip.element);
+    this.element.append(this.#acceptance.element);
+  }
+
+  /** Add a round's report. */
+  add(report) {
+    this.#last = performance.now();
+    this.#first ??= this.#last;
+    this.#count += report.tokens.length;
+    if (report.fallback) this.#fallbacks.set(report.fallback, (this.#fallbacks.get(report.fallback) ?? 0) + 1);
+    this.#tokens.append(...pieces(report).map((piece) => this.#piece(piece)));
+    this.#tokens.scrollTop = this.#tokens.scrollHeight;
+    this.text += report.tokens.map((token) => token.text).join("");
+    this.#rounds += 1;
+    this.#strip.add(report);
+    this.#acceptance.add(report);
+    this.#facts.textContent = this.#summary();
+  }
+
+  /** Say why the output ended too early. */
+  fail(message) {
+    this.element.append(element("p", { className: "failed" }, message));
+  }
+
+  /** Tokens a second, the wait for the first one included; 0 before there are any. */
+  get rate() {
+    return this.#last === null ? 0 : (1000 * this.#count) / (this.#last - this.#began);
+  }
+
+  #piece({ kind, text }) {
+    const name = kind === "rejected" ? "del" : "span";
+    const made = element(name, { className: kind, title: kind }, kind === "rejected" ? visible(text) : text);
+    made.dataset.round = this.#rounds;
+    return made;
+  }
+
+  #mark(index) {
+    for (const each of this.#tokens.children) each.classList.toggle("of-selected", each.dataset.round === String(index));
+  }
+
+  #summary() {
+    const parts = [
+      `${this.#count} tokens in ${this.#rounds} rounds`,
+      `${this.rate.toFixed(0)} tokens/s`,
+      `first after ${(this.#first - this.#began).toFixed(0)} ms`,
+    ];
+    for (const [reason, count] of this.#fallbacks) parts.push(`${count} without a draft: ${reason}`);
+    return parts.join(" · ");
+  }
+}
+
+/** The tokens of a round in reading order: drafts that were not kept stand before the token that corrects them. */
+function pieces(report) {
+  const kept = report.tokens.map((token) => ({ kind: token.origin, text: token.text }));
+  const rejected = report.drafted.filter((token) => !token.accepted).map((token) => ({ kind: "rejected", text: token.text }));
+  const correction = kept.findIndex((piece) => piece.kind === "recovered");
+  kept.splice(correction < 0 ? kept.length : correction, 0, ...rejected);
+  return kept;
+}

@@ -1,0 +1,25 @@
+"""Takes the pictures that docs/page.md shows, of a system that is started for them: `make screenshots`."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.e2e.page.chromium import missing, told
+from tests.e2e.system import ROOT, running_system
+
+FOLDER = ROOT / "docs" / "page"
+
+
+def main() -> int:
+    """Take them all; 1 when there is no browser."""
+    if reason := missing():
+        sys.stderr.write(f"{reason}\n")
+        return 1
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name, running_system(Path(name)) as system:
+        told(Path(name), "screenshots.mjs", system.http, str(FOLDER))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
