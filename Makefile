@@ -174,5 +174,10 @@ bench: install-dev ## Measure on this machine and write docs/performance.md (min
 train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.
 	$(BIN)/python -m models.train $(ARGS)
 
+.PHONY: train-smollm2-drafter
+train-smollm2-drafter: install-dev ## Distil a drafter for smollm2 from its own answers (hours); resumes after a kill.
+	$(BIN)/specdec models get smollm2
+	$(BIN)/python -m models.smollm2 $(ARGS)
+
 clean: ## Remove what make created.
 	rm -rf $(VENV) .venv-proto .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info build

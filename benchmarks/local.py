@@ -1,7 +1,7 @@
 """The in-process engine: target and drafter on one thread, one after the other, with nothing between them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.run import Ask, Run, gaps_of
@@ -42,9 +42,13 @@ def target_row(name: str, ask: Ask, tokens: tuple[int, ...], draft: Draft = NO_D
 class Local:
     """Plain and speculative decoding of one sequence at a time."""
 
-    def __init__(self, target: NativeEngine, drafter: Drafter | None) -> None:
+    def __init__(
+        self, target: NativeEngine, drafter: Drafter | None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`clock` gives seconds: of the wall, or of this process's CPU."""
         self._target = target
         self._drafter = drafter
+        self._clock = clock
 
     def generate(self, ask: Ask) -> Run:
         """Generate; without a drafter, or at γ = 0, plainly."""
@@ -65,8 +69,8 @@ class Local:
 
     def _loop(self, ask: Ask, drafting: "Drafting | None") -> Run:
         tokens = list(ask.prompt)
-        limit, computed, accepted, rejected, opening = len(tokens) + ask.tokens, 0, 0, 0, 0
-        times = [time.perf_counter()]
+        limit, computed, rejected, opening = len(tokens) + ask.tokens, 0, 0, 0
+        times, verdicts = [self._clock()], list[tuple[int, int]]()
         while len(tokens) < limit:
             wanted = min(drafting.gamma, limit - len(tokens) - 1) if drafting else 0
             draft = drafting.draft() if drafting else NO_DRAFT
@@ -76,15 +80,17 @@ class Local:
                 raise InternalError("the pass failed")
             base_len, computed = len(tokens), len(tokens) + verdict.accepted
             tokens += verdict.tokens
-            accepted += verdict.accepted
+            verdicts.append((len(draft.tokens), verdict.accepted))
             rejected += verdict.accepted < wanted
             opening = opening or len(verdict.tokens)
             if drafting:
                 drafting.commit(base_len, verdict.tokens)
-            times.append(time.perf_counter())
+            times.append(self._clock())
+            if ask.stop.intersection(verdict.tokens):
+                break
         return Run(
-            tuple(tokens[len(ask.prompt) : limit]), times[-1] - times[0], times[1] - times[0], opening, len(times) - 1,
-            accepted, rejected, gaps_of(times[1:]),
+            tuple(tokens[len(ask.prompt) : limit]), times[-1] - times[0], times[1] - times[0], opening, len(verdicts),
+            sum(accepted for _, accepted in verdicts), rejected, gaps_of(times[1:]), tuple(verdicts),
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A generation to make; it goes on past the model's end."""
+    """A generation to make; it goes on past the model's end, unless that is in `stop`."""
 
     prompt: tuple[int, ...]
     tokens: int
@@ -16,6 +16,8 @@ class Ask:
     seed: int = 0
     gamma: int | None = None
     """Draft length; 0 is plain decoding, None the peer's own choice."""
+    stop: frozenset[int] = frozenset()
+    """Ids that end it; only the engine in process looks at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Run:
     """Number of rounds that kept less than the whole draft."""
     gaps: tuple[float, ...] = ()
     """Seconds between one round, as the caller saw it, and the next."""
+    verdicts: tuple[tuple[int, int], ...] = ()
+    """Tokens drafted and accepted in each round, of the engine in process."""
 
     @property
     def speed(self) -> float:

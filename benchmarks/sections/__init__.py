@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
-from benchmarks.sections import concurrency, engine, grid, memory, passes, prompt, rules, sources, stack, theory
+from benchmarks.sections import concurrency, engine, grid, memory, passes, prompt, rules, sources, spec, stack, theory
 from benchmarks.sections.lab import Lab
 
 SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
@@ -16,5 +16,6 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "passes": passes.measure,
     "rules": rules.measure,
     "sources": sources.measure,
+    "spec": spec.measure,
     "theory": theory.measure,
 }

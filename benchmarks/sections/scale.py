@@ -34,6 +34,10 @@ class Scale:
     grid_turns: int = 6
     """Slices of each way in a cell of the grid."""
     grid_tokens: int = 96
+    spec: tuple[int, int] = (2, 40)
+    """Questions of each category of Spec-Bench, and tokens of an answer."""
+    chat: str = "smollm2"
+    """Known model that answers them; the pair's target when empty."""
     resume: bool = False
     """Whether cells of the grid that were measured at this commit are left out."""
     compiled: bool = True
@@ -59,5 +63,7 @@ def quick(pair: Pair) -> Scale:
         grid_gammas=(1,),
         grid_turns=1,
         grid_tokens=8,
+        spec=(1, 6),
+        chat="",
         compiled=False,
     )

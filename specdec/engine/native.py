@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
+from specdec.engine.draft_head import restrict_head
 from specdec.engine.kv_backend import OpenKvBackend, forward, kv_backend_for
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
@@ -89,7 +90,9 @@ class NativeEngine:
         if compiled:
             decoder.compile()
         kv_backend = kv_backend or kv_backend_for(decoder.device)
-        return cls(decoder, facts, check_model(path, decoder, kv_backend), kv_bytes, kv_backend)
+        layout = check_model(path, decoder, kv_backend)
+        restrict_head(path, decoder)  # behind the check, which compares the logits of all ids
+        return cls(decoder, facts, layout, kv_bytes, kv_backend)
 
     @property
     def memory(self) -> KvMemory:

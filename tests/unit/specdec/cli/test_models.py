@@ -113,8 +113,12 @@ def test_a_known_model_that_is_not_here_is_told_with_the_command_that_gets_it(ca
 
 
 def test_a_known_model_has_drafts_without_the_demo_s_drafter(cache: Path) -> None:
-    assert UpSettings.load(None, {"target": "smollm2"}).drafter_kind == "prompt_lookup"
-    assert UpSettings.load(None, {"target": "smollm2", "drafter": "x"}).drafter_kind == "model"
+    known = UpSettings.load(None, {"target": "smollm2"})
+    assert (known.drafters, known.local) == (0, "suffix,prompt_lookup")
+    several = UpSettings.load(None, {"target": "smollm2", "drafters": 2, "local": "ngram"})
+    assert (several.drafters, several.local, several.drafter_kind) == (2, "ngram", "prompt_lookup")
+    own = UpSettings.load(None, {"target": "smollm2", "drafter": "smollm2-drafter"})
+    assert (own.drafters, own.local, own.drafter_kind) == (1, "", "model")
     assert UpSettings.load(None, {"target": "smollm2"}).served_name == "smollm2"
     assert UpSettings.load().drafter_kind == "model"
 

@@ -1,0 +1,150 @@
+"""Spec-Bench: every draft source on six kinds of questions to a chat model, against decoding without drafts."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.drafters import load_drafter
+from benchmarks.local import Local, load
+from benchmarks.questions import Conversation, Question, questions
+from benchmarks.results import Chart, Figure, Report, Table, figure
+from benchmarks.run import Ask, Run
+from benchmarks.sections.lab import Lab
+from benchmarks.sections.scale import Scale
+from benchmarks.statistics import Ratio, spread
+from drafter_service.sessions.drafter import Drafter
+from specdec.cli import known_models
+from specdec.engine import NativeEngine
+from specdec.errors import ConfigError
+
+OFF = "off"
+_SOURCES = ("ngram", "prompt_lookup", "suffix")
+_TEMPERATURES = (0.0, 0.7, 1.0)
+_GAMMA = 4
+_TEXT = """\
+Questions of this project's own in Spec-Bench's six categories (`benchmarks/spec_bench.jsonl`), answered in process by
+{target} in float32 on one thread, mode rejection, γ = 4. Tokens a round count the drafts that were kept and the one
+behind them. α at a position is the share of the drafts there, behind accepted ones, that were accepted; a source that
+finds nothing drafts nothing, so its rounds may be plain. Speeds are tokens a second of CPU time behind the prompt, as
+ratios to `off` on the same question: each question is answered by every source in turn."""
+_HEAD = ("category", "temperature", "source", "tokens a round", "drafted a round", "α", "α by position", "speed / off")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one source did with one category at one temperature."""
+
+    category: str
+    temperature: float
+    source: str
+    runs: Sequence[Run]
+    plain: Sequence[Run]
+
+    def row(self) -> list[str]:
+        """The cells of a table's row."""
+        rounds = [each for run in self.runs for each in run.verdicts]
+        drafted, accepted = (sum(column) / len(rounds) for column in zip(*rounds, strict=True))
+        judged = [sum(column) for column in zip(*by_position(self.runs), strict=True)]
+        shares = " ".join(_share(*place) for place in by_position(self.runs))
+        speed = str(_speed([self]))
+        first = [self.category, f"{self.temperature:g}", self.source]
+        return [*first, f"{accepted + 1:.2f}", f"{drafted:.2f}", _share(*judged), shares, speed]
+
+
+def by_position(runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """For each place in a draft: how many were accepted there, and how many were judged."""
+    rounds = [each for run in runs for each in run.verdicts]
+    return [
+        (
+            sum(accepted > place for _, accepted in rounds),
+            sum(drafted > place and accepted >= place for drafted, accepted in rounds),
+        )
+        for place in range(_GAMMA)
+    ]
+
+
+def _speed(cells: Sequence[Cell]) -> Ratio:
+    """Over `off`, of the questions whose answer took more than the prompt's round on both sides; NaN without any."""
+    pairs = [pair for cell in cells for pair in zip(cell.runs, cell.plain, strict=True)]
+    ratios = [run.pace / plain.pace for run, plain in pairs if min(run.rounds, plain.rounds) > 1]
+    return spread(ratios or [math.nan])
+
+
+def _share(accepted: int, judged: int) -> str:
+    return f"{accepted / judged:.2f}" if judged else "–"
+
+
+def measure(lab: Lab) -> Report:
+    """Every category at every temperature."""
+    folder = _target(lab.scale)
+    target, conversation = load(folder), Conversation(folder)
+    count, tokens = lab.scale.spec
+    cells = list[Cell]()
+    for temperature in _TEMPERATURES:
+        sides = {name: Local(target, each, time.process_time) for name, each in _drafters(lab.scale, folder).items()}
+        for category, asked in questions(count).items():
+            made: dict[str, list[Run]] = {name: [] for name in sides}
+            for number, question in enumerate(asked):
+                ask = Ask((), tokens, temperature, seed=number, stop=target.end_token_ids)
+                _answer(sides, made, conversation, target, question, ask)
+            plain = made.pop(OFF)
+            cells += [Cell(category, temperature, name, runs, plain) for name, runs in made.items()]
+    tables = [Table(_HEAD, [cell.row() for cell in cells])]
+    charts = [_chart(temperature, cells) for temperature in _TEMPERATURES]
+    return Report("spec", _TEXT.format(target=folder.name), _figures(cells), tables, charts)
+
+
+def _target(scale: Scale) -> Path:
+    if not scale.chat:
+        return scale.pair.target
+    found = known_models.find(scale.chat)
+    if found is None:
+        raise ConfigError(f"{scale.chat} is not on this machine yet: specdec models get {scale.chat}")
+    return found
+
+
+def _drafters(scale: Scale, folder: Path) -> Mapping[str, Drafter | None]:
+    """New ones, so that nothing of another temperature is remembered; the chat model's own when it is here."""
+    own = known_models.find(f"{scale.chat}-drafter") if scale.chat else scale.pair.drafter
+    found: dict[str, Drafter | None] = {OFF: None}
+    found |= {name: load_drafter(name, folder) for name in _SOURCES}
+    return found | ({"model": load_drafter("model", own)} if own else {})
+
+
+def _answer(
+    sides: Mapping[str, Local],
+    made: Mapping[str, list[Run]],
+    conversation: Conversation,
+    target: NativeEngine,
+    question: Question,
+    ask: Ask,
+) -> None:
+    """Let every side answer every turn; what was said in the turns before is what plain decoding said."""
+    answers = list[tuple[int, ...]]()
+    room = target.context_length - ask.tokens - _GAMMA - 2
+    for _ in question.turns:
+        prompt = conversation.prompt(question, answers)[-room:]
+        for name, side in sides.items():
+            made[name].append(side.generate(replace(ask, prompt=prompt, gamma=0 if name == OFF else _GAMMA)))
+        answers.append(made[OFF][-1].tokens)
+
+
+def _figures(cells: Sequence[Cell]) -> list[Figure]:
+    """The speed of each source over all categories, at each temperature."""
+    figures = []
+    for temperature in _TEMPERATURES:
+        for source in dict.fromkeys(cell.source for cell in cells):
+            mine = [cell for cell in cells if (cell.temperature, cell.source) == (temperature, source)]
+            figures.append(figure(f"T {temperature:g}, {source} / off", _speed(mine)))
+    return figures
+
+
+def _chart(temperature: float, cells: Sequence[Cell]) -> Chart:
+    curves = dict[str, list[tuple[float, float]]]()
+    for source in dict.fromkeys(cell.source for cell in cells):
+        runs = [run for cell in cells if (cell.temperature, cell.source) == (temperature, source) for run in cell.runs]
+        places = enumerate(by_position(runs), 1)
+        curves[source] = [(float(place), kept / judged) for place, (kept, judged) in places if judged]
+    return Chart(f"spec-{temperature:g}", f"position in the draft (temperature {temperature:g})", "α", curves)
