@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.callers.priority import PriorityClass
-from gateway.text.output import OutputToken
+from gateway.rpc.tools import delta_to_pb, read_to_pb
+from gateway.text.output import OutputToken, text_of
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import Summary, total
 from protos.common.v1 import common_pb2
@@ -38,6 +39,7 @@ def event(happened: Event) -> dict[str, Any]:
                 drafted=happened.drafted,
                 accepted=happened.accepted,
                 choice=happened.choice,
+                message=delta_to_pb(happened.message),
             )
             return {"round": shown}
         case Finished():
@@ -47,6 +49,7 @@ def event(happened: Event) -> dict[str, Any]:
                 usage=_usage(happened),
                 speculation=_summary(happened.summary),
                 choice=happened.choice,
+                message=delta_to_pb(happened.message),
             )
             return {"finished": finished}
 
@@ -59,7 +62,7 @@ def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
     return pb.GenerateResponse(
         id=started.turn.name,
         model=header.model,
-        text="".join(token.text for token in output.tokens),
+        text=text_of(output.tokens),
         tokens=[_token(token) for token in output.tokens],
         finish_reason=finish_to_pb(ended[0].reason),
         usage=usage,
@@ -69,15 +72,17 @@ def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
         turn=started.turn.number,
         priority=_priority(header.priority),
         choices=[_choice(each) for each in outputs] if len(outputs) > 1 else (),
+        message=read_to_pb(output.message),
     )
 
 
 def _choice(output: Output) -> pb.Choice:
     return pb.Choice(
-        text="".join(token.text for token in output.tokens),
+        text=text_of(output.tokens),
         tokens=[_token(token) for token in output.tokens],
         finish_reason=finish_to_pb(output.finished.reason),
         matched_stop=output.finished.matched_stop,
+        message=read_to_pb(output.message),
     )
 
 

@@ -1,11 +1,14 @@
 """The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from gateway.text.output import OutputToken
+from gateway.text.output import OutputToken, text_of
+from gateway.tools.formats import FORMATS
+from gateway.tools.message_reader import MessageReader, ReadMessage, joined_message
+from gateway.tools.values import MessageDelta
 from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
@@ -69,6 +72,8 @@ class OutputRound:
     """Output tokens committed so far, shown or held back."""
     choice: int = 0
     """Index of the generation among the choices of its request."""
+    message: MessageDelta | None = None
+    """What more of the message is known by these tokens; None where there are no tools to call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,10 @@ class Finished:
     summary: Summary
     choice: int = 0
     """Index of the generation among the choices of its request."""
+    message: MessageDelta | None = None
+    """What is left of the message; None where there are no tools to call."""
+    called: bool = False
+    """Whether the message has a call of a tool."""
 
 
 Event = Started | OutputRound | Finished
@@ -96,19 +105,40 @@ class Output:
 
     tokens: tuple[OutputToken, ...]
     finished: Finished
+    message: ReadMessage | None = None
+    """The text and the calls; None where there were no tools to call."""
 
 
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
-    """The events of one generation without its first `count` output tokens; `events` is closed with this iterator."""
-    skip = count
+    """The events of one generation without its first `count` output tokens; `events` is closed with this iterator.
+
+    Where there were tools to call, the whole output is read for calls, so that the reader gets the rest of a call of
+    which it has the beginning.
+    """
+    skip, reader = count, None
     async with aclosing(events):
         async for event in events:
-            if not isinstance(event, OutputRound) or not skip:
-                yield event
-                continue
-            tokens, skip = event.tokens[skip:], max(0, skip - len(event.tokens))
-            if tokens:
-                yield replace(event, tokens=tokens, text="".join(token.text for token in tokens))
+            match event:
+                case Started(turn, header):
+                    reader = header.tool_format and MessageReader(FORMATS[header.tool_format].parser(), turn.name)
+                    yield event
+                case OutputRound(tokens=tokens):
+                    rest = _without(event, skip)
+                    if reader:
+                        reader.feed(text_of(tokens[:skip]))
+                        rest = replace(rest, message=reader.feed(rest.text))
+                    if rest.tokens or not skip:
+                        yield rest
+                    skip = max(0, skip - len(tokens))
+                case Finished():
+                    yield replace(event, message=reader.end(), called=reader.called) if reader else event
+
+
+def _without(event: OutputRound, skip: int) -> OutputRound:
+    if not skip:
+        return event
+    tokens = event.tokens[skip:]
+    return replace(event, tokens=tokens, text=text_of(tokens))
 
 
 async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]:
@@ -118,6 +148,7 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
         SpecdecError: a generation failed.
     """
     tokens: defaultdict[int, list[OutputToken]] = defaultdict(list)
+    deltas: defaultdict[int, list[MessageDelta]] = defaultdict(list)
     finished: dict[int, Finished] = {}
     started: Started | None = None
     async with aclosing(events):
@@ -125,10 +156,16 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
             match event:
                 case Started():
                     started = event
-                case OutputRound():
-                    tokens[event.choice] += event.tokens
-                case Finished():
-                    finished[event.choice] = event
+                case OutputRound(message=message, choice=choice):
+                    tokens[choice] += event.tokens
+                    deltas[choice] += [message] if message else []
+                case Finished(message=message, choice=choice):
+                    finished[choice] = event
+                    deltas[choice] += [message] if message else []
     if started is None or len(finished) < started.header.choices:
         raise InternalError("a generation ended without Started or Finished")
-    return started, [Output(tuple(tokens[index]), finished[index]) for index in sorted(finished)]
+    return started, [_output(tokens[index], finished[index], deltas[index]) for index in sorted(finished)]
+
+
+def _output(tokens: Iterable[OutputToken], finished: Finished, deltas: Iterable[MessageDelta]) -> Output:
+    return Output(tuple(tokens), finished, joined_message(deltas) if finished.message is not None else None)
