@@ -95,11 +95,17 @@ layers: install-dev ## Check the import rules.
 	$(BIN)/lint-imports
 
 # A tier of the last release works beside those of this one, while every message reads as before.
-.PHONY: breaking
-AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
-breaking: install-dev ## Check that the protos still read what those of the last tag wrote; AGAINST=... names another commit.
-	@test -n "$(AGAINST)" || { echo "there is no tag to compare with: name a commit in AGAINST"; exit 1; }
+.PHONY: breaking release-protos
+RELEASED := protos/released.binpb
+breaking: install-dev ## Check that the protos still read what those of the last release wrote; AGAINST=... names a commit instead.
+ifdef AGAINST
 	$(BIN)/buf breaking --against "$$(git rev-parse --git-common-dir)#ref=$$(git rev-parse '$(AGAINST)^{commit}')"
+else
+	$(BIN)/buf breaking --against $(RELEASED)
+endif
+
+release-protos: breaking ## Keep the protos of a release, for those to come to be compared with.
+	$(BIN)/buf build --exclude-source-info -o $(RELEASED)
 
 # The generator runs apart: its protobuf is older than the services', so that older clients can import the code.
 .venv-proto/.installed: protos/requirements.txt

@@ -23,6 +23,7 @@ from specdec.serving.metrics import serve_metrics
 from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import watch_expiry
+from specdec.serving.tracing import exporting
 from specdec.sources.counts import COUNTS_FILE, load_counts
 from specdec.sources.maker import SourceKind, SourceMaker
 
@@ -36,11 +37,12 @@ async def serve(settings: DrafterSettings, stop: asyncio.Event) -> None:
     """Run a drafter until `stop` is set.
 
     Raises:
-        ConfigError: an address is taken, or the model cannot be served.
+        ConfigError: an address is taken, the model cannot be served, or traces cannot be sent.
     """
-    async with drafter(settings) as running:
-        await _until(stop, running.ready())
-        await _until(stop, running.ended())
+    with exporting("drafter", settings.otel):
+        async with drafter(settings) as running:
+            await _until(stop, running.ready())
+            await _until(stop, running.ended())
 
 
 class RunningDrafter:

@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.settings import Address, ModelSettings, Settings
 from specdec.serving.tls import TlsSettings
+from specdec.serving.tracing import OtelSettings
 from specdec.sources.settings import SourceSettings
 
 
@@ -28,6 +29,7 @@ class DrafterSettings(Settings):
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
+    otel: OtelSettings = OtelSettings()
     health: Address | None = None
     """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves
     the first; none when None."""

@@ -41,6 +41,7 @@ from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import is_loopback
 from specdec.serving.tls import Certificates, watch_expiry
+from specdec.serving.tracing import exporting
 
 FIRST_PROBE = 2.0
 """Seconds that the gateway waits for the first verifiers before it listens, ready or not."""
@@ -54,8 +55,14 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then drain.
 
     Raises:
-        ConfigError: the tokenizer does not load, the session store is unfit, or an address cannot be bound.
+        ConfigError: the tokenizer does not load, the session store is unfit, an address cannot be bound, or traces
+            cannot be sent.
     """
+    with exporting("gateway", settings.otel):
+        await _serve(settings, stop)
+
+
+async def _serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     tokenizers = await load_tokenizers(settings)
     policy = StorePolicy(
         lease=settings.lease,

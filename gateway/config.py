@@ -15,6 +15,7 @@ from specdec.rules.params import Mode
 from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.settings import Address, Origins, Section, Settings, TokenizerSettings
 from specdec.serving.tls import DialTlsSettings, PublicTlsSettings
+from specdec.serving.tracing import OtelSettings
 
 
 class FailoverSettings(Section):
@@ -125,6 +126,7 @@ class GatewaySettings(Settings):
     """Where /metrics and the details of /readyz are, which then leave `http`; there when None."""
     health: Address | None = None
     """A second address for grpc.health.v1 and reflection, which then leaves the first; none when None."""
+    otel: OtelSettings = OtelSettings()
     verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
     """Verifiers to dial, where they are a static list."""
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()

@@ -4,21 +4,23 @@ import hashlib
 import math
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.callers.caller import ApiKey, tenant_name
 from gateway.callers.priority import PriorityClass
 from gateway.lists import check_stops, unique_ids
-from gateway.tools.values import Tool, ToolCall
-from specdec.errors import FieldInvalid, FieldRequired
+from gateway.tools.choice import ToolChoice
+from gateway.tools.conversation import Message, check_messages
+from gateway.tools.formats import ToolFormat
+from gateway.tools.values import Tool
+from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
 
 MAX_CHOICES = 16
 """Most choices of one request, those of all its prompts together."""
 MAX_NAME = 256
-ROLES = ("system", "user", "assistant", "tool")
 
 _IDS = 2**31
 """Token ids that any vocabulary may have are below this."""
@@ -37,18 +39,6 @@ class TokenPrompt:
     """Token ids, used without change."""
 
     tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a conversation."""
-
-    role: str
-    content: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    """The calls of tools that an assistant's message asked for."""
-    tool_call_id: str = ""
-    """The call that a tool's message answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +98,8 @@ class GenerationRequest:
     """How many of the prompt's last tokens are used; -1 for as many as there is room for, None for all."""
     grammar_param: str = ""
     """The field that the grammar of `sampling` came from."""
+    tool_format: str = ""
+    """The format in which the output is read for calls of tools; empty where there are none to call."""
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -209,6 +201,24 @@ class GenerationRequest:
         if self.session and self.number > 1:
             raise FieldInvalid("a session takes one choice a turn", "n")
 
+    def with_tools(self, choice: ToolChoice, tool_format: ToolFormat) -> "GenerationRequest":
+        """The same request, with what it offers to a model that writes calls in that format.
+
+        Raises:
+            FieldInvalid, FieldRequired: the choice and the tools do not go together.
+            UnsupportedParameter: tools stand beside a form of the output or without a chat, or cannot be forced.
+        """
+        tools = choice.offered()
+        if not tools:
+            return self
+        if not isinstance(self.prompt, ChatPrompt):
+            raise UnsupportedParameter("tools belong to a chat", "tools")
+        if self.sampling.grammar:
+            raise UnsupportedParameter(f"{self.grammar_param} is not supported beside tools", self.grammar_param)
+        sampling = replace(self.sampling, grammar=choice.grammar(tool_format))
+        prompt = replace(self.prompt, tools=tools)
+        return replace(self, prompt=prompt, sampling=sampling, grammar_param="tools", tool_format=tool_format.name)
+
     def choices(self) -> "tuple[GenerationRequest, ...]":
         """One request for each of its generations, with the prompt and the seed of that generation; by prompts."""
         seeds = [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
@@ -236,15 +246,4 @@ def check_prompt(prompt: Prompt) -> None:
                 raise FieldRequired("prompt must not be empty", "prompt")
             check_ids(tokens, "prompt", _IDS)
         case ChatPrompt(messages):
-            _check_messages(messages)
-
-
-def _check_messages(messages: Sequence[Message]) -> None:
-    if not messages:
-        raise FieldRequired("messages must not be empty", "messages")
-    for index, message in enumerate(messages):
-        if message.role not in ROLES:
-            raise FieldInvalid(
-                f"messages[{index}].role must be one of {', '.join(ROLES)}, got {message.role!r}",
-                f"messages[{index}].role",
-            )
+            check_messages(messages)

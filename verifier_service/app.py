@@ -18,6 +18,7 @@ from specdec.serving.metrics import serve_metrics
 from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import watch_expiry
+from specdec.serving.tracing import exporting
 from specdec.wire.generation import VerifierInfo
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import BatchSpeculation
@@ -41,11 +42,12 @@ async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
     """Run a verifier until `stop` is set, then let running generations finish.
 
     Raises:
-        ConfigError: an address is taken or the model cannot be served.
+        ConfigError: an address is taken, the model cannot be served, or traces cannot be sent.
     """
-    async with verifier(settings) as running:
-        await stop.wait()
-        await running.drain(settings.drain_seconds)
+    with exporting("verifier", settings.otel):
+        async with verifier(settings) as running:
+            await stop.wait()
+            await running.drain(settings.drain_seconds)
 
 
 class Running:

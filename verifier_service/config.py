@@ -9,6 +9,7 @@ from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.settings import Address, ModelSettings, Section, Settings
 from specdec.serving.tls import DialTlsSettings
+from specdec.serving.tracing import OtelSettings
 from specdec.sources.maker import SourceKind
 from specdec.sources.settings import SourceSettings
 
@@ -35,6 +36,7 @@ class VerifierSettings(Settings):
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"
     """Where /metrics, /livez and /readyz listen."""
+    otel: OtelSettings = OtelSettings()
     health: Address | None = None
     """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves
     the first; none when None."""

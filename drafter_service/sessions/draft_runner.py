@@ -13,6 +13,7 @@ from drafter_service.sessions.drafter import DraftedToken, Drafter, DraftFailure
 from drafter_service.sessions.session_table import Message, Reply, SessionLimits, SessionTable, Stream
 from drafter_service.sessions.step_plan import plan_step
 from specdec.errors import RequestError
+from specdec.serving.tracing import record_span
 from specdec.wire.session import DraftEnd, Load, Nack, NackReason
 
 _SMOOTHING = 0.1
@@ -49,6 +50,7 @@ class DraftRunner:
                 self._nack(stream, message, NackReason.INTERNAL, str(error))
             else:
                 if session is not None:
+                    session.asked_at = time.time_ns()
                     self._reply(stream, session)
         self._nack_evicted()
 
@@ -118,6 +120,9 @@ class DraftRunner:
         drafts = session.take_unsent()
         if drafts is not None:
             self._replies[stream].append(drafts)
+            drafted = {"specdec.drafted": len(drafts.draft.tokens), "specdec.base_len": drafts.base_len}
+            record_span("draft", session.traceparent, session.asked_at, drafted)
+            session.asked_at = time.time_ns()
         if session.take_end():
             self._replies[stream].append(DraftEnd(session.session_id, session.epoch, len(session)))
 

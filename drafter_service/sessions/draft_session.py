@@ -1,5 +1,7 @@
 """One session's tokens: the committed ones first, then the chain of drafts that continues them."""
 
+import time
+
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash, common_length
@@ -34,6 +36,10 @@ class DraftSession:
         self.mode = opened.mode
         self.domain = opened.cache_salt
         """Computed prefixes are shared only among sessions of one domain."""
+        self.traceparent = opened.traceparent
+        """The span that its drafts belong to; empty for none."""
+        self.asked_at = time.time_ns()
+        """When the draft that comes next was asked for or begun, in nanoseconds of Unix time."""
         self.last_message = 0.0
         """When the last message of its verifier came, in seconds of the session table's clock."""
         self.limit = min(opened.max_len, context_length)

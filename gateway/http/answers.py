@@ -157,7 +157,6 @@ async def _stream(
         after: for each choice, how many output tokens the client has already; empty when it has none.
     """
     positions = list(after) or [0] * writer.choices
-    seen = list(positions)
     try:
         for chunk in writer.opening() if not any(positions) else ():
             yield _event(name, positions, chunk)
@@ -168,10 +167,8 @@ async def _stream(
             event = await pending.take()
             running -= isinstance(event, Finished)
             if isinstance(event, OutputRound):
-                seen[event.choice] += len(event.tokens)
-            chunks = list(writer.chunks(event))
-            positions = [old if writer.holds(choice) else seen[choice] for choice, old in enumerate(positions)]
-            for chunk in chunks:
+                positions[event.choice] += len(event.tokens)
+            for chunk in writer.chunks(event):
                 yield _event(name, positions, chunk)
         yield _DONE
     except SpecdecError as error:

@@ -32,7 +32,7 @@ from gateway.http.fields import (
 from gateway.http.messages import Messages, chat_prompt
 from gateway.http.sampling import SamplingBody
 from gateway.http.structured import StructuredBody
-from gateway.http.tools import ToolsBody, only_one
+from gateway.http.tools import ToolsBody
 from gateway.request import MAX_NAME, GenerationRequest, Prompt
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
@@ -158,7 +158,7 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     logprobs: Logprobs | None = None
 
-    def request(self, request_id: str, tool_format: ToolFormat = DEFAULT) -> GenerationRequest:
+    def request(self, request_id: str) -> GenerationRequest:
         """The request that the body asks for; raises RequestError."""
         if self.echo and self.logprobs is not None:
             raise UnsupportedParameter("logprobs of the prompt are not supported: leave echo or logprobs out", "echo")
@@ -201,12 +201,7 @@ class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        tools = self.offered()
-        only_one(self.form(), tools)
-        prompt = chat_prompt(self.messages, tools, self.chat_template_kwargs)
+        prompt = chat_prompt(self.messages, self.chat_template_kwargs)
         request = self._request((prompt,), request_id, (limit, None), logprobs)
         request = replace(request, prediction=self.prediction.content if self.prediction else "")
-        form = self.tool_grammar(tools, tool_format)
-        if form is None:
-            return request
-        return replace(request, sampling=replace(request.sampling, grammar=form[1]), grammar_param=form[0])
+        return request.with_tools(self.asked(), tool_format)

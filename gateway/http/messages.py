@@ -6,10 +6,11 @@ from pydantic import Field
 
 from gateway.http.body import Body
 from gateway.http.fields import ContentField, Nothing, Role
-from gateway.http.tools import MAX_TOOLS, ToolCallBody
-from gateway.request import ChatPrompt, Message
-from gateway.tools.values import Tool
-from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
+from gateway.http.tools import ToolCallBody
+from gateway.request import ChatPrompt
+from gateway.tools.conversation import Message
+from gateway.tools.values import MAX_TOOLS
+from specdec.errors import FieldRequired, UnsupportedParameter
 
 
 class MessageBody(Body):
@@ -29,26 +30,21 @@ class MessageBody(Body):
 Messages = Annotated[list[MessageBody], Field(fail_fast=True)]
 
 
-def chat_prompt(
-    messages: list[MessageBody], tools: tuple[Tool, ...] = (), template_arguments: dict[str, Any] | None = None
-) -> ChatPrompt:
+def chat_prompt(messages: list[MessageBody], template_arguments: dict[str, Any] | None = None) -> ChatPrompt:
     """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system".
 
     Raises:
-        FieldRequired: a message has neither a content nor a call, or answers no call although it is of a tool.
+        FieldRequired: a message has neither a content nor a call.
+        FieldInvalid: the arguments of a call are no JSON object.
+        UnsupportedParameter: a message has a name.
     """
-    turns = tuple(_message(index, message) for index, message in enumerate(messages))
-    return ChatPrompt(turns, tools, template_arguments or {})
+    turns = tuple(_message(f"messages[{index}]", message) for index, message in enumerate(messages))
+    return ChatPrompt(turns, template_arguments=template_arguments or {})
 
 
-def _message(index: int, message: MessageBody) -> Message:
-    place = f"messages[{index}]"
+def _message(place: str, message: MessageBody) -> Message:
     if message.content is None and not message.tool_calls:
         raise FieldRequired(f"{place}.content is required", f"{place}.content")
-    if message.role == "tool" and not message.tool_call_id:
-        raise FieldRequired(f"{place}.tool_call_id is required", f"{place}.tool_call_id")
-    if message.tool_calls and message.role != "assistant":
-        raise FieldInvalid(f"{place}.tool_calls belong to the assistant", f"{place}.tool_calls")
     if message.name is not None and message.role != "tool":  # beside a tool's answer it repeats what the call says
         raise UnsupportedParameter(f"{place}.name is not supported; leave it out", f"{place}.name")
     role = "system" if message.role == "developer" else message.role

@@ -17,6 +17,7 @@ from gateway.request import new_id
 from specdec.errors import InternalError, KeyRefused, RateLimited, RequestError, RouteNotFound, SpecdecError
 from specdec.serving.interceptors import GOOD_REQUEST_ID
 from specdec.serving.status import status_of
+from specdec.serving.tracing import TraceSpan, served_span
 
 CLIENT_GONE = 499
 """Status of a request whose client disconnected; it is sent to nobody, and only counted and logged."""
@@ -83,7 +84,8 @@ class Edge:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        with bound_contextvars(request_id=request_id):
+        traced = served_span(scope["method"], dict(Headers(scope=scope)), begins=scope["method"] == "POST")
+        with bound_contextvars(request_id=request_id), traced as span:
             try:
                 await self._app(scope, receive, send_with_id)
             except ClientDisconnect:
@@ -95,12 +97,19 @@ class Edge:
                     await response(scope, receive, send_with_id)
             finally:
                 self._count(scope, status, time.perf_counter() - began)
+                _describe(span, scope, status)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.requests.labels(route, str(status or CLIENT_GONE)).inc()
         self._metrics.request_seconds.labels(route).observe(seconds)
         _log.debug("request_ended", route=route, status=status or CLIENT_GONE, seconds=round(seconds, 6))
+
+
+def _describe(span: TraceSpan, scope: Scope, status: int) -> None:
+    method, route = scope["method"], getattr(scope.get("route"), "path", "")
+    told = {"http.request.method": method, "http.route": route, "http.response.status_code": status or CLIENT_GONE}
+    span.describe(told, f"{method} {route}".strip())
 
 
 def _request_id(scope: Scope) -> str:

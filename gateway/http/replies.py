@@ -72,8 +72,23 @@ class CalledTool(BaseModel):
     id: str
     type: Literal["function"]
     function: FunctionCall
-    index: int | None = None
-    """Its place among the calls of the message, in chunks alone."""
+
+
+class FunctionCallPart(BaseModel):
+    """A part of a call: the name in its first chunk, and the next characters of the arguments."""
+
+    name: str | None = None
+    arguments: str
+
+
+class CalledToolPart(BaseModel):
+    """A part of a call that the model asks for; the first has the call's id and type."""
+
+    index: int
+    """The call's place among those of the message."""
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionCallPart
 
 
 class AssistantMessage(BaseModel):
@@ -110,7 +125,7 @@ class Delta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
-    tool_calls: list[CalledTool] | None = None
+    tool_calls: list[CalledToolPart] | None = None
 
 
 class DeltaChoice(BaseModel):

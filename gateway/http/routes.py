@@ -23,10 +23,10 @@ from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, T
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.writers import AnswerFormat
 from gateway.models.served import ServedModel
-from gateway.request import tenant_of
-from gateway.tools.formats import ToolFormat
+from gateway.request import GenerationRequest, tenant_of
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
+from gateway.turns.sessions import UserSessions
 from specdec.errors import NoVerifier, SpecdecError
 from specdec.serving.version import package_version
 
@@ -70,6 +70,7 @@ class _Api:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._generator = Generator(services)
+        self._sessions = UserSessions(services)
         self._created = int(time.time())
 
     def mount(self, app: FastAPI) -> None:
@@ -134,10 +135,9 @@ class _Api:
         return kind.parse(await parse_body(request, self._services.settings.max_body_bytes))
 
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
-        model = self._services.models.named(body.model or "")
-        answer_format, key = answer_format_of(body, model.tokenizer.tool_format), idempotency_key(request.headers)
+        answer_format, key = answer_format_of(body), idempotency_key(request.headers)
         ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
-        asked, caller = body.request(request.state.request_id, model.tokenizer.tool_format), calling_key()
+        asked, caller = await self._request(request.state.request_id, body), calling_key()
         wanted = replace(
             asked,
             key=caller,
@@ -153,6 +153,14 @@ class _Api:
         events = self._generator.stream(wanted, after=after)
         answer = streamed(events, models, answer_format, self._services.settings.ping, after, ids=ids)
         return await while_connected(request, answer)
+
+    async def _request(self, request_id: str, body: CompletionBody | ChatBody) -> GenerationRequest:
+        """The request of a body; calls of tools are read and written in the format of its model."""
+        if not isinstance(body, ChatBody) or not body.tools:
+            return body.request(request_id)
+        tenant = tenant_of(body.user or "", calling_key())
+        model = await self._sessions.model_of(body.model or "", body.session or "", tenant)
+        return body.request(request_id, model.tokenizer.tool_format)
 
 
 def _limits(services: Services) -> openapi.Limits:
@@ -170,8 +178,8 @@ def _limits(services: Services) -> openapi.Limits:
     return {**found, "model": {"enum": names}, "ttl": {"maximum": services.settings.session_ttl}}
 
 
-def answer_format_of(body: CompletionBody | ChatBody, tools: ToolFormat) -> AnswerFormat:
-    """The form of the answer that a body asks for, of a model that writes calls of tools in that format."""
+def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:
+    """The form of the answer that a body asks for."""
     options = body.options
     return AnswerFormat(
         chat=isinstance(body, ChatBody),
@@ -179,5 +187,4 @@ def answer_format_of(body: CompletionBody | ChatBody, tools: ToolFormat) -> Answ
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
         echo=isinstance(body, CompletionBody) and bool(body.echo),
-        tools=tools.name if isinstance(body, ChatBody) and body.offered() else "",
     )

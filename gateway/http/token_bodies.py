@@ -43,7 +43,7 @@ class TokenizeBody(Body):
         return prompt
 
     def _chat(self, messages: list[MessageBody]) -> ChatPrompt:
-        return chat_prompt(messages, template_arguments=self.chat_template_kwargs)
+        return chat_prompt(messages, self.chat_template_kwargs)
 
 
 class DetokenizeBody(Body):

@@ -1,17 +1,25 @@
-"""Writes chats in which the model may call tools: its text is read for calls as it comes."""
+"""Writes chats in which the model may call tools: chunks and answers have the calls that were read from its text."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.http.logprobs import chat_logprobs
-from gateway.http.replies import Answer, AssistantMessage, CalledTool, ChatChoice, Delta, DeltaChoice, FunctionCall
-from gateway.http.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer, text_of
+from gateway.http.replies import (
+    Answer,
+    AssistantMessage,
+    CalledTool,
+    CalledToolPart,
+    ChatChoice,
+    Delta,
+    DeltaChoice,
+    FunctionCall,
+    FunctionCallPart,
+)
+from gateway.http.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer
 from gateway.text.output import OutputToken
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.tools.formats import FORMATS
-from gateway.tools.parsers import Piece, ToolParser
-from gateway.tools.values import ToolCall
+from gateway.tools.message_reader import ReadMessage
+from gateway.tools.values import CallDelta, MessageDelta, ToolCall
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 
 
@@ -20,68 +28,61 @@ class ToolChatWriter(ChatWriter):
 
     def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         super().__init__(started, answer_format, tokenizer)
-        self._parsers = [self._parser() for _ in range(self.choices)]
-        self._calls = [0] * self.choices
-        """Calls written so far, of each choice."""
         self._waiting: list[list[OutputToken]] = [[] for _ in range(self.choices)]
-        """Tokens of each choice that are in no chunk."""
-
-    def holds(self, choice: int) -> bool:
-        return self._parsers[choice].holds
+        """Tokens of each choice that are in no chunk, because their text may be a part of a call."""
 
     def chunks(self, event: Event) -> Iterator[Answer]:
-        match event:
-            case OutputRound(tokens=tokens, choice=choice):
-                self.noted(event)
-                self._waiting[choice] += tokens
-                yield from self._pieces(choice, self._parsers[choice].feed(text_of(tokens)))
-            case Finished(choice=choice):
-                yield from self._pieces(choice, self._parsers[choice].end())
-                yield from super().chunks(event)
+        if isinstance(event, OutputRound):
+            self.noted(event)
+            self._waiting[event.choice] += event.tokens
+        if isinstance(event, OutputRound | Finished) and event.message:
+            yield self._chunk(self._chunk_head(), self._message_part(event.choice, event.message))
+        if isinstance(event, Finished):
+            yield from super().chunks(event)
 
-    def _pieces(self, choice: int, pieces: Sequence[Piece]) -> Iterator[Answer]:
-        for piece in pieces:
-            delta = Delta(content=piece) if isinstance(piece, str) else Delta(tool_calls=[self._call(choice, piece)])
-            tokens, self._waiting[choice] = self._waiting[choice], []
-            logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
-            part = DeltaChoice(**self._choice(choice, tokens, None), delta=delta, logprobs=logprobs)
-            yield self._chunk(self._chunk_head(), part)
+    def _message_part(self, choice: int, message: MessageDelta) -> DeltaChoice:
+        content: dict[str, Any] = {"content": message.content} if message.content else {}
+        calls: dict[str, Any] = {"tool_calls": [_call_part(call) for call in message.calls]} if message.calls else {}
+        return self._delta_choice(choice, Delta(**content, **calls), None)
 
-    def _call(self, choice: int, piece: ToolCall, indexed: bool = True) -> CalledTool:
-        index = self._calls[choice]
-        self._calls[choice] += 1
-        name = f"{self._started.turn.name} {choice} {index}"
-        fields: dict[str, Any] = {"index": index} if indexed else {}
-        return CalledTool(
-            id=f"call_{hashlib.sha256(name.encode()).hexdigest()[:24]}",
-            type="function",
-            function=FunctionCall(name=piece.name, arguments=piece.arguments),
-            **fields,
-        )
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> DeltaChoice:
+        return self._delta_choice(choice, Delta(), finished)
+
+    def _delta_choice(self, choice: int, delta: Delta, finished: Finished | None) -> DeltaChoice:
+        tokens, self._waiting[choice] = self._waiting[choice], []
+        logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
+        return DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)
 
     def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         choice = super()._choice(index, tokens, finished)
-        if choice["finish_reason"] == "stop" and self._calls[index]:
+        if finished and finished.called and choice["finish_reason"] == "stop":
             choice["finish_reason"] = "tool_calls"
         return choice
 
     def _message_choice(self, index: int, output: Output) -> ChatChoice:
-        parser = self._parser()
-        pieces = [*parser.feed(text_of(output.tokens)), *parser.end()]
-        calls = [self._call(index, piece, indexed=False) for piece in pieces if not isinstance(piece, str)]
-        text = "".join(piece for piece in pieces if isinstance(piece, str))
-        fields: dict[str, Any] = {"tool_calls": calls} if calls else {}
-        content = text if text or not calls else None
-        message = AssistantMessage(role="assistant", content=content, refusal=None, **fields)
+        read = output.message or ReadMessage("", ())
+        calls: dict[str, Any] = {"tool_calls": [_call(call) for call in read.calls]} if read.calls else {}
+        content = read.content if read.content or not read.calls else None
+        message = AssistantMessage(role="assistant", content=content, refusal=None, **calls)
         logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
-
-    def _parser(self) -> ToolParser:
-        return FORMATS[self._format.tools].parser()
 
 
 def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
     """A writer of that format, or for None of the one that the generation began with."""
     chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
-    kind: type[Writer] = ChatWriter if chosen.chat else CompletionWriter
-    return (ToolChatWriter if chosen.tools in FORMATS else kind)(started, chosen, tokenizer)
+    if started.header.tool_format:
+        return ToolChatWriter(started, chosen, tokenizer)
+    return (ChatWriter if chosen.chat else CompletionWriter)(started, chosen, tokenizer)
+
+
+def _call(call: ToolCall) -> CalledTool:
+    return CalledTool(id=call.id, type="function", function=FunctionCall(name=call.name, arguments=call.arguments))
+
+
+def _call_part(call: CallDelta) -> CalledToolPart:
+    """The first part of a call says what is called, the others have arguments alone."""
+    if not call.name:
+        return CalledToolPart(index=call.index, function=FunctionCallPart(arguments=call.arguments))
+    function = FunctionCallPart(name=call.name, arguments=call.arguments)
+    return CalledToolPart(index=call.index, id=call.id, type="function", function=function)

@@ -6,13 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gateway.http.body import Body
-from gateway.tools.formats import ToolFormat
-from gateway.tools.values import Tool, ToolCall
-from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
-from specdec.rules.grammar import Grammar
+from gateway.tools.choice import TOOL_NAME, ToolChoice
+from gateway.tools.values import MAX_TOOLS, Tool, ToolCall
 
-MAX_TOOLS = 128
-_NAME = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+_NAME = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
 class FunctionBody(Body):
@@ -67,13 +64,7 @@ class ToolCallBody(Body):
 
     def call(self) -> ToolCall:
         """The call; raises FieldInvalid when its arguments are no JSON object."""
-        try:
-            arguments = json.loads(self.function.arguments or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            raise FieldInvalid("messages: the arguments of a tool call must be a JSON object, as text", "messages")
-        return ToolCall(self.function.name, json.dumps(arguments, ensure_ascii=False), self.id)
+        return ToolCall.earlier(self.function.name, self.function.arguments, self.id)
 
 
 class ToolsBody(Body):
@@ -83,42 +74,10 @@ class ToolsBody(Body):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
-    def offered(self) -> tuple[Tool, ...]:
-        """The tools that may be called; none where `tool_choice` is none.
-
-        Raises:
-            FieldInvalid: two have one name, or the one that must be called is not among them.
-            FieldRequired: one must be called, and there is none.
-        """
+    def asked(self) -> ToolChoice:
+        """What is offered, and what must be called."""
         tools = tuple(each.tool() for each in self.tools or ())
-        names = [tool.name for tool in tools]
-        if len(set(names)) < len(names):
-            raise FieldInvalid("tools: two tools have one name", "tools")
+        parallel = self.parallel_tool_calls is not False
         if isinstance(self.tool_choice, NamedTool):
-            if self.tool_choice.function.name not in names:
-                raise FieldInvalid("tool_choice names no tool of tools", "tool_choice")
-        elif self.tool_choice == "required" and not tools:
-            raise FieldRequired("tool_choice is required, and there are no tools", "tools")
-        return () if self.tool_choice == "none" else tools
-
-    def tool_grammar(self, tools: tuple[Tool, ...], tool_format: ToolFormat) -> tuple[str, Grammar] | None:
-        """The grammar of the calls that must be made, or that must be strict, and its field; None where there are none.
-
-        Raises:
-            UnsupportedParameter: calls in this format cannot be bound to a grammar.
-        """
-        parallel, choice = self.parallel_tool_calls is not False, self.tool_choice
-        if isinstance(choice, NamedTool):
-            tools = tuple(tool for tool in tools if tool.name == choice.function.name)
-            return "tools", tool_format.grammar(tools, forced=True, parallel=False)
-        if choice == "required":
-            return "tools", tool_format.grammar(tools, forced=True, parallel=parallel)
-        if any(tool.strict for tool in tools):
-            return "tools", tool_format.grammar(tools, forced=False, parallel=parallel)
-        return None
-
-
-def only_one(form: tuple[str, Grammar] | None, tools: tuple[Tool, ...]) -> None:
-    """Raise UnsupportedParameter where the output shall have a form and there are tools to call."""
-    if form and tools:
-        raise UnsupportedParameter(f"{form[0]} is not supported beside tools", form[0])
+            return ToolChoice(tools, name=self.tool_choice.function.name, parallel=parallel)
+        return ToolChoice(tools, self.tool_choice or "auto", parallel=parallel)

@@ -22,7 +22,7 @@ from gateway.http.replies import (
     SessionRef,
 )
 from gateway.http.statistics import Usage, counts_of, metrics_of, report_of, usage_of
-from gateway.text.output import OutputToken
+from gateway.text.output import OutputToken, text_of
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
@@ -43,13 +43,10 @@ class AnswerFormat:
     """Whether token ids are shown beside the text."""
     echo: bool = False
     """Whether the text of a completion begins with the prompt's."""
-    tools: str = ""
-    """The format in which the model writes calls of tools; empty where there are none to call."""
 
     def text(self) -> str:
         """The format as text, for `parse`."""
-        flags = [each.name for each in fields(self) if getattr(self, each.name) is True]
-        return " ".join(["openai", *flags, *([f"tools:{self.tools}"] if self.tools else [])])
+        return " ".join(["openai", *(each.name for each in fields(self) if getattr(self, each.name))])
 
     @classmethod
     def parse(cls, text: str) -> "AnswerFormat":
@@ -57,9 +54,7 @@ class AnswerFormat:
         if not text:
             return cls(token_ids=True)
         words = text.split()
-        tools = next((word.removeprefix("tools:") for word in words if word.startswith("tools:")), "")
-        flags: dict[str, Any] = {each.name: True for each in fields(cls) if each.name in words}
-        return cls(**flags, tools=tools)
+        return cls(**{each.name: True for each in fields(cls) if each.name in words})
 
 
 class Writer(ABC):
@@ -89,10 +84,6 @@ class Writer(ABC):
     def opening(self) -> Iterator[Answer]:
         """The chunks before the first round."""
         return iter(())
-
-    def holds(self, choice: int) -> bool:
-        """Whether a part of what came is in no chunk yet, so that it must come again for who resumes here."""
-        return False
 
     @abstractmethod
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> BaseModel:
@@ -235,8 +226,3 @@ class ChatWriter(Writer):
         message = AssistantMessage(role="assistant", content=text_of(output.tokens), refusal=None)
         logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
-
-
-def text_of(tokens: Sequence[OutputToken]) -> str:
-    """The text of tokens."""
-    return "".join(token.text for token in tokens)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.callers.priority import PriorityClass
-from gateway.text.output import OutputToken
+from gateway.rpc.tools import delta_to_pb, read_to_pb
+from gateway.text.output import OutputToken, text_of
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import Summary, total
 from protos.common.v1 import common_pb2
@@ -38,8 +39,9 @@ def event(happened: Event) -> dict[str, Any]:
                 rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in happened.rejected],
                 drafted=happened.drafted,
                 accepted=happened.accepted,
-                report=happened.report and report_to_pb(happened.report),
+                report=report_to_pb(happened.report) if happened.report else None,
                 choice=happened.choice,
+                message=delta_to_pb(happened.message),
             )
             return {"round": shown}
         case Finished():
@@ -49,6 +51,7 @@ def event(happened: Event) -> dict[str, Any]:
                 usage=_usage(happened),
                 speculation=_summary(happened.summary),
                 choice=happened.choice,
+                message=delta_to_pb(happened.message),
             )
             return {"finished": finished}
 
@@ -61,7 +64,7 @@ def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
     return pb.GenerateResponse(
         id=started.turn.name,
         model=header.model,
-        text="".join(token.text for token in output.tokens),
+        text=text_of(output.tokens),
         tokens=[_token(token) for token in output.tokens],
         finish_reason=finish_to_pb(ended[0].reason),
         usage=usage,
@@ -72,16 +75,18 @@ def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
         priority=_priority(header.priority),
         choices=[_choice(each) for each in outputs] if len(outputs) > 1 else (),
         rounds=map(report_to_pb, output.rounds),
+        message=read_to_pb(output.message),
     )
 
 
 def _choice(output: Output) -> pb.Choice:
     return pb.Choice(
-        text="".join(token.text for token in output.tokens),
+        text=text_of(output.tokens),
         tokens=[_token(token) for token in output.tokens],
         finish_reason=finish_to_pb(output.finished.reason),
         matched_stop=output.finished.matched_stop,
         rounds=map(report_to_pb, output.rounds),
+        message=read_to_pb(output.message),
     )
 
 

@@ -12,9 +12,7 @@ from gateway.callers.priority import PriorityClass
 from gateway.lists import unique_ids, unique_stops
 from gateway.models.served import ServedModel
 from gateway.request import (
-    ChatPrompt,
     GenerationRequest,
-    Message,
     Prompt,
     TextPrompt,
     TokenPrompt,
@@ -26,9 +24,11 @@ from gateway.request import (
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
 from gateway.rpc.structured import structured_output
+from gateway.rpc.tools import chat_prompt, tool_choice
 from gateway.turns.events import Started, collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
+from gateway.turns.sessions import UserSessions
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
@@ -52,10 +52,11 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
     def __init__(self, services: Services) -> None:
         self._services = services
         self._generator = Generator(services)
+        self._sessions = UserSessions(services)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:  # noqa: N802
         """Answer with the whole output at once."""
-        wanted = _request(request)
+        wanted = await self._request(request)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
         started, outputs = await collect(self._generator.stream(wanted, context.time_remaining()))
         await context.send_initial_metadata(tuple(started.limits.items()))
@@ -65,7 +66,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.StreamGenerateRequest, context: Context
     ) -> AsyncIterator[pb.StreamGenerateResponse]:
         """Answer with one event for each round."""
-        wanted = _request(request.request)
+        wanted = await self._request(request.request)
         resumable = bool(request.resumable or wanted.idempotency_key or wanted.session)
         stream = self._generator.stream(replace(wanted, resumable=resumable), context.time_remaining())
         async with aclosing(stream) as events:
@@ -73,6 +74,14 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
                 if isinstance(event, Started):
                     await context.send_initial_metadata(tuple(event.limits.items()))
                 yield pb.StreamGenerateResponse(**replies.event(event))
+
+    async def _request(self, message: pb.GenerateRequest) -> GenerationRequest:
+        """The request of a message; calls of tools are read and written in the format of its model."""
+        wanted, choice = _request(message), tool_choice(message)
+        if not choice.offered():
+            return wanted
+        model = await self._sessions.model_of(message.model, message.session, wanted.tenant)
+        return wanted.with_tools(choice, model.tokenizer.tool_format)
 
     async def ResumeGeneration(  # noqa: N802
         self, request: pb.ResumeGenerationRequest, context: Context
@@ -98,7 +107,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         which = request.WhichOneof("input")
         if which is None:
             raise FieldRequired("one of text and chat is required", "input")
-        prompt = _chat(request.chat) if which == "chat" else TextPrompt(request.text)
+        prompt = chat_prompt(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
         length = model.pool.info.context_length
         tokens = await model.prompts.encode(prompt, tenant_of("", calling_key()), length)
@@ -187,12 +196,8 @@ def _prompt(message: pb.GenerateRequest) -> Prompt:
         case "tokens":
             return TokenPrompt(tuple(message.tokens.token_ids))
         case "chat":
-            return _chat(message.chat)
+            return chat_prompt(message.chat)
     raise FieldRequired("one of text, tokens and chat is required", "prompt")
-
-
-def _chat(message: pb.ChatPrompt) -> ChatPrompt:
-    return ChatPrompt(tuple(Message(turn.role, turn.content) for turn in message.messages))
 
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:

@@ -1,6 +1,6 @@
 """From committed token ids to text that may be shown: whole characters, cut at stop strings, token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.text.detokenizer import Detokenizer
@@ -18,6 +18,11 @@ class OutputToken:
     origin: Origin
     logprobs: TokenLogprobs | None = None
     """None when the request asked for none."""
+
+
+def text_of(tokens: Iterable[OutputToken]) -> str:
+    """The text of tokens."""
+    return "".join(token.text for token in tokens)
 
 
 class OutputText:
@@ -38,7 +43,7 @@ class OutputText:
     @property
     def tail(self) -> str:
         """The text that is held back."""
-        return "".join(token.text for token in self._held)
+        return text_of(self._held)
 
     def take(
         self, tokens: Sequence[int], origins: Sequence[Origin], logprobs: Sequence[TokenLogprobs] = ()

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
+from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.token_bytes import longest_token, token_bytes
+from gateway.tools.conversation import Message
 from gateway.tools.formats import format_of
 from gateway.tools.template import Turn, described, knows_tools
 from gateway.tools.values import ToolCall

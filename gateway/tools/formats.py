@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.tools.parsers import LeadingParser, TaggedParser, ToolParser, read_list, read_objects, read_python
+from gateway.tools.json_calls import read_list, read_objects
+from gateway.tools.parsers import LeadingParser, TaggedParser, ToolParser, read_python
 from gateway.tools.values import Tool
 from specdec.errors import UnsupportedParameter
 from specdec.rules.grammar import Grammar, GrammarKind
@@ -75,7 +76,7 @@ _ALL = (
     ToolFormat(
         "llama",
         "python_tag",
-        partial(LeadingParser, ("<|python_tag|>", "{"), read_objects),
+        partial(LeadingParser, ("<|python_tag|>", "{"), read_objects, r"(<\|python_tag\|>)?", "; \n"),
         ('{"name": ', ', "parameters": ', "}"),
         ("", "; ", ""),
         r"/(?s:[^{\s].*)?/",
@@ -83,7 +84,7 @@ _ALL = (
     ToolFormat(
         "mistral",
         "[TOOL_CALLS]",
-        partial(LeadingParser, ("[TOOL_CALLS]", "[{"), read_list),
+        partial(LeadingParser, ("[TOOL_CALLS]", "[{"), read_list, r"(\[TOOL_CALLS\])?\s*\[", ", \n]"),
         ('{"name": ', ', "arguments": ', "}"),
         ("[", ", ", "]"),
         r"/(?s:[^\[\s].*)?/",

@@ -1,8 +1,13 @@
-"""A tool that a caller offers, and a call of one."""
+"""A tool that a caller offers, and a call of one, whole or in parts."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
+
+from specdec.errors import FieldInvalid
+
+MAX_TOOLS = 128
+"""Most tools of a request, and most calls of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +43,45 @@ class ToolCall:
     """A JSON object, as text."""
     id: str = ""
     """The caller's name of the call; empty where the model has just written it."""
+
+    @classmethod
+    def earlier(cls, name: str, arguments: str, call_id: str) -> "ToolCall":
+        """A call of an earlier answer, as the caller sends it back; empty arguments are an empty object.
+
+        Raises:
+            FieldInvalid: the arguments are no JSON object.
+        """
+        try:
+            value = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise FieldInvalid("messages: the arguments of a tool call must be a JSON object, as text", "messages")
+        return cls(name, json.dumps(value, ensure_ascii=False), call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """What more of a call is known; the parts of one call follow each other."""
+
+    index: int
+    """Place of the call among those of its message."""
+    id: str = ""
+    """The call's id; only in its first part."""
+    name: str = ""
+    """The name of the tool; only in the first part."""
+    arguments: str = ""
+    """The next characters of the arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDelta:
+    """What more of a message is known."""
+
+    content: str = ""
+    """The next characters of the text that stands around the calls."""
+    calls: tuple[CallDelta, ...] = ()
+    """The next parts of calls, at most one of each call."""
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.calls)

@@ -1,11 +1,14 @@
 """The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from gateway.text.output import OutputToken
+from gateway.text.output import OutputToken, text_of
+from gateway.tools.formats import FORMATS
+from gateway.tools.message_reader import MessageReader, ReadMessage, joined_message
+from gateway.tools.values import MessageDelta
 from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
@@ -72,6 +75,8 @@ class OutputRound:
     """Set when the request asks for it."""
     choice: int = 0
     """Index of the generation among the choices of its request."""
+    message: MessageDelta | None = None
+    """What more of the message is known by these tokens; None where there are no tools to call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,10 @@ class Finished:
     summary: Summary
     choice: int = 0
     """Index of the generation among the choices of its request."""
+    message: MessageDelta | None = None
+    """What is left of the message; None where there are no tools to call."""
+    called: bool = False
+    """Whether the message has a call of a tool."""
 
 
 Event = Started | OutputRound | Finished
@@ -101,19 +110,40 @@ class Output:
     finished: Finished
     rounds: tuple[RoundReport, ...] = ()
     """Its rounds, when the request asks for them."""
+    message: ReadMessage | None = None
+    """The text and the calls; None where there were no tools to call."""
 
 
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
-    """The events of one generation without its first `count` output tokens; `events` is closed with this iterator."""
-    skip = count
+    """The events of one generation without its first `count` output tokens; `events` is closed with this iterator.
+
+    Where there were tools to call, the whole output is read for calls, so that the reader gets the rest of a call of
+    which it has the beginning.
+    """
+    skip, reader = count, None
     async with aclosing(events):
         async for event in events:
-            if not isinstance(event, OutputRound) or not skip:
-                yield event
-                continue
-            tokens, skip = event.tokens[skip:], max(0, skip - len(event.tokens))
-            if tokens:
-                yield replace(event, tokens=tokens, text="".join(token.text for token in tokens))
+            match event:
+                case Started(turn, header):
+                    reader = header.tool_format and MessageReader(FORMATS[header.tool_format].parser(), turn.name)
+                    yield event
+                case OutputRound(tokens=tokens):
+                    rest = _without(event, skip)
+                    if reader:
+                        reader.feed(text_of(tokens[:skip]))
+                        rest = replace(rest, message=reader.feed(rest.text))
+                    if rest.tokens or not skip:
+                        yield rest
+                    skip = max(0, skip - len(tokens))
+                case Finished():
+                    yield replace(event, message=reader.end(), called=reader.called) if reader else event
+
+
+def _without(event: OutputRound, skip: int) -> OutputRound:
+    if not skip:
+        return event
+    tokens = event.tokens[skip:]
+    return replace(event, tokens=tokens, text=text_of(tokens))
 
 
 async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]:
@@ -124,6 +154,7 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
     """
     tokens: defaultdict[int, list[OutputToken]] = defaultdict(list)
     reports: defaultdict[int, list[RoundReport]] = defaultdict(list)
+    deltas: defaultdict[int, list[MessageDelta]] = defaultdict(list)
     finished: dict[int, Finished] = {}
     started: Started | None = None
     async with aclosing(events):
@@ -131,12 +162,20 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
             match event:
                 case Started():
                     started = event
-                case OutputRound():
-                    tokens[event.choice] += event.tokens
-                    reports[event.choice] += [event.report] if event.report else []
-                case Finished():
-                    finished[event.choice] = event
+                case OutputRound(message=message, choice=choice):
+                    tokens[choice] += event.tokens
+                    deltas[choice] += [message] if message else []
+                    reports[choice] += [event.report] if event.report else []
+                case Finished(message=message, choice=choice):
+                    finished[choice] = event
+                    deltas[choice] += [message] if message else []
     if started is None or len(finished) < started.header.choices:
         raise InternalError("a generation ended without Started or Finished")
-    ended = sorted(finished)
-    return started, [Output(tuple(tokens[index]), finished[index], tuple(reports[index])) for index in ended]
+    return started, [
+        Output(tuple(tokens[index]), finished[index], tuple(reports[index]), _message(finished[index], deltas[index]))
+        for index in sorted(finished)
+    ]
+
+
+def _message(finished: Finished, deltas: Iterable[MessageDelta]) -> ReadMessage | None:
+    return joined_message(deltas) if finished.message is not None else None

@@ -188,6 +188,7 @@ class Generator:
             created=int(time.time()),
             priority=request.priority,
             answer_format=request.answer_format,
+            tool_format=request.tool_format,
             in_session=bool(request.session),
             resumable=request.resumable,
             choices=request.number,

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.callers.caller import ANONYMOUS
+from gateway.models.served import ServedModel
 from gateway.store.values import SessionState
 from gateway.turns.services import Services
 from gateway.turns.turn import check_session_id, new_session_id, session_id_for
@@ -64,6 +65,20 @@ class UserSessions:
             session_id = session_id_for(secret, tenant, f"session {key}") if key else new_session_id()
             await sessions.create(session_id, tenant, kept, ttl, listed=tenant != ANONYMOUS)
             return await self._read(session_id, tenant)
+
+    async def model_of(self, name: str, session_id: str, tenant: str) -> ServedModel:
+        """The model of a request: the one it names, or that of its session, or the first one served.
+
+        Raises:
+            ModelNotFound: the model is not served.
+            SessionNotFound, SessionExpired: there is no such session.
+        """
+        models = self._services.models
+        if name or not session_id:
+            return models.named(name)
+        with await self._services.calls.enter(tenant):
+            view = await self._services.sessions.get(check_session_id(session_id), tenant)
+        return models.of_session(view.model_fingerprint, "")[0]
 
     async def get(self, session_id: str, tenant: str) -> SessionInfo:
         """One session; raises SessionNotFound or SessionExpired."""

@@ -12,6 +12,7 @@ from gateway.store.values import TurnView
 from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
 from gateway.turns.setbacks import Setbacks
+from gateway.turns.traces import describe_generation
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Header, Turn, header_from_bytes, round_from
 from gateway.turns.turn_runner import TurnRunner
@@ -25,6 +26,7 @@ from specdec.errors import (
     SpecdecError,
     TurnOver,
 )
+from specdec.serving.tracing import TraceSpan, part_span
 
 _PAUSE = 0.05
 """Seconds between two looks at a turn of another owner in which nothing is new, and between two tries to own it."""
@@ -58,6 +60,12 @@ class TurnStream:
             CursorAhead: the session store lost rounds that were streamed.
             SpecdecError: something failed that could not be made good.
         """
+        with part_span("generate") as span:
+            async with aclosing(self._events(span)) as events:
+                async for event in events:
+                    yield event
+
+    async def _events(self, span: TraceSpan) -> AsyncGenerator[Event]:
         outcome = "error"
         try:
             with self._services.drain.generation(), self._services.generations.take(self._turn.tenant):
@@ -78,6 +86,8 @@ class TurnStream:
             raise
         finally:
             self._log_end(outcome)
+            if self._transcript_or_none is not None:
+                describe_generation(span, self._transcript_or_none, outcome)
 
     @property
     def _transcript(self) -> Transcript:

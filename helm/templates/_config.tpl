@@ -8,6 +8,7 @@
 {{- $_ := set $config "http" (printf "0.0.0.0:%s" (include "specdec.httpPort" .)) -}}
 {{- $_ := set $config "health" (printf "0.0.0.0:%s" (include "specdec.healthPort" .)) -}}
 {{- if eq .tier "gateway" }}{{ $_ := set $config "admin" (printf "0.0.0.0:%s" (include "specdec.adminPort" .)) }}{{ end -}}
+{{- with .root.Values.otel.endpoint }}{{ $_ := set $config "otel" (dict "endpoint" .) }}{{ end -}}
 {{- $dials := get (dict "gateway" "verifier" "verifier" "drafter") .tier -}}
 {{- if .root.Values.tls.enabled }}{{ $_ := set $config "tls" (fromYaml (include "specdec.config.tls" (merge (dict "dials" $dials) .))) }}{{ end -}}
 {{ toYaml (mustMergeOverwrite (deepCopy (index .root.Values .tier).config) $config) }}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import grpc.aio
 
 from specdec.errors import MessageCorrupted
+from specdec.serving.tracing import trace_headers
 
 OURS = "/specdec."
 """What the methods of our services begin with."""
@@ -77,7 +78,7 @@ class CheckedChannel:
     """
 
     def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...] = ()) -> None:
-        """Every call of our services also sends `metadata`."""
+        """Every call of our services also sends `metadata`, and the trace that it belongs to."""
         self._channel = channel
         self._metadata = (*METADATA, *metadata)
 
@@ -104,7 +105,9 @@ class CheckedChannel:
             if not method.startswith(OURS):
                 return make(method, request_serializer, response_deserializer, **options)
             call = make(method, encoder(request_serializer), decoder(response_deserializer), **options)
-            return lambda *request, metadata=(), **rest: call(*request, metadata=(*self._metadata, *metadata), **rest)
+            return lambda *request, metadata=(), **rest: call(
+                *request, metadata=(*self._metadata, *trace_headers().items(), *metadata), **rest
+            )
 
         return multicallable
 

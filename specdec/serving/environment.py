@@ -1,6 +1,7 @@
 """Finds variables of the environment that look like settings of the product and are none."""
 
 import difflib
+import os
 import re
 from collections.abc import Collection, Mapping
 
@@ -40,6 +41,14 @@ def check_environment(environment: Mapping[str, str], prefix: str, settings: Col
         if process not in _PROCESSES and (_close(process, _PROCESSES) or _close(rest, others)):
             meant = [_BEGINNING + each + rest.removeprefix(process) for each in _PROCESSES]
             raise ConfigError(f"{name}: unknown variable{_guess(name, [*meant, *_OTHERS])}")
+
+
+def otlp_endpoint() -> str:
+    """Where OpenTelemetry's own variables say that traces go; empty where they say nothing, or switch it off."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return next(filter(None, map(os.environ.get, names)), "")
 
 
 def _close(word: str, words: Collection[str]) -> list[str]:

@@ -16,6 +16,7 @@ from structlog.contextvars import bound_contextvars
 from specdec.errors import InternalError, SpecdecError
 from specdec.serving.decoding import rebuilt
 from specdec.serving.status import rich_status, status_of
+from specdec.serving.tracing import served_span
 
 # The types of gRPC's handlers are for synchronous servers only.
 Handler = Any
@@ -23,6 +24,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """A request id of a caller that is used as it is; any other is replaced."""
+
+_PUBLIC = "/specdec.gateway."
+"""What the methods that callers of the system call begin with; services look at each other all the time."""
 
 _log = structlog.get_logger()
 
@@ -67,13 +71,16 @@ def _guard_stream(method: str, handler: Handler) -> Callable[[Any, Context], Asy
 @asynccontextmanager
 async def _observed(method: str, context: Context) -> AsyncIterator[None]:
     """One RPC: its ids are in every event of the log, an error ends it with a status, and its end is logged."""
-    metadata = dict(context.invocation_metadata() or ())
-    given = str(metadata.get("x-request-id", ""))
+    metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
+    given = metadata.get("x-request-id", "")
     request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
     started, code = time.perf_counter(), "OK"
+    traced = served_span(method.removeprefix("/"), metadata, begins=method.startswith(_PUBLIC))
     with bound_contextvars(request_id=request_id, rpc=method):
         try:
-            yield
+            with traced as span:
+                span.describe({"rpc.system.name": "grpc", "rpc.method": method.removeprefix("/")})
+                yield
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status

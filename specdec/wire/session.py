@@ -39,6 +39,8 @@ class Open(SessionMessage):
     """Length the sequence may reach, in tokens."""
     cache_salt: str = ""
     """Only sessions of one salt share computed prefixes."""
+    traceparent: str = ""
+    """The span of the verifier's call, in the form of W3C Trace Context; empty where it is not traced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def test_the_demo_model_of_the_image_is_what_its_service_needs(image: Path, serv
 
 def test_an_image_installs_its_own_extra_with_pinned_versions(service: str) -> None:
     (installation,) = [each.rest for each in dockerfile(service) if "pip install" in each.rest]
-    assert re.findall(r"'(\.\[.*?\])'", installation) == [f".[{EXTRA_OF[service]}]"]
+    assert re.findall(r"'(\.\[.*?\])'", installation) == [f".[{EXTRA_OF[service]},otel]"]
     assert "-c constraints.txt" in installation
 
 

@@ -25,6 +25,10 @@ def test_buf_is_satisfied(arguments: list[str]) -> None:
     _run(["buf", *arguments], ROOT, Path(sys.executable).parent)
 
 
+def test_what_the_last_release_wrote_is_still_read() -> None:
+    _run(["buf", "breaking", "--against", "protos/released.binpb"], ROOT, Path(sys.executable).parent)
+
+
 def test_a_field_that_is_gone_breaks_a_tier_of_another_version(tmp_path: Path) -> None:
     shutil.copy(ROOT / "buf.yaml", tmp_path)
     for proto in PROTOS:

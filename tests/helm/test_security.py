@@ -1,6 +1,7 @@
 """Pods are restricted, tokens and rights are few, and the network has only the edges that are needed."""
 
 import pytest
+import yaml
 
 from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import containers, named, of_kind, pods, selects
@@ -240,6 +241,21 @@ def test_the_ratio_controller_may_reach_prometheus_behind_its_service(helm: Helm
     }
     egress = named(manifests(helm.render(CHART, values)), "NetworkPolicy", "ratio-controller")["spec"]["egress"]
     assert [80, 9090] in [[port["port"] for port in rule["ports"]] for rule in egress]
+
+
+def test_every_tier_sends_traces_where_the_chart_says(helm: Helm) -> None:
+    where = [{"namespaceSelector": {}}]
+    values = {
+        "redis": {"external": {"url": "redis://redis:6379/0"}},
+        "otel": {"endpoint": "http://collector.monitoring:4319"},
+        "networkPolicy": {"collector": where},
+    }
+    found = manifests(helm.render(CHART, values))
+    for component in ("drafter", "verifier", "gateway"):
+        config = yaml.safe_load(named(found, "ConfigMap", component)["data"]["config.yaml"])
+        assert config["otel"] == {"endpoint": "http://collector.monitoring:4319"}
+        egress = named(found, "NetworkPolicy", component)["spec"]["egress"]
+        assert {"ports": [{"port": 4319}], "to": where} in egress
 
 
 def test_more_edges_are_added_to_every_tier(helm: Helm) -> None:

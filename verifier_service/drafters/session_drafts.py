@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from specdec.serving.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, NackReason, Open
@@ -179,6 +180,7 @@ class RemoteDrafts(Drafts):
             gamma,
             self._max_len,
             call.cache_salt,
+            trace_headers().get(TRACEPARENT, ""),
         )
         self._link.open(opening, self)
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import FinishReason
+from specdec.serving.tracing import part_span
 from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.generation.forced import GRAMMAR, with_forced
+from verifier_service.generation.traces import described
 
 
 class Session:
@@ -70,7 +72,10 @@ class Session:
                 await self._prefill()
                 finish: FinishReason | None = None
                 while finish is None:
-                    done = await self._round()
+                    with part_span("round") as span:
+                        done = await self._round()
+                        if span.records:
+                            span.describe(described(done))
                     finish = done.finish
                     yield done
             finally:

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.app import running
 from gateway.config import GatewaySettings, ModelRoute, TokenizerSettings
+from gateway.tools.formats import FORMATS
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, facts
@@ -27,6 +28,7 @@ class LoudTokenizer(ByteTokenizer):
     """Another vocabulary of bytes: token 97 is an A."""
 
     fingerprint = "loud bytes"
+    tool_format = FORMATS["pythonic"]
 
     def decode(self, tokens: Sequence[int]) -> str:
         return super().decode(tokens).upper()
@@ -160,6 +162,17 @@ async def test_a_session_keeps_its_model_though_no_request_names_it(house: House
         assert (await house.post(session=session["id"])).json()["choices"][0]["text"] == "ANOTHER ONE"
     assert (await house.client.get(f"/v1/sessions/{session['id']}")).json()["model"] == LOUD
     assert not house.quiet.calls
+
+
+async def test_tools_are_called_in_the_words_of_the_session_s_model(house: House) -> None:
+    house.quiet.script = house.loud.script = Script("[time()]")
+    tools = [{"type": "function", "function": {"name": "TIME"}}]
+    session = (await house.client.post("/v1/sessions", json={"model": LOUD})).json()["id"]
+    asked = {"messages": [{"role": "user", "content": "?"}], "tools": tools, "session": session}
+    answer = (await house.client.post("/v1/chat/completions", json=asked)).json()
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "TIME"
+    refused = await house.client.post("/v1/chat/completions", json=asked | {"tool_choice": "required"})
+    assert "pythonic" in refused.json()["error"]["message"]
 
 
 async def test_a_session_of_another_model_is_refused(house: House) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from gateway.request import ChatPrompt, Message, TextPrompt, TokenPrompt
+from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
+from gateway.tools.conversation import Message
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
 

@@ -1,8 +1,10 @@
 """OpenAI's client calls tools: text of a model becomes calls, whole and in a stream."""
 
 import json
+import re
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -33,15 +35,70 @@ async def test_calls_are_answered_in_openai_s_shape(here: Stage) -> None:
     assert len({each.id for each in calls}) == 2
 
 
-async def test_a_stream_has_the_text_and_then_the_calls(here: Stage) -> None:
-    here.verifier.script = Script(text=f"Well. {CALLS}")
-    text, names, finish = "", [], None
+class Heard:
+    """What a client makes of the chunks of a stream: each call has an id and a name first, then more arguments."""
+
+    def __init__(self) -> None:
+        self.text, self.finish = "", None
+        self.calls: dict[int, list[str]] = {}
+        self.pieces = 0
+
+    def take(self, choice: Any) -> None:
+        self.text += choice["delta"].get("content") or ""
+        self.finish = choice["finish_reason"] or self.finish
+        for call in choice["delta"].get("tool_calls") or ():
+            if "id" in call:
+                assert call["index"] not in self.calls
+                self.calls[call["index"]] = [call["id"], call["function"]["name"], ""]
+            self.calls[call["index"]][2] += call["function"]["arguments"]
+            self.pieces += 1
+
+    @property
+    def called(self) -> list[tuple[str, Any]]:
+        return [(name, json.loads(arguments)) for _, name, arguments in self.calls.values()]
+
+
+CALLED = [("weather", {"city": "Ulm"}), ("time", {})]
+
+
+async def test_a_stream_has_the_text_and_then_calls_in_parts(here: Stage) -> None:
+    here.verifier.script = Script(text=f"Well. {CALLS}", gamma=1)
+    heard = Heard()
     async for chunk in await here.client.chat.completions.create(**ASK, stream=True):
-        for choice in chunk.choices:
-            text += choice.delta.content or ""
-            names += [(call.index, call.function.name) for call in choice.delta.tool_calls or () if call.function]
-            finish = choice.finish_reason or finish
-    assert (text.strip(), names, finish) == ("Well.", [(0, "weather"), (1, "time")], "tool_calls")
+        for choice in chunk.model_dump(exclude_unset=True)["choices"]:
+            heard.take(choice)
+    assert (heard.text.strip(), heard.called, heard.finish) == ("Well.", CALLED, "tool_calls")
+    assert len({call[0] for call in heard.calls.values()}) == 2
+    assert heard.pieces > 6, "arguments come as they are written"
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+async def test_who_comes_back_in_the_middle_of_a_call_gets_its_rest(here: Stage, at: int) -> None:
+    here.verifier.script = Script(text=CALLS, gamma=1)
+    heard, asked = Heard(), ASK | {"stream": True, "stream_options": {"resumable": True}}
+    async with httpx2.AsyncClient(base_url=here.url, timeout=30) as client:
+        events = _events((await client.post("/v1/chat/completions", json=asked)).text)
+        for _, choice in events[:at]:
+            heard.take(choice)
+        last = events[at - 1][0]
+        again = await client.get(f"/v1/generations/{last.split('.')[0]}/events", headers={"Last-Event-ID": last})
+        for _, choice in _events(again.text):
+            heard.take(choice)
+    assert (heard.text, heard.called, heard.finish) == ("", CALLED, "tool_calls")
+
+
+def _events(stream: str) -> list[tuple[str, Any]]:
+    """The id and the choice of every event that has one."""
+    blocks = (re.fullmatch(r"id: (.*)\ndata: (\{.*)", block, re.DOTALL) for block in stream.split("\n\n"))
+    return [(match[1], json.loads(match[2])["choices"][0]) for match in blocks if match]
+
+
+async def test_arguments_that_were_cut_are_a_call_that_ended_at_the_limit(here: Stage) -> None:
+    here.verifier.script = Script(text=CALLS)
+    choice = (await here.client.chat.completions.create(**ASK, max_tokens=55)).choices[0]
+    assert choice.finish_reason == "length"
+    (call,) = choice.message.tool_calls or ()
+    assert call.function.arguments == CALLS[:55].partition('"arguments": ')[2]
 
 
 async def test_text_without_a_call_stays_text(here: Stage) -> None:

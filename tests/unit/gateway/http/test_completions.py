@@ -8,7 +8,8 @@ import pytest
 from gateway.http.body import parse_json
 from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
-from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
+from gateway.request import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
+from gateway.tools.conversation import Message
 from specdec.errors import (
     FieldInvalid,
     FieldRequired,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from gateway.request import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
+from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.fit import check_fits
+from gateway.tools.conversation import Message
 from specdec.errors import ContextLengthExceeded
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.tools.formats import DEFAULT, FORMATS, format_of
-from gateway.tools.parsers import Piece
 from gateway.tools.template import described, knows_tools
-from gateway.tools.values import Tool, ToolCall
+from gateway.tools.values import CallDelta, Tool, ToolCall
 from specdec.errors import UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
 
@@ -28,19 +27,24 @@ TEXTS = {
 END = 256
 
 
-def read(name: str, text: str, size: int) -> list[Piece]:
-    """What a parser makes of a text that comes in pieces of that size; texts that follow each other are joined."""
+Read = str | ToolCall
+
+
+def read(name: str, text: str, size: int) -> list[Read]:
+    """What a parser makes of a text that comes in pieces of that size; parts that belong to each other are joined."""
     parser = FORMATS[name].parser()
-    pieces: list[Piece] = []
-    for start in range(0, len(text), size):
-        pieces += parser.feed(text[start : start + size])
-    joined: list[Piece] = []
+    pieces = [piece for start in range(0, len(text), size) for piece in parser.feed(text[start : start + size])]
+    joined: list[Read] = []
     for piece in [*pieces, *parser.end()]:
-        if isinstance(piece, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += piece
-        else:
-            joined.append(piece)
-    assert not parser.holds
+        match joined[-1:], piece:
+            case [str(before)], str():
+                joined[-1] = before + piece
+            case _, str():
+                joined.append(piece)
+            case [ToolCall(before, arguments)], CallDelta(name="", arguments=more):
+                joined[-1] = ToolCall(before, arguments + more)
+            case _, CallDelta(name=name, arguments=arguments):
+                joined.append(ToolCall(name, arguments))
     return joined
 
 
@@ -50,10 +54,29 @@ def test_calls_are_read_however_their_text_is_cut(name: str, size: int) -> None:
     assert read(name, TEXTS[name], size) == [A, B]
 
 
+@pytest.mark.parametrize("name", ["hermes", "llama", "mistral"])
+def test_a_name_and_then_arguments_come_before_the_call_is_complete(name: str) -> None:
+    parser, text = FORMATS[name].parser(), TEXTS[name]
+    place = text.index("{", text.index("{") + 1)
+    parts = parser.feed(text[: place + 1])
+    assert parts == [CallDelta(0, name="a"), CallDelta(0, arguments="{")]
+    assert parser.feed('"x": "}</tool_call>]') == [CallDelta(0, arguments='"x": "}</tool_call>]')]
+    assert parser.feed('\\"}"') == [CallDelta(0, arguments='\\"}"')]
+    assert parser.feed("}") == [CallDelta(0, arguments="}")]
+    assert parser.feed("}") == []
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("hermes", f"Look: {HERMES}\nDone", ["Look: ", A, "Done"]),
+        ("hermes", '<tool_call>{"arguments": {"x": 1}, "name": "a"}</tool_call>', [A]),
+        ("hermes", '<tool_call>{"name": "a", "arguments": {"x": 1}, "more": {}}</tool_call>.', [A, "."]),
+        ("hermes", '<tool_call>{"name": "a", "arguments": {"x": 1</tool_call>.', [ToolCall("a", '{"x": 1'), "."]),
+        ("hermes", '<tool_call>{"name": "a", "arguments": {"x": 1}} and then', [A, "and then"]),
+        ("llama", '{"name": "a", "parameters": {"x": 1}} Done', [A, "Done"]),
+        ("llama", '{"name": "a", "parameters": {"x": 1}}; {"name": 1}', [A, '{"name": 1}']),
+        ("llama", '{"name": "a", "parameters": {"x": 1}}; {"arguments": {}, "name": "b"}', [A, B]),
+        ("hermes", f"Look: {HERMES}\nDone", ["Look:", A, "Done"]),
         ("hermes", "1 <2 and <tool", ["1 <2 and <tool"]),
         ("hermes", "<tool_call>no</tool_call>", ["<tool_call>no</tool_call>"]),
         ("hermes", HERMES.removesuffix("\n</tool_call>"), [A]),
@@ -68,7 +91,7 @@ def test_calls_are_read_however_their_text_is_cut(name: str, size: int) -> None:
         ("pythonic", "", []),
     ],
 )
-def test_what_is_no_call_is_text(name: str, text: str, expected: Sequence[Piece]) -> None:
+def test_what_is_no_call_is_text(name: str, text: str, expected: Sequence[Read]) -> None:
     for size in (1, 1000):
         assert read(name, text, size) == expected
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.config import AdmissionSettings, FailoverSettings
-from gateway.request import ChatPrompt, GenerationRequest, Message, TextPrompt, TokenPrompt
+from gateway.request import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
+from gateway.tools.conversation import Message
 from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.generation import Generator
 from specdec.errors import (

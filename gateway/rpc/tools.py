@@ -1,0 +1,71 @@
+"""The conversation and the tools of a gRPC request, as values, and what was read of a message, as protobuf."""
+
+import json
+
+from gateway.request import ChatPrompt
+from gateway.tools.choice import ToolChoice
+from gateway.tools.conversation import Message
+from gateway.tools.message_reader import ReadMessage
+from gateway.tools.values import MAX_TOOLS, MessageDelta, Tool, ToolCall
+from protos.gateway.v1 import gateway_pb2 as pb
+from specdec.errors import FieldInvalid, FieldRequired
+
+
+def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:
+    """The conversation; raises FieldInvalid where the arguments of a call are no JSON object."""
+    return ChatPrompt(tuple(_message(turn) for turn in message.messages))
+
+
+def tool_choice(message: pb.GenerateRequest) -> ToolChoice:
+    """What is offered, and what must be called; raises FieldInvalid and FieldRequired."""
+    if len(message.tools) > MAX_TOOLS:
+        raise FieldInvalid(f"tools takes at most {MAX_TOOLS}, got {len(message.tools)}", "tools")
+    tools = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(message.tools))
+    parallel = message.parallel_tool_calls or not message.HasField("parallel_tool_calls")
+    choice = message.tool_choice
+    if choice.WhichOneof("choice") == "name":
+        if not choice.name:
+            raise FieldRequired("tool_choice.name must not be empty", "tool_choice")
+        return ToolChoice(tools, name=choice.name, parallel=parallel)
+    match choice.mode:
+        case pb.TOOL_CHOICE_MODE_UNSPECIFIED | pb.TOOL_CHOICE_MODE_AUTO:
+            return ToolChoice(tools, "auto", parallel=parallel)
+        case pb.TOOL_CHOICE_MODE_NONE:
+            return ToolChoice(tools, "none", parallel=parallel)
+        case pb.TOOL_CHOICE_MODE_REQUIRED:
+            return ToolChoice(tools, "required", parallel=parallel)
+    raise FieldInvalid(f"tool_choice: there is no mode {choice.mode}", "tool_choice")
+
+
+def read_to_pb(message: ReadMessage | None) -> pb.AssistantMessage | None:
+    """The message that was read; None where there were no tools to call."""
+    if message is None:
+        return None
+    calls = (pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.calls)
+    return pb.AssistantMessage(content=message.content, tool_calls=calls)
+
+
+def delta_to_pb(delta: MessageDelta | None) -> pb.MessageDelta | None:
+    """What more is known of the message; None where there is nothing."""
+    if not delta:
+        return None
+    calls = (
+        pb.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments) for call in delta.calls
+    )
+    return pb.MessageDelta(content=delta.content, tool_calls=calls)
+
+
+def _message(turn: pb.ChatMessage) -> Message:
+    calls = tuple(ToolCall.earlier(call.name, call.arguments, call.id) for call in turn.tool_calls)
+    return Message(turn.role, turn.content, calls, turn.tool_call_id)
+
+
+def _tool(place: str, tool: pb.Tool) -> Tool:
+    parameters = tool.parameters or '{"type": "object", "properties": {}}'
+    try:
+        schema = json.loads(parameters)
+    except (ValueError, RecursionError) as error:
+        raise FieldInvalid(f"{place}.parameters is not JSON: {error}", f"{place}.parameters") from error
+    if not isinstance(schema, dict):
+        raise FieldInvalid(f"{place}.parameters must be a JSON Schema, an object", f"{place}.parameters")
+    return Tool(tool.name, tool.description, parameters, tool.strict)

@@ -1,0 +1,57 @@
+"""Which tools a request offers, and which of them must be called; one value for both APIs."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.tools.formats import ToolFormat
+from gateway.tools.values import Tool
+from specdec.errors import FieldInvalid, FieldRequired
+from specdec.rules.grammar import Grammar
+
+TOOL_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """The tools of a request, and what the model may do with them."""
+
+    tools: tuple[Tool, ...] = ()
+    kind: Literal["none", "auto", "required"] = "auto"
+    """Whether the model may not, may, or must call a tool."""
+    name: str = ""
+    """The one tool that must be called; empty where there is a choice."""
+    parallel: bool = True
+    """Whether there may be several calls."""
+
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that may be called; none where the kind is none.
+
+        Raises:
+            FieldInvalid: two have one name, a name is malformed, or the one that must be called is not among them.
+            FieldRequired: one must be called, and there is none.
+        """
+        names = [tool.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise FieldInvalid("tools: two tools have one name", "tools")
+        for index, name in enumerate(names):
+            if re.fullmatch(TOOL_NAME, name) is None:
+                raise FieldInvalid(f"tools[{index}].name must be of the form {TOOL_NAME}", f"tools[{index}].name")
+        if self.name and self.name not in names:
+            raise FieldInvalid("tool_choice names no tool of tools", "tool_choice")
+        if self.kind == "required" and not names:
+            raise FieldRequired("tool_choice is required, and there are no tools", "tools")
+        return () if self.kind == "none" else self.tools
+
+    def grammar(self, tool_format: ToolFormat) -> Grammar | None:
+        """The grammar of the calls that must be made, or that must be strict; None where there are none.
+
+        Raises:
+            UnsupportedParameter: calls in this format cannot be bound to a grammar.
+        """
+        if self.name:
+            named = [tool for tool in self.tools if tool.name == self.name]
+            return tool_format.grammar(named, forced=True, parallel=False)
+        if self.kind == "required" or any(tool.strict for tool in self.tools):
+            return tool_format.grammar(self.tools, forced=self.kind == "required", parallel=self.parallel)
+        return None

@@ -1,0 +1,159 @@
+"""Traces: what each process does for a request, as spans of one trace. Off, nothing is imported and nothing is kept.
+
+The tracer and the span that work belongs to are context variables, so that they follow the work into its tasks. They
+are passed to other processes as W3C Trace Context: in the headers of HTTP, in the metadata of gRPC, and on the stream
+of a drafter, which carries all sessions, with the session that is opened.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from specdec.errors import ConfigError
+from specdec.serving.environment import otlp_endpoint
+from specdec.serving.settings import Section
+
+TRACEPARENT = "traceparent"
+Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
+
+
+class OtelSettings(Section):
+    """Where traces are sent by OpenTelemetry; the package's extra `otel` must be installed for it."""
+
+    endpoint: str = ""
+    """Address for OTLP over gRPC, such as `http://127.0.0.1:4317`; empty takes that of `OTEL_EXPORTER_OTLP_ENDPOINT`,
+    and sends nothing where there is none."""
+
+
+class TraceSpan:
+    """A span that nobody records."""
+
+    records = False
+    """Whether attributes are worth making."""
+
+    def describe(self, attributes: Attributes, name: str = "") -> None:
+        """Add attributes, and give it another name unless that is empty."""
+
+    def fail(self, error: Exception) -> None:
+        """Note the error that ends it."""
+
+    def end(self) -> None:
+        """End it now."""
+
+    def headers(self) -> Mapping[str, str]:
+        """What tells another process that its work belongs to this span."""
+        return {}
+
+
+class Tracer(Protocol):
+    """Makes spans that are recorded."""
+
+    def start(
+        self, name: str, parent: TraceSpan | Mapping[str, str], attributes: Attributes, *, began: int, served: bool
+    ) -> TraceSpan:
+        """Begin a span.
+
+        Args:
+            parent: the span it is a part of, here, or by the headers that another process sent; without `traceparent`
+                in them, a trace begins.
+            began: in nanoseconds of Unix time.
+            served: whether it is what a server does for a call.
+        """
+
+
+_UNRECORDED = TraceSpan()
+_tracer: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
+_span: ContextVar[TraceSpan] = ContextVar("span", default=_UNRECORDED)
+
+
+@contextmanager
+def exporting(service: str, settings: OtelSettings) -> Iterator[None]:
+    """Send the spans of what runs inside the context, where an endpoint is set; those left are sent at its end.
+
+    Raises:
+        ConfigError: an endpoint is set, and the packages of the extra are not installed.
+    """
+    endpoint = settings.endpoint or otlp_endpoint()
+    if not endpoint:
+        yield
+        return
+    try:
+        from specdec.serving.otlp import OtlpTracer
+    except ImportError as error:
+        raise ConfigError(f"otel.endpoint needs the packages of the extra otel: {error}") from error
+    tracer = OtlpTracer(service, settings.endpoint)
+    with tracing_with(tracer):
+        try:
+            yield
+        finally:
+            tracer.close()
+
+
+@contextmanager
+def tracing_with(tracer: Tracer) -> Iterator[None]:
+    """Record the spans of what runs inside the context."""
+    before = _tracer.get()
+    _tracer.set(tracer)
+    try:
+        yield
+    finally:
+        _tracer.set(before)
+
+
+@contextmanager
+def served_span(name: str, headers: Mapping[str, str], *, begins: bool) -> Iterator[TraceSpan]:
+    """What this process does for one call: a part of the caller's trace.
+
+    Args:
+        headers: of the call.
+        begins: whether a call without a trace begins one.
+    """
+    tracer = _tracer.get()
+    if tracer is None or not (begins or TRACEPARENT in headers):
+        yield _UNRECORDED
+        return
+    with _current(tracer.start(name, headers, {}, began=time.time_ns(), served=True)) as span:
+        yield span
+
+
+@contextmanager
+def part_span(name: str) -> Iterator[TraceSpan]:
+    """A part of the work that the current span is of; without one, it is recorded nowhere."""
+    tracer, parent = _tracer.get(), _span.get()
+    if tracer is None or parent is _UNRECORDED:
+        yield _UNRECORDED
+        return
+    with _current(tracer.start(name, parent, {}, began=time.time_ns(), served=False)) as span:
+        yield span
+
+
+def record_span(name: str, traceparent: str, began: int, attributes: Attributes) -> None:
+    """Record work that ends now, for a span of another process; nothing where `traceparent` is empty.
+
+    Args:
+        began: in nanoseconds of Unix time.
+    """
+    tracer = _tracer.get()
+    if tracer is not None and traceparent:
+        tracer.start(name, {TRACEPARENT: traceparent}, attributes, began=began, served=False).end()
+
+
+def trace_headers() -> Mapping[str, str]:
+    """What tells another process that its work belongs to the current span; empty without one."""
+    return _span.get().headers()
+
+
+@contextmanager
+def _current(span: TraceSpan) -> Iterator[TraceSpan]:
+    before = _span.get()
+    _span.set(span)
+    try:
+        yield span
+    except Exception as error:
+        span.fail(error)
+        raise
+    finally:
+        _span.set(before)  # not by a token: a generator may be closed in another context than it began in
+        span.end()
