@@ -67,6 +67,11 @@ class VerifierMetrics:
         self.drafter_rtt = gauge(
             "specdec_drafter_rtt_seconds", "Last round trip to a drafter, without its work.", ["address"]
         )
+        self.drafter_overlap = gauge(
+            "specdec_drafter_overlap_ratio",
+            "Share of the smaller vocabulary that target and drafter have in common.",
+            ["address"],
+        )
         self.malformed = counter("specdec_drafter_malformed", "Drafts that made no sense.", ["address"])
         self.alpha = gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.")
         self.plain_seconds = gauge(

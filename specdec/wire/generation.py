@@ -115,6 +115,8 @@ class DrafterState:
     """Empty until known."""
     kind: str = ""
     """What drafts there, as in `model`; empty until known."""
+    overlap: float = 0.0
+    """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

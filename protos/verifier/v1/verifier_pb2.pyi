@@ -406,6 +406,7 @@ class DrafterState(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Address."""
     state: _builtins.str
@@ -414,6 +415,8 @@ class DrafterState(_message.Message):
     """Model name, once known."""
     kind: _builtins.str
     """What drafts there, once known."""
+    overlap: _builtins.float
+    """Share of the smaller vocabulary that target and drafter have in common, once known; 1 where both have one tokenizer."""
     def __init__(
         self,
         *,
@@ -421,10 +424,11 @@ class DrafterState(_message.Message):
         state: _builtins.str = ...,
         model: _builtins.str = ...,
         kind: _builtins.str = ...,
+        overlap: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "model", b"model", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "model", b"model", "overlap", b"overlap", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
