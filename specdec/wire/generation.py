@@ -76,6 +76,21 @@ class Speedup:
     measured: float = 0.0
 
 
+GRAMMAR = "grammar"
+"""What drafted the tokens that a grammar forces."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPart:
+    """Consecutive tokens of a draft, of one source."""
+
+    drafter: str
+    """Kind of what made them."""
+    drafted: int
+    accepted: int
+    """Of these, tokens of the output."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One draft and its verdict: what a round commits."""
@@ -90,7 +105,9 @@ class Round:
     accepted: int = 0
     """Drafts among `tokens`."""
     drafter: str = ""
-    """Kind of what made the draft; empty without one."""
+    """Kind of what made the draft, or its beginning; empty without one."""
+    forced: int = 0
+    """How many of the draft's last tokens a grammar forced."""
     finish: FinishReason | None = None
     """Set on the last round."""
     fallback: str = ""
@@ -102,6 +119,14 @@ class Round:
     """Of `tokens`; empty when nobody asked."""
     cached_tokens: int = 0
     """Tokens of the prompt that were not computed anew; set on the first round."""
+
+    @property
+    def parts(self) -> tuple[DraftPart, ...]:
+        """The draft by its sources: what a drafter drafted, then what a grammar forced behind that."""
+        own = len(self.draft) - self.forced
+        accepted = min(self.accepted, own)
+        parts = (DraftPart(self.drafter, own, accepted), DraftPart(GRAMMAR, self.forced, self.accepted - accepted))
+        return tuple(part for part in parts if part.drafted and part.drafter)
 
 
 @dataclass(frozen=True, slots=True)

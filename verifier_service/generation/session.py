@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import FinishReason
-from specdec.wire.generation import Fallback, Round, Timing
+from specdec.wire.generation import GRAMMAR, Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.generation.forced import GRAMMAR, with_forced
+from verifier_service.generation.forced import with_forced
 
 
 class Session:
@@ -92,6 +92,7 @@ class Session:
             cut(verdict, base_len, self._limit, self._stop_ids),
             draft=proposal.draft.tokens[: verdict.drafted],
             drafter=proposal.drafter if verdict.drafted else "",
+            forced=max(0, verdict.drafted - drafted),
             fallback=(Fallback.NONE if proposal.draft.tokens else self._declined or proposal.fallback).value,
             speedup=self._gamma.speedup(),
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),

@@ -156,6 +156,7 @@ class GenerateResponse(_message.Message):
     DRAFTER_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     SPEEDUP_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
     """Committed length before this round."""
@@ -173,6 +174,8 @@ class GenerateResponse(_message.Message):
     """What made the draft; empty in a plain round."""
     cached_tokens: _builtins.int
     """On the first round: tokens of the prompt whose keys and values were here already."""
+    forced: _builtins.int
+    """How many of the draft's last tokens a grammar forced behind what the drafter drafted."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -206,11 +209,12 @@ class GenerateResponse(_message.Message):
         drafter: _builtins.str = ...,
         cached_tokens: _builtins.int = ...,
         speedup: Global___Speedup | None = ...,
+        forced: _builtins.int = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
