@@ -141,6 +141,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"speculation\.gamma", {"anyOf": [{"const": "auto"}, {**COUNT, "maximum": 16}]}),
     (r"speculation\.gammaMax", {**COUNT, "maximum": 64}),
     (r"speculation\.local", {"type": "array", "items": {"enum": ["ngram", "prompt_lookup", "suffix"]}}),
+    (r"speculation\.drafterVocabulary", {"enum": ["same", "translate"]}),
     (r"speculation\.mode", {"enum": ["off", "rejection", "block", "coupled"]}),
     (r"sizing\.alpha|.*minAcceptance", SHARE),
     (r"sizing\.gamma", {**COUNT, "maximum": 64}),

@@ -17,6 +17,7 @@ from drafter_service.service import SERVICE, DrafterService
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
 from specdec.engine import NativeEngine, load_tokenizer_json, load_vocabulary
+from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
@@ -116,8 +117,10 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
 
 def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
     engine, tokenizer = _load_engine(settings), load_tokenizer_json(settings.model.path)
-    grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, engine.end_token_ids)
-    return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars)
+    ends = engine.end_token_ids
+    grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, ends)
+    read = None if tokenizer is None else partial(ByteTokenizer, tokenizer, engine.vocab_size, ends)
+    return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read)
 
 
 def _reader(settings: DrafterSettings, kind: SourceKind) -> SourceReader:

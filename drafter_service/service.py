@@ -16,6 +16,7 @@ from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc as pb_grpc
 from specdec.errors import DrafterMismatch, Draining, FieldRequired, ProtocolMismatch, TokenizerMismatch
 from specdec.wire.draft import PROTOCOL
+from specdec.wire.session import VOCABULARY
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
 
@@ -23,7 +24,7 @@ _log = structlog.get_logger()
 
 
 class DrafterService(pb_grpc.DrafterServiceServicer):
-    """Serves every verifier that has the drafter's tokenizer."""
+    """Serves every verifier that has the drafter's tokenizer, or brings its own vocabulary."""
 
     def __init__(self, worker: Worker, metrics: DrafterMetrics) -> None:
         """Serve what `worker` drafts.
@@ -45,8 +46,9 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         first = await anext(aiter(request_iterator), None)
         if first is None:
             return
-        self._greet(first, info)
-        connection = Connection(next(self._numbers), first.hello.verifier_id, self._worker, self._metrics)
+        info = await self._greet(first, info)
+        verifier = first.hello.verifier_id
+        connection = Connection(next(self._numbers), verifier, self._worker, self._metrics, info.vocabulary)
         # The verifier may go while a frame is being written, when nothing here is running.
         context.add_done_callback(cast("Any", lambda _: connection.end()))
         self._connections.add(connection)
@@ -56,6 +58,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
                 tokenizer_hash=info.tokenizer_hash,
                 step_seconds=info.step_seconds,
                 kind=info.kind,
+                overlap=info.overlap,
             )
             connection.send(pb.DraftResponse(hello_ack=ack))
             connection.start(first, request_iterator)
@@ -74,8 +77,8 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         for connection in list(self._connections):
             connection.responses.close(Draining("the drafter is shutting down"))
 
-    def _greet(self, first: pb.DraftRequest, info: DrafterInfo) -> None:
-        """Check the first frame.
+    async def _greet(self, first: pb.DraftRequest, info: DrafterInfo) -> DrafterInfo:
+        """Check the first frame, and translate where it asks for that; returns what the verifier is told.
 
         Raises:
             FieldRequired: it holds no Hello.
@@ -86,19 +89,28 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
             raise FieldRequired("the first frame must hold a hello", "hello")
         hello = first.hello
         try:
-            _check_hello(hello, info)
+            _check_protocol(hello)
+            info = await self._fitting(hello, info)
         except DrafterMismatch as error:
             self._metrics.refused_streams.labels(error.reason).inc()
             _log.warning("verifier_refused", verifier_id=hello.verifier_id, reason=error.reason, message=error.message)
             raise
-        _log.info("verifier_connected", verifier_id=hello.verifier_id)
+        _log.info("verifier_connected", verifier_id=hello.verifier_id, overlap=info.overlap)
+        return info
+
+    async def _fitting(self, hello: pb.Hello, info: DrafterInfo) -> DrafterInfo:
+        if hello.tokenizer_hash == info.tokenizer_hash:
+            return info
+        if not hello.HasField("vocabulary"):
+            raise TokenizerMismatch(
+                f"the drafter's tokenizer is {info.tokenizer_hash}, the target's is {hello.tokenizer_hash}: "
+                f"serve a drafter whose tokenizer is the target's, or have the verifier translate "
+                f"(drafter_vocabulary: translate)"
+            )
+        target = await asyncio.to_thread(VOCABULARY.from_pb, hello.vocabulary)
+        return await asyncio.wrap_future(self._worker.translate(target))
 
 
-def _check_hello(hello: pb.Hello, info: DrafterInfo) -> None:
+def _check_protocol(hello: pb.Hello) -> None:
     if hello.protocol != PROTOCOL:
         raise ProtocolMismatch(f"the drafter speaks protocol {PROTOCOL}, the verifier {hello.protocol}")
-    if hello.tokenizer_hash != info.tokenizer_hash:
-        raise TokenizerMismatch(
-            f"the drafter's tokenizer is {info.tokenizer_hash}, the target's is {hello.tokenizer_hash}: "
-            f"serve a drafter whose tokenizer is the target's"
-        )

@@ -106,6 +106,7 @@ class ListStream:
     def __init__(self, number: int = 1, verifier_id: str = "") -> None:
         self.number = number
         self.verifier_id = verifier_id or f"verifier {number}"
+        self.vocabulary = ""
         self.full = False
         self.frames: list[Sequence[Reply]] = []
         """The replies of each frame."""

@@ -11,6 +11,8 @@ from functools import partial
 import structlog
 
 from specdec.engine import NativeEngine, load_tokenizer_json
+from specdec.engine.byte_tokenizer import ByteTokenizer
+from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
@@ -109,9 +111,9 @@ async def _running(
     watch_age(metrics.registry, source)
     speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, pool.times)
     scheduler = Scheduler(engine, thread, settings, speculation, metrics)
-    identity = Identity(f"{socket.gethostname()}/{settings.address}", engine.tokenizer_hash, access)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
+    identity = identity_of(settings, engine, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
     grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, engine.end_token_ids)
     info = replace(_info(settings, engine), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation)
@@ -136,6 +138,22 @@ def _info(settings: VerifierSettings, engine: NativeEngine) -> VerifierInfo:
         gamma_max=settings.gamma_max,
         system_fingerprint=engine.fingerprint,
     )
+
+
+def identity_of(
+    settings: VerifierSettings, engine: NativeEngine, tokenizer: str | None, name: str, access: Access
+) -> Identity:
+    """How this verifier introduces itself to drafters as `name`.
+
+    Raises:
+        ModelRefused: drafters are to translate, and the target's tokens are not known as bytes.
+    """
+    if settings.drafter_vocabulary == "same":
+        return Identity(name, engine.tokenizer_hash, access)
+    if tokenizer is None:
+        raise ModelRefused("drafter_vocabulary is `translate`, and the target has no tokenizer.json")
+    vocabulary = ByteTokenizer(tokenizer, engine.vocab_size, engine.end_token_ids).vocabulary
+    return Identity(name, engine.tokenizer_hash, access, vocabulary, settings.least_overlap)
 
 
 def load_engine(settings: VerifierSettings) -> NativeEngine:

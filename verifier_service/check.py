@@ -5,17 +5,21 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry
 
-from specdec.engine import NativeEngine
-from specdec.errors import ConfigError, DrafterMismatch
+from specdec.engine import NativeEngine, load_tokenizer_json
+from specdec.errors import ConfigError, DrafterMismatch, ModelRefused
 from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot, source_of
-from verifier_service.app import load_engine
+from verifier_service.app import identity_of, load_engine
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import DrafterClient, Identity, LinkBroken, LinkTimes
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.metrics import VerifierMetrics
 
+_MISMATCH = (
+    "give it the target's tokenizer, or set drafter_vocabulary to translate (specdec up --drafter-vocabulary "
+    "translate); give it this version and the same token"
+)
 _DRAFTER_SECONDS = 3.0
 """Longest wait for the list of drafters, and for the answer of each."""
 
@@ -25,7 +29,7 @@ async def check(settings: VerifierSettings, write: Callable[[str], object]) -> b
     lines, engine = _model(settings)
     addresses = await _discovered(settings)
     if engine is not None:
-        lines += await _drafters(settings, engine.tokenizer_hash, addresses)
+        lines += await _drafters(settings, engine, addresses)
     if not addresses:
         lines.append(
             Check.warn("drafters", "none: every token is plain", "set drafters or discovery.names to where they listen")
@@ -52,9 +56,12 @@ async def _discovered(settings: VerifierSettings) -> list[str]:
     return [endpoint.address for endpoint in found]
 
 
-async def _drafters(settings: VerifierSettings, tokenizer_hash: str, addresses: Iterable[str]) -> list[Check]:
+async def _drafters(settings: VerifierSettings, engine: NativeEngine, addresses: Iterable[str]) -> list[Check]:
     try:
-        identity = Identity("check", tokenizer_hash, Access.of(settings.tls, settings.token))
+        access = Access.of(settings.tls, settings.token)
+        identity = identity_of(settings, engine, load_tokenizer_json(settings.model.path), "check", access)
+    except ModelRefused as error:
+        return [Check.fail("drafter_vocabulary", error.message, "set drafter_vocabulary to same")]
     except ConfigError as error:
         return [Check.fail("tls", error.message, "set tls.certificate, tls.key and tls.ca to files it can read")]
     return await asyncio.gather(*(_drafter(address, identity) for address in addresses))
@@ -68,8 +75,9 @@ async def _drafter(address: str, identity: Identity) -> Check:
     try:
         async with client.greeted():
             model = link.drafter_state.model
-            return Check.ok(name, f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step")
+            shared = "" if link.overlap == 1.0 else f", translated, {link.overlap:.1%} of the vocabulary in common"
+            return Check.ok(name, f"drafts with {model}, {link.step_seconds * 1000:.1f} ms a step{shared}")
     except DrafterMismatch as error:
-        return Check.fail(name, error.message, "give it the target's tokenizer, this version and the same token")
+        return Check.fail(name, error.message, _MISMATCH)
     except LinkBroken as error:
         return Check.warn(name, str(error), "start it, or set drafters to where it listens")

@@ -47,6 +47,10 @@ class VerifierSettings(Settings):
     """A static list of drafters to connect to; with no drafter and no local source every token is plain."""
     drafter: str = ""
     """What drafts for requests that do not choose: a source, or a drafter's kind, model or address; any when empty."""
+    drafter_vocabulary: Literal["same", "translate"] = "same"
+    """Whether a drafter must have the target's tokenizer, or may translate the tokens that both have in common."""
+    least_overlap: float = Field(default=0.2, ge=0, le=1)
+    """With `translate`, the share of the smaller vocabulary that a drafter must have in common with the target."""
     local: tuple[SourceKind, ...] = ()
     """Sources that this process asks itself, before any drafter and without one; the first with an answer drafts."""
     sources: SourceSettings = SourceSettings()

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from specdec.rules.allotment import Judgement
 from specdec.rules.gamma import AcceptanceEstimate
-from specdec.wire.generation import Fallback, Round
+from specdec.wire.generation import GRAMMAR, DraftPart, Fallback, Round, Timing
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
@@ -67,6 +67,11 @@ class VerifierMetrics:
         self.drafter_rtt = gauge(
             "specdec_drafter_rtt_seconds", "Last round trip to a drafter, without its work.", ["address"]
         )
+        self.drafter_overlap = gauge(
+            "specdec_drafter_overlap_ratio",
+            "Share of the smaller vocabulary that target and drafter have in common.",
+            ["address"],
+        )
         self.malformed = counter("specdec_drafter_malformed", "Drafts that made no sense.", ["address"])
         self.alpha = gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.")
         self.plain_seconds = gauge(
@@ -91,8 +96,7 @@ class VerifierMetrics:
         (self.rounds if drafted else self.plain_rounds).inc()
         self.drafted.inc(drafted)
         self.accepted.inc(done.accepted)
-        if done.drafter:
-            self.of_kinds.count(done)
+        self.of_kinds.count(done)
         self.gamma.observe(drafted)
         if awaited:
             self.asked_rounds.inc()
@@ -134,18 +138,30 @@ class KindMetrics:
         self._waited: dict[str, tuple[float, float]] = {}
 
     def count(self, done: Round) -> None:
-        """Count a round that had a draft."""
-        name, drafted = done.drafter, len(done.draft)
-        judged = drafted if done.accepted < len(done.tokens) else done.accepted  # what an end cuts off is no rejection
+        """Count a round, each part of its draft for what drafted it."""
+        whole, kept = done.accepted < len(done.tokens), True
+        for part in done.parts:
+            judged = part.drafted if whole else part.accepted  # what an end cuts off is no rejection
+            self._count(part, judged if kept else 0)
+            kept = kept and part.accepted == part.drafted
+            if part.drafter != GRAMMAR:
+                self._time(part, done.timing)
+
+    def _count(self, part: DraftPart, judged: int) -> None:
+        name = part.drafter
         self.rounds.labels(name).inc()
-        self.drafted.labels(name).inc(drafted)
-        self.accepted.labels(name).inc(done.accepted)
-        self.seconds.labels(name).inc(done.timing.draft)
+        self.drafted.labels(name).inc(part.drafted)
+        self.accepted.labels(name).inc(part.accepted)
         estimate = self._estimates.get(name, AcceptanceEstimate(weight=0.01, decay=0.995))
-        self._estimates[name] = estimate.observed(judged, done.accepted)
+        self._estimates[name] = estimate.observed(judged, part.accepted)
         self.alpha.labels(name).set(self._estimates[name].alpha)
-        if done.timing.verify:
+
+    def _time(self, part: DraftPart, timing: Timing) -> None:
+        """Count the wait for a draft; tokens that a grammar forces have none."""
+        name = part.drafter
+        self.seconds.labels(name).inc(timing.draft)
+        if timing.verify:
             tokens, passes = self._waited.get(name, (0.0, 0.0))
-            tokens, passes = tokens * _KEEP + drafted, passes * _KEEP + done.timing.draft / done.timing.verify
+            tokens, passes = tokens * _KEEP + part.drafted, passes * _KEEP + timing.draft / timing.verify
             self._waited[name] = tokens, passes
             self.c.labels(name).set(passes / tokens)

@@ -1,18 +1,24 @@
 """Drafts from a small language model: one packed pass a step for all sessions, one token for each."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from torch import Tensor
 
 from drafter_service.drafters.grammar_masks import GrammarMasks
+from drafter_service.drafters.retokenized import Translation
+from drafter_service.drafters.translated_model import TranslatedModel
 from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, DraftFailure, ScheduledSession
 from specdec.engine import Chunk, Engine, SequenceMemory
+from specdec.engine.byte_tokenizer import ByteTokenizer
+from specdec.errors import TokenizerMismatch
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_each
 from specdec.rules.sampling import History, probabilities
+from specdec.rules.vocabulary import Vocabulary
 
 _TRIAL = "trial"
 _TRIAL_STEPS = 8
@@ -22,11 +28,27 @@ class ModelDrafter:
     """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
 
     def __init__(
-        self, name: str, model: Engine, support: int, kind: str = "model", grammars: GrammarCompiler | None = None
+        self,
+        name: str,
+        model: Engine,
+        support: int,
+        kind: str = "model",
+        grammars: GrammarCompiler | None = None,
+        tokenizer: Callable[[], ByteTokenizer] | None = None,
     ) -> None:
-        """Measure the model's step. Nobody else may use the model from now on; q̂ has at most `support` ids."""
+        """Measure the model's step.
+
+        Args:
+            name: of the model.
+            model: nobody else may use it from now on.
+            support: most ids of a q̂.
+            kind: what verifiers are told of what drafts.
+            grammars: compiles grammars over the model's tokens; without it, q is not masked by a grammar.
+            tokenizer: reads the model's own, for targets with another one; None cannot draft for those.
+        """
         self._model = model
         self._support = support
+        self._tokenizer = tokenizer
         self._grammars = GrammarMasks(grammars)
         self.sequences: SequenceMemory = model
         self.info = DrafterInfo(
@@ -37,6 +59,23 @@ class ModelDrafter:
             step_seconds=self._measure(),
             kind=kind,
         )
+
+    def translated(self, target: Vocabulary) -> "ModelDrafter":
+        """The same model for targets of another vocabulary; both may be used, in turn.
+
+        Raises:
+            TokenizerMismatch: the tokens of the model are not known as bytes.
+        """
+        if self._tokenizer is None:
+            raise TokenizerMismatch(f"the drafts of {self.info.model} cannot be translated: its tokenizer has no bytes")
+        translation = Translation(self._tokenizer(), target)
+        if not translation.same:
+            raise TokenizerMismatch(f"{self.info.model} and the target have no token in common")
+        model = TranslatedModel(self._model, translation)
+        drafter = ModelDrafter(self.info.model, model, self._support, self.info.kind)
+        own = self.info.tokenizer_hash
+        drafter.info = replace(drafter.info, tokenizer_hash=own, overlap=translation.overlap, vocabulary=target.digest)
+        return drafter
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
         """Compute the scheduled tokens in one pass, and draft one token for each session that is complete with them."""

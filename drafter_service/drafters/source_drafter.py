@@ -11,6 +11,7 @@ from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, NoGuess,
 from specdec.engine import SequenceMemory
 from specdec.rules import vocabulary
 from specdec.rules.draft import certain
+from specdec.rules.vocabulary import Vocabulary
 from specdec.sources.source import DraftSource
 
 MakeSource = Callable[[str, int], DraftSource]
@@ -28,6 +29,10 @@ class SourceReader:
         self._ahead = ahead
         self._read: WeakKeyDictionary[DraftSession, tuple[DraftSource, int]] = WeakKeyDictionary()
         """Each session's source, and how many tokens it has read."""
+
+    def apart(self, name: str) -> "SourceReader":
+        """A reader whose domains are not this one's."""
+        return SourceReader(lambda domain, known: self._make(f"{name}/{domain}", known), self._ahead)
 
     def drafts(self, session: DraftSession, count: int) -> list[StepResult]:
         """The drafts that are wanted, as far as the source has an answer; none while tokens are left to be read.
@@ -82,6 +87,14 @@ class HybridDrafter:
         self._reader = reader
         self.sequences = model.sequences
         self.info = replace(model.info, kind="hybrid")
+
+    def translated(self, target: Vocabulary) -> "HybridDrafter":
+        """The same for targets of another vocabulary; its source shares nothing with this one's.
+
+        Raises:
+            TokenizerMismatch: the model cannot be translated.
+        """
+        return HybridDrafter(self._model.translated(target), self._reader.apart(target.digest))
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
         """Draft from the source, and compute for the sessions without an answer.

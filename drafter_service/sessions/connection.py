@@ -26,11 +26,15 @@ Requests = AsyncIterator[pb.DraftRequest]
 class Connection:
     """Hands the verifier's messages to the worker, and the worker's replies to gRPC."""
 
-    def __init__(self, number: int, verifier_id: str, worker: Worker, metrics: DrafterMetrics) -> None:
+    def __init__(
+        self, number: int, verifier_id: str, worker: Worker, metrics: DrafterMetrics, vocabulary: str = ""
+    ) -> None:
         """Belong to the running event loop; `number` is different for every connection of this process."""
         self.number = number
         self.verifier_id = verifier_id
         """The name that the verifier gave itself."""
+        self.vocabulary = vocabulary
+        """Digest of the vocabulary that the verifier's sessions are in; empty for the drafter's own."""
         self.responses: SendQueue[pb.DraftResponse] = SendQueue(_FULL_BYTES, worker.wake)
         """The frames to send, in order."""
         self._worker = worker

@@ -78,8 +78,7 @@ class DraftRunner:
         return True
 
     def send(self) -> None:
-        """Send every stream its replies in one frame, and set the gauges."""
-        self._metrics.sessions.set(len(self._table))
+        """Send every stream its replies in one frame, and set the gauges of memory."""
         memory = self._drafter.sequences.memory
         for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
             self._metrics.kv_bytes.labels(state).set(size)

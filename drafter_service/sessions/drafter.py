@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.engine import SequenceMemory
 from specdec.rules.draft import SparseProbs
+from specdec.rules.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class DrafterInfo:
     model: str
     """Name that verifiers show."""
     tokenizer_hash: str
-    """Fingerprint of the tokenizer, which must be the target's."""
+    """Fingerprint of the drafter's tokenizer."""
     vocab_size: int
     """Valid ids are 0..vocab_size-1."""
     context_length: int
@@ -25,6 +26,10 @@ class DrafterInfo:
     """Seconds of one draft step for one session, measured at load."""
     kind: str = "model"
     """What drafts."""
+    overlap: float = 1.0
+    """Share of the smaller vocabulary that drafter and target have in common; 1 where they have one tokenizer."""
+    vocabulary: str = ""
+    """Digest of the target's vocabulary that drafts are translated to; empty for the drafter's own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,4 +84,16 @@ class Drafter(Protocol):
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.
+        """
+
+
+@runtime_checkable
+class TranslatableDrafter(Protocol):
+    """A drafter that can also draft for targets with another tokenizer."""
+
+    def translated(self, target: Vocabulary) -> Drafter:
+        """A drafter of the target's tokens, which shares this one's memory; both may be used, in turn.
+
+        Raises:
+            TokenizerMismatch: it cannot be made.
         """

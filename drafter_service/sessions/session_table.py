@@ -49,6 +49,10 @@ class Stream(Protocol):
         """The name that the verifier gave itself."""
 
     @property
+    def vocabulary(self) -> str:
+        """Digest of the vocabulary that its sessions are in; empty for the drafter's own."""
+
+    @property
     def full(self) -> bool:
         """Whether the verifier reads so slowly that nothing more should be drafted for it now."""
 

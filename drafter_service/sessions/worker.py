@@ -9,12 +9,13 @@ from functools import partial
 
 from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
-from drafter_service.sessions.draft_runner import DraftRunner
+from drafter_service.sessions.draft_runners import DraftRunners
 from drafter_service.sessions.drafter import Drafter, DrafterInfo
 from drafter_service.sessions.session_table import Message, Stream
+from specdec.rules.vocabulary import Vocabulary
 from specdec.wire.session import Load
 
-_Task = Callable[[DraftRunner], None]
+_Task = Callable[[DraftRunners], None]
 
 
 class Worker:
@@ -61,11 +62,26 @@ class Worker:
         """Plan a step again, because a stream has room for more drafts."""
         self._inbox.put(lambda runner: None)
 
+    def translate(self, target: Vocabulary) -> "Future[DrafterInfo]":
+        """Be ready for streams of another vocabulary; done with what their verifiers are told, or TokenizerMismatch."""
+        done: Future[DrafterInfo] = Future()
+
+        def make(runner: DraftRunners) -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(runner.translate(target))
+            except Exception as error:  # noqa: BLE001 - it is raised again where the future is awaited
+                done.set_exception(error)
+
+        self._inbox.put(make)
+        return done
+
     def caught_up(self) -> "Future[None]":
         """Done when everything that was handed over before has been taken; may be cancelled."""
         done: Future[None] = Future()
 
-        def note(_: DraftRunner) -> None:
+        def note(_: DraftRunners) -> None:
             if done.set_running_or_notify_cancel():
                 done.set_result(None)
 
@@ -87,7 +103,7 @@ class Worker:
             self.ended.set_result(None)
 
     def _work(self, drafter: Drafter) -> None:
-        runner = DraftRunner(drafter, self._settings, self._metrics)
+        runner = DraftRunners(drafter, self._settings, self._metrics)
         self.load = runner.load
         self.loaded.set_result(drafter.info)
         busy = False
@@ -97,7 +113,7 @@ class Worker:
             runner.send()
             self.load = runner.load
 
-    def _take_tasks(self, runner: DraftRunner, *, wait: bool) -> bool:
+    def _take_tasks(self, runner: DraftRunners, *, wait: bool) -> bool:
         """Carry out all tasks that wait; with `wait`, at least one. Returns False when the worker is to stop."""
         try:
             task = self._inbox.get(block=wait)

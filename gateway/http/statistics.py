@@ -59,6 +59,8 @@ class DrafterReport(BaseModel):
     num_accepted_draft_tokens: int
     alpha: float
     """Estimated chance that a draft token is accepted."""
+    c: float | None
+    """Time that rounds waited for one of its tokens, in target passes; None while unknown."""
 
 
 class SpeculationDetail(BaseModel):
@@ -118,6 +120,7 @@ def _drafter(tally: Tally) -> DrafterReport:
         num_draft_tokens=tally.drafted,
         num_accepted_draft_tokens=tally.accepted,
         alpha=tally.alpha,
+        c=tally.c,
     )
 
 

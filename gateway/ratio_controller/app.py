@@ -32,8 +32,9 @@ async def serve(settings: RatioSettings, stop: asyncio.Event) -> None:
     namespace = settings.cluster.chosen_namespace
     async with connect(settings.cluster) as api:
         identity = f"{socket.gethostname()}/{uuid.uuid4().hex}"
-        leadership = Leadership(api, (namespace, settings.lease.name), identity, settings.lease.duration)
         drafters = DeploymentScale(api, namespace, settings.deployment)
+        place = (namespace, settings.lease.name)
+        leadership = Leadership(api, place, identity, settings.lease.duration, owner=drafters.owner)
         controller = Controller(settings, (leadership, drafters, snapshot_reader(settings.metrics)), metrics)
         with closing(serve_metrics(settings.http, metrics.registry, lambda: controller.reconciled)) as http:
             _log.info("controlling", deployment=settings.deployment, http=http.address, dry_run=settings.dry_run)

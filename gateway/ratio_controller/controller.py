@@ -14,7 +14,7 @@ from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.policy import Recommendation, Stabiliser, recommend
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
-_CONFLICT = 409
+_NOT_FOUND, _CONFLICT = 404, 409
 
 _log = structlog.get_logger()
 
@@ -78,6 +78,21 @@ class DeploymentScale:
         """
         found = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
         return Scale(found.spec.replicas or 0, found.metadata.resource_version)
+
+    async def owner(self) -> Any:
+        """The Deployment as the owner of other objects, which are deleted with it; None when there is none.
+
+        Raises:
+            ApiException, OSError: it cannot be read.
+        """
+        try:
+            found = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
+        except self._client.ApiException as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+        kind = {"api_version": "apps/v1", "kind": "Deployment"}
+        return self._client.V1OwnerReference(name=self._name, uid=found.metadata.uid, **kind)
 
     async def write(self, replicas: int, version: str) -> bool:
         """Set the replicas; False, and no change, when the Deployment was changed after `version`.

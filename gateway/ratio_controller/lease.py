@@ -6,14 +6,14 @@ number.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 _log = structlog.get_logger()
 
@@ -38,6 +38,7 @@ class Leadership:
         identity: str,
         duration: float,
         clock: Callable[[], float] = time.monotonic,
+        owner: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
         """Make a candidate.
 
@@ -47,6 +48,7 @@ class Leadership:
             identity: the name of this candidate, different for each.
             duration: seconds for which the Lease is held without a renewal.
             clock: seconds that only rise.
+            owner: names the object with which the cluster is to delete the Lease; None, or its answer None, for none.
         """
         from kubernetes.aio import client
 
@@ -56,6 +58,7 @@ class Leadership:
         self._identity = identity
         self._duration = duration
         self._clock = clock
+        self._owner = owner
         self._seen: tuple[str, float] = ("", 0.0)
         """The version of a Lease that another candidate holds, and when it was first seen."""
 
@@ -73,9 +76,11 @@ class Leadership:
                     metadata=self._client.V1ObjectMeta(name=self._name), spec=self._client.V1LeaseSpec()
                 )
                 self._take(lease.spec)
+                await self._own(lease.metadata)
                 written = await self._leases.create_namespaced_lease(self._namespace, lease)
             elif self._free(lease):
                 self._take(lease.spec)
+                await self._own(lease.metadata)
                 # The version of the Lease makes the write fail after a change by another candidate.
                 written = await self._leases.replace_namespaced_lease(self._name, self._namespace, lease)
             else:
@@ -83,6 +88,10 @@ class Leadership:
         except self._client.ApiException as error:
             if error.status == _CONFLICT:  # another candidate has written it in between
                 return None
+            if error.status == _FORBIDDEN and self._owner is not None:
+                # Some clusters let only those who may delete an object say what it is deleted with.
+                _log.warning("lease_outlives_release", reason=error.reason)
+                self._owner = None
             raise
         return Term(written.spec.lease_transitions or 0, asked + self._duration)
 
@@ -92,6 +101,12 @@ class Leadership:
         if lease is not None and lease.spec.holder_identity == self._identity:
             lease.spec.holder_identity = ""
             await self._leases.replace_namespaced_lease(self._name, self._namespace, lease)
+
+    async def _own(self, metadata: Any) -> None:
+        """Have the Lease deleted with its owner, unless it has one."""
+        if self._owner is not None and not metadata.owner_references:
+            owner = await self._owner()
+            metadata.owner_references = [owner] if owner is not None else None
 
     async def _read(self) -> Any:
         try:

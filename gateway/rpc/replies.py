@@ -138,6 +138,7 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
                 num_draft_tokens=tally.drafted,
                 num_accepted_draft_tokens=tally.accepted,
                 alpha=tally.alpha,
+                c=tally.c or 0.0,
             )
             for name, tally in summary.drafters.items()
         },

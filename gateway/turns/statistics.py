@@ -1,11 +1,12 @@
 """What speculation did for one generation, under the names that vLLM uses."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from functools import reduce
 
 from specdec.rules.params import Speculation
-from specdec.wire.generation import Speedup
+from specdec.wire.generation import GRAMMAR, Round, Speedup
 
 _PREDICTION = "prediction"
 """What drafts from the request's own prediction."""
@@ -22,11 +23,23 @@ class Tally:
     """Of these, tokens of the output."""
     rejections: int = 0
     """Rounds that kept less than the whole draft."""
+    timed: int = 0
+    """Tokens of its drafts whose time is known."""
+    passes: float = 0.0
+    """Time that rounds waited for these, in target passes."""
 
     @property
     def alpha(self) -> float:
         """Estimated chance that a draft token is accepted."""
         return self.accepted / max(1, self.accepted + self.rejections)
+
+    @property
+    def c(self) -> float | None:
+        """Time that rounds waited for a token, in target passes; None while unknown."""
+        return self.passes / self.timed if self.timed else None
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +49,11 @@ class Summary:
     speculation: Speculation
     """What the request asked for; gamma is None when the verifier chose it."""
     rounds: Counter[tuple[int, int, str]]
-    """How many rounds had a draft of this length, so many tokens of it in the output, and this drafter, or this reason
-    for no draft."""
+    """How many rounds had a draft of this length, so many tokens of it in the output, and this reason for no draft."""
     speedup: Speedup = field(default_factory=Speedup)
     """What drafts brought the verifier's batch at the end; unknown for rounds that are read back."""
-
-    @property
-    def drafters(self) -> dict[str, Tally]:
-        """What each drafter drafted."""
-        tallies: dict[str, Tally] = {}
-        for (drafted, accepted, name), rounds in self.rounds.items():
-            if drafted and name:
-                sums = tallies.get(name, Tally())
-                tallies[name] = Tally(
-                    sums.rounds + rounds,
-                    sums.drafted + drafted * rounds,
-                    sums.accepted + accepted * rounds,
-                    sums.rejections + (accepted < drafted) * rounds,
-                )
-        return tallies
+    drafters: Mapping[str, Tally] = field(default_factory=dict)
+    """What each drafter drafted; tokens that a grammar forced are apart, as those of `grammar`."""
 
     @property
     def prediction(self) -> Tally:
@@ -115,6 +114,30 @@ class Summary:
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 0.0
 
 
+def tallies_of(done: Round) -> dict[str, Tally]:
+    """What each source of a round's draft drafted."""
+    tallies: dict[str, Tally] = {}
+    kept = True
+    for part in done.parts:
+        timed = bool(done.timing.verify) and part.drafter != GRAMMAR
+        tallies[part.drafter] = Tally(
+            rounds=1,
+            drafted=part.drafted,
+            accepted=part.accepted,
+            rejections=int(kept and part.accepted < part.drafted),
+            timed=part.drafted if timed else 0,
+            passes=done.timing.draft / done.timing.verify if timed else 0.0,
+        )
+        kept = kept and part.accepted == part.drafted
+    return tallies
+
+
+def added(sums: Mapping[str, Tally], more: Mapping[str, Tally]) -> dict[str, Tally]:
+    """The sums by drafter."""
+    return {name: sums.get(name, Tally()) + more.get(name, Tally()) for name in {**sums, **more}}
+
+
 def total(summaries: Sequence[Summary]) -> Summary:
     """The sums over the generations of one request, of which there is at least one."""
-    return replace(summaries[0], rounds=sum((each.rounds for each in summaries), Counter()))
+    drafters: Mapping[str, Tally] = reduce(added, (each.drafters for each in summaries))
+    return replace(summaries[0], rounds=sum((each.rounds for each in summaries), Counter()), drafters=drafters)

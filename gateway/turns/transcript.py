@@ -7,7 +7,7 @@ from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
 from gateway.turns.events import Finished, OutputRound, RejectedToken
 from gateway.turns.reports import report_of
-from gateway.turns.statistics import Summary
+from gateway.turns.statistics import Summary, Tally, added, tallies_of
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason
@@ -29,6 +29,7 @@ class Transcript:
         self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, header.call.sampling.min_tokens)
         self._rounds: Counter[tuple[int, int, str]] = Counter()
         self._speedup = Speedup()
+        self._drafters: dict[str, Tally] = {}
 
     @property
     def committed(self) -> int:
@@ -38,7 +39,7 @@ class Transcript:
     @property
     def summary(self) -> Summary:
         """What speculation did so far."""
-        return Summary(self.header.call.speculation, Counter(self._rounds), self._speedup)
+        return Summary(self.header.call.speculation, Counter(self._rounds), self._speedup, self._drafters)
 
     def take(self, verified: Round) -> tuple[Round, OutputRound]:
         """Add a round; a round that ends the turn may have no tokens.
@@ -61,7 +62,8 @@ class Transcript:
         self.tokens += kept.tokens
         self._speedup = verified.speedup
         if verified.tokens:
-            self._rounds[len(kept.draft), kept.accepted, kept.drafter or kept.fallback] += 1
+            self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1
+            self._drafters = added(self._drafters, tallies_of(kept))
         return kept, self._output_round(kept, shown)
 
     def finished(self) -> Finished:

@@ -24,6 +24,7 @@ gamma: {{ .root.Values.speculation.gamma }}
 gamma_max: {{ .root.Values.speculation.gammaMax }}
 drafter: {{ .root.Values.speculation.drafter | quote }}
 local: {{ toJson .root.Values.speculation.local }}
+drafter_vocabulary: {{ .root.Values.speculation.drafterVocabulary }}
 drain_seconds: {{ .root.Values.verifier.drain.seconds }}
 {{- if ne $drafters "[]" }}
 discovery:

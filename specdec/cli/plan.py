@@ -152,6 +152,7 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     known = drafters or [settings.drafter_address]  # without a drafter, one may be started at that address later
     config = {"model": model, "drafters": known, "log": settings.log.model_dump(), **_mode(settings)}
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
+    config |= {"drafter_vocabulary": settings.drafter_vocabulary}
     return config if settings.gamma is None else {**config, "gamma": settings.gamma}
 
 

@@ -55,6 +55,8 @@ class UpSettings(Settings):
     drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
     """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and for a known
     model's name no drafter is started unless one is asked for."""
+    drafter_vocabulary: Literal["same", "translate"] = "same"
+    """Whether drafters must have the target's tokenizer, or translate the tokens that both have in common."""
     local: Annotated[str, AfterValidator(check_sources)] = ""
     """Sources that verifiers ask themselves before any drafter, as in `suffix,ngram`: ngram, prompt_lookup, suffix."""
     default_drafter: str = ""

@@ -106,10 +106,23 @@ class RoundDetail:
     """Where γ is chosen for the whole batch: drafts that survive less likely than this are not worth their time."""
     network: float = 0.0
     """Of the seconds that the round waited for its draft, those of the way to the drafter and back."""
-    forced: int = 0
-    """How many tokens at the end of the draft its grammar forced."""
     judged: tuple[JudgedToken, ...] = ()
     """The numbers of each draft token."""
+
+
+GRAMMAR = "grammar"
+"""What drafted the tokens that a grammar forces."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPart:
+    """Consecutive tokens of a draft, of one source."""
+
+    drafter: str
+    """Kind of what made them."""
+    drafted: int
+    accepted: int
+    """Of these, tokens of the output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +139,9 @@ class Round:
     accepted: int = 0
     """Drafts among `tokens`."""
     drafter: str = ""
-    """Kind of what made the draft; empty without one."""
+    """Kind of what made the draft, or its beginning; empty without one."""
+    forced: int = 0
+    """How many of the draft's last tokens a grammar forced."""
     finish: FinishReason | None = None
     """Set on the last round."""
     fallback: str = ""
@@ -141,6 +156,14 @@ class Round:
     detail: RoundDetail | None = None
     """Set when the request asks for it."""
 
+    @property
+    def parts(self) -> tuple[DraftPart, ...]:
+        """The draft by its sources: what a drafter drafted, then what a grammar forced behind that."""
+        own = len(self.draft) - self.forced
+        accepted = min(self.accepted, own)
+        parts = (DraftPart(self.drafter, own, accepted), DraftPart(GRAMMAR, self.forced, self.accepted - accepted))
+        return tuple(part for part in parts if part.drafted and part.drafter)
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterState:
@@ -153,6 +176,8 @@ class DrafterState:
     """Empty until known."""
     kind: str = ""
     """What drafts there, as in `model`; empty until known."""
+    overlap: float = 0.0
+    """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

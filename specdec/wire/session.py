@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
-from specdec.wire.codec import Codec, EnumCodec
+from specdec.rules.vocabulary import Vocabulary
+from specdec.wire.codec import Codec, EnumCodec, Pair
 from specdec.wire.params import MODE, SAMPLING
 from specdec.wire.tokens import TOKENS
 
@@ -109,3 +110,6 @@ CLOSE = Codec(Close, pb.Close)
 END = Codec(DraftEnd, pb.DraftEnd)
 NACK = Codec(Nack, pb.Nack, reason=_REASON)
 LOAD = Codec(Load, pb.Load)
+VOCABULARY = Codec(
+    Vocabulary, pb.Vocabulary, {"special": "special_ids"}, tokens=Pair(list, tuple), special=Pair(sorted, frozenset)
+)

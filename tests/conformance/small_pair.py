@@ -9,7 +9,8 @@ from specdec.rules.vocabulary import fingerprint
 from specdec.sources.counts import COUNTS_FILE, count, save_counts
 from tests.conformance.model_folders import root
 from tests.conformance.plain_model import PlainModel
-from tests.tiny_models import make_tiny_model, make_tokenizer
+from tests.tiny_models import END_TOKEN, make_tiny_model, make_tokenizer
+from tests.tokenizers_apart import byte_level, fast
 
 VOCAB_SIZE = 8
 """Number of ids: the end token, id 0, and seven more."""
@@ -33,6 +34,8 @@ class Pair:
     """The drafter as transformers runs it."""
     counts: Path
     """The folder of a bigram model of the same tokenizer."""
+    stranger: Path
+    """A drafter of eight ids whose tokenizer shares four tokens with the target's, under other ids."""
 
 
 @cache
@@ -42,7 +45,20 @@ def small() -> Pair:
     shape: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "layers": 1, "context": 64}
     target = make_tiny_model(folder / "target", seed=3, spread=SPREAD, **shape)
     drafter = make_tiny_model(folder / "drafter", seed=3, spread=SPREAD, noise=SPREAD / 4, **shape)
-    return Pair(target, drafter, PlainModel(target), PlainModel(drafter), _counts(folder / "counts"))
+    return Pair(
+        target,
+        drafter,
+        PlainModel(target),
+        PlainModel(drafter),
+        _counts(folder / "counts"),
+        _stranger(folder / "stranger"),
+    )
+
+
+def _stranger(folder: Path) -> Path:
+    make_tiny_model(folder, seed=5, vocab_size=VOCAB_SIZE, layers=1, context=64, spread=SPREAD)
+    fast(byte_level(['$ "'], [END_TOKEN], '$"!()*'), END_TOKEN).save_pretrained(folder)
+    return folder
 
 
 def _counts(folder: Path) -> Path:

@@ -231,7 +231,7 @@ def _scale(store: Store, verb: str, kind: Kind, name: str, body: Object) -> Obje
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {key: behind["metadata"][key] for key in ("name", "namespace", "resourceVersion")},
+        "metadata": {key: behind["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")},
         "spec": {"replicas": replicas},
         "status": {"replicas": behind.get("status", {}).get("replicas", replicas)},
     }

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -92,7 +93,7 @@ class Store:
         with self.changed:
             if (kind, name) in self._objects:
                 raise Refused(409, "AlreadyExists", f'{kind[1]} "{name}" already exists')
-            return self._write(kind, each, "ADDED")
+            return self._write(kind, {**each, "metadata": {"uid": str(uuid.uuid4()), **each["metadata"]}}, "ADDED")
 
     def update(self, kind: Kind, name: str, change: Callable[[Object], Object]) -> Object:
         """Replace an object by what `change` makes of it; a version in the result must be the current one.

@@ -17,7 +17,7 @@ REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 GATEWAY_MAY = {(verb, "discovery.k8s.io", "endpointslices", "") for verb in ("get", "list", "watch")}
 CONTROLLER_MAY = {
     *((verb, "apps", "deployments/scale", DRAFTER) for verb in ("get", "patch")),
-    *((verb, "coordination.k8s.io", "leases", CONTROLLER) for verb in ("get", "update")),
+    *((verb, "coordination.k8s.io", "leases", CONTROLLER) for verb in ("get", "update", "delete")),
     ("create", "coordination.k8s.io", "leases", ""),
 }
 

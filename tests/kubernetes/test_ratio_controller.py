@@ -52,6 +52,11 @@ class Drafters:
         said: Object = self._admin.ask("GET", self._lease)["spec"]
         return said
 
+    def owners(self) -> list[Object]:
+        """With what the Lease is deleted."""
+        named: list[Object] = self._admin.ask("GET", self._lease)["metadata"]["ownerReferences"]
+        return named
+
     def scale(self, replicas: int) -> None:
         """By somebody else."""
         self._admin.ask("PATCH", f"{self._path}/scale", {"spec": {"replicas": replicas}})
@@ -90,6 +95,15 @@ async def test_leadership_changes_hands_under_rising_terms(
         assert taken is not None
         assert taken.number == 3
     assert (drafters.lease()["holderIdentity"], drafters.lease()["leaseTransitions"]) == ("one", 3)
+
+
+async def test_the_lease_is_deleted_with_the_drafters(
+    ours: ClusterSettings, namespace: str, settings: RatioSettings, drafters: Drafters
+) -> None:
+    async with connect(ours) as api:
+        owner = DeploymentScale(api, namespace, settings.deployment).owner
+        assert await Leadership(api, (namespace, settings.lease.name), "one", 15.0, owner=owner).hold() is not None
+    assert [each["uid"] for each in drafters.owners()] == [drafters.deployment()["metadata"]["uid"]]
 
 
 async def test_a_lease_is_written_on_a_whole_second_too(

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,11 +14,12 @@ import grpc.aio
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
+from specdec.rules.vocabulary import Vocabulary
 from specdec.serving.access import UNGUARDED, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
 from specdec.wire.draft import PROTOCOL, draft_from_pb
-from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN
+from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, VOCABULARY
 from verifier_service.drafters.link import DrafterLink, LinkState
 from verifier_service.drafters.outbox import Frame
 
@@ -49,9 +51,13 @@ class Identity:
     verifier_id: str
     """Names the verifier in the drafters' logs."""
     tokenizer_hash: str
-    """Fingerprint of the target's tokenizer, which a drafter must share."""
+    """Fingerprint of the target's tokenizer, which a drafter must share or translate to."""
     access: Access = UNGUARDED
     """What is shown to drafters."""
+    vocabulary: Vocabulary | None = None
+    """The target's, for drafters to translate to; None refuses every drafter with another tokenizer."""
+    least_overlap: float = 0.0
+    """Share of the smaller vocabulary that a drafter which translates must have in common with the target."""
 
 
 class DrafterRefusedToken(DrafterMismatch):
@@ -116,6 +122,8 @@ class DrafterClient:
     async def _greet(self, stream: DraftStream) -> None:
         mine = self._identity
         hello = pb.Hello(protocol=PROTOCOL, verifier_id=mine.verifier_id, tokenizer_hash=mine.tokenizer_hash)
+        if mine.vocabulary is not None:
+            hello.vocabulary.CopyFrom(VOCABULARY.to_pb(mine.vocabulary))
         try:
             await stream.write(pb.DraftRequest(hello=hello))
             ack = (await _read(stream)).hello_ack
@@ -128,9 +136,7 @@ class DrafterClient:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise
-        if ack.tokenizer_hash != mine.tokenizer_hash:
-            raise TokenizerMismatch(f"the tokenizer of {ack.model or 'the drafter'} is not the target's")
-        self._link.connected(ack.model, ack.step_seconds, ack.kind)
+        self._link.connected(ack.model, ack.step_seconds, ack.kind, _overlap(ack, mine))
 
     async def _exchange(self, stream: DraftStream) -> None:
         self._unanswered = 0
@@ -187,6 +193,21 @@ class DrafterClient:
         self._pings = {later: at for later, at in self._pings.items() if later > nonce}
         if sent is not None:
             self._link.round_trip(time.perf_counter() - sent)
+
+
+def _overlap(ack: pb.HelloAck, mine: Identity) -> float:
+    """The share of the smaller vocabulary that drafter and target have in common; TokenizerMismatch when too small."""
+    if ack.tokenizer_hash == mine.tokenizer_hash:
+        return 1.0
+    name = ack.model or "the drafter"
+    if mine.vocabulary is None:
+        raise TokenizerMismatch(f"the tokenizer of {name} is not the target's, and drafter_vocabulary is `same`")
+    if ack.overlap < max(mine.least_overlap, sys.float_info.min):
+        raise TokenizerMismatch(
+            f"{name} and the target have {ack.overlap:.1%} of the smaller vocabulary in common, "
+            f"less than least_overlap, {mine.least_overlap:.1%}"
+        )
+    return ack.overlap
 
 
 async def _read(stream: DraftStream) -> pb.DraftResponse:

@@ -105,6 +105,8 @@ class DrafterLink:
         """What it drafts with, as it says; empty until known."""
         self.kind = ""
         """What drafts there; empty until known."""
+        self.overlap = 0.0
+        """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
         self._detail = ""
         self._metrics = metrics
         self._listeners: dict[str, Listener] = {}
@@ -114,7 +116,7 @@ class DrafterLink:
     def drafter_state(self) -> DrafterState:
         """The drafter's address, state and model, with the reason of a refusal."""
         state = f"{self.state}: {self._detail}" if self._detail else self.state.value
-        return DrafterState(self.address, state, self.model, self.kind)
+        return DrafterState(self.address, state, self.model, self.kind, self.overlap)
 
     @property
     def names(self) -> frozenset[str]:
@@ -141,13 +143,16 @@ class DrafterLink:
             del self._listeners[message.session_id]
             self.outbox.close(message)
 
-    def connected(self, model: str, step_seconds: float, kind: str = "") -> None:
+    def connected(self, model: str, step_seconds: float, kind: str = "", overlap: float = 1.0) -> None:
         """Note that the drafter has accepted the stream: it drafts with `model`, in steps of so many seconds.
 
+        `overlap` is the share of the smaller vocabulary that target and drafter have in common.
         A drafter that names no kind is of a version that had language models first of all.
         """
         self.outbox = Outbox()
         self.model, self.step_seconds, self._detail, self.kind = model, step_seconds, "", kind or "model"
+        self.overlap = overlap
+        self._metrics.drafter_overlap.labels(self.address).set(overlap)
         self.breaker.succeeded()
         self._enter(LinkState.READY)
         _log.info("drafter_ready", address=self.address, model=model)
@@ -180,6 +185,7 @@ class DrafterLink:
         """Note that the drafter does not exist any more, and remove its metrics."""
         self.lost("it is gone")
         self._metrics.drafter_rtt.remove(self.address)
+        self._metrics.drafter_overlap.remove(self.address)
         for each in LinkState:
             self._metrics.drafter_up.remove(self.address, each.value)
 

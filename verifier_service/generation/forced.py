@@ -6,8 +6,6 @@ from specdec.rules.draft import Draft, certain
 from specdec.rules.params import Mode
 from verifier_service.batching.batch_plan import Row
 
-GRAMMAR = "grammar"
-"""What drafted, where only forced tokens were drafted."""
 MOST = 16
 """Most forced tokens of one round."""
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import FinishReason
 from specdec.serving.tracing import part_span
-from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Timing
+from specdec.wire.generation import GRAMMAR, Fallback, GammaReason, Round, RoundDetail, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.generation.forced import GRAMMAR, with_forced
+from verifier_service.generation.forced import with_forced
 from verifier_service.generation.traces import described
 
 
@@ -99,6 +99,7 @@ class Session:
             cut(verdict, base_len, self._limit, self._stop_ids),
             draft=proposal.draft.tokens[: verdict.drafted],
             drafter=proposal.drafter if verdict.drafted else "",
+            forced=max(0, verdict.drafted - drafted),
             fallback=(Fallback.NONE if proposal.draft.tokens else self._declined or proposal.fallback).value,
             speedup=self._gamma.speedup(),
             timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
@@ -110,14 +111,13 @@ class Session:
         return done
 
     def _detail(self, proposal: Proposal, drafted: int, verdict: Verdict) -> RoundDetail | None:
-        """What the round rests on, where the call asks; all but the first `drafted` tokens were forced."""
+        """What the round rests on, where the call asks; `drafted` tokens are the source's own."""
         grounds = self._grounds
         if grounds is None:
             return None
         if proposal.local and drafted:
             grounds = RoundDetail(drafted, GammaReason.SOURCE.value)
-        forced = max(verdict.drafted - drafted, 0)
-        return replace(grounds, network=proposal.network, forced=forced, judged=verdict.judged)
+        return replace(grounds, network=proposal.network, judged=verdict.judged)
 
     def _with_forced(self, proposal: Proposal) -> Proposal:
         """The proposal with the tokens that the grammar forces behind its draft."""

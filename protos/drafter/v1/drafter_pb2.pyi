@@ -139,26 +139,62 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     VERIFIER_ID_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of this protocol; a drafter refuses one it does not speak."""
     verifier_id: _builtins.str
     """Names the verifier in the drafter's logs."""
     tokenizer_hash: _builtins.str
     """Fingerprint of the target's tokenizer."""
+    @_builtins.property
+    def vocabulary(self) -> Global___Vocabulary:
+        """The target's vocabulary, where a drafter with another tokenizer is to translate; without it such a drafter refuses."""
+
     def __init__(
         self,
         *,
         protocol: _builtins.int = ...,
         verifier_id: _builtins.str = ...,
         tokenizer_hash: _builtins.str = ...,
+        vocabulary: Global___Vocabulary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["vocabulary", b"vocabulary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol", b"protocol", "tokenizer_hash", b"tokenizer_hash", "verifier_id", b"verifier_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol", b"protocol", "tokenizer_hash", b"tokenizer_hash", "verifier_id", b"verifier_id", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Vocabulary(_message.Message):
+    """The bytes of every token of a tokenizer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    SPECIAL_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Entry i holds the bytes of id i, of a special token its name; empty where no text is written with the id."""
+
+    @_builtins.property
+    def special_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the special tokens, which are no text."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.bytes] | None = ...,
+        special_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["special_ids", b"special_ids", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Vocabulary: _TypeAlias = Vocabulary  # noqa: Y015
 
 @_typing.final
 class HelloAck(_message.Message):
@@ -170,6 +206,7 @@ class HelloAck(_message.Message):
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model the drafts come from."""
     tokenizer_hash: _builtins.str
@@ -178,6 +215,8 @@ class HelloAck(_message.Message):
     """Seconds of one draft step, measured at load."""
     kind: _builtins.str
     """What drafts: "model", "counts", "ngram" and so on."""
+    overlap: _builtins.float
+    """Where the tokenizers differ and drafts are translated, the share of the smaller vocabulary that both have."""
     def __init__(
         self,
         *,
@@ -185,10 +224,11 @@ class HelloAck(_message.Message):
         tokenizer_hash: _builtins.str = ...,
         step_seconds: _builtins.float = ...,
         kind: _builtins.str = ...,
+        overlap: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "model", b"model", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "model", b"model", "overlap", b"overlap", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,7 +48,7 @@ class DrafterServiceServicer(object):
 
     def Draft(self, request_iterator, context):
         """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
-        the tokenizers or the protocols differ.
+        the protocols differ, or the tokenizers do and no vocabulary was sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,7 @@ class DrafterServiceStub:
     def __new__(cls, channel: _aio.Channel) -> DrafterServiceAsyncStub: ...
     Draft: _grpc.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]
     """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
-    the tokenizers or the protocols differ.
+    the protocols differ, or the tokenizers do and no vocabulary was sent.
     """
 
 @_typing.type_check_only
@@ -45,7 +45,7 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Draft: _aio.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]  # type: ignore[assignment]
     """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
-    the tokenizers or the protocols differ.
+    the protocols differ, or the tokenizers do and no vocabulary was sent.
     """
 
 class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -58,7 +58,7 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_drafter_pb2.DraftResponse], _abc.AsyncIterator[_drafter_pb2.DraftResponse]]:
         """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
-        the tokenizers or the protocols differ.
+        the protocols differ, or the tokenizers do and no vocabulary was sent.
         """
 
 def add_DrafterServiceServicer_to_server(servicer: DrafterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1539,6 +1539,7 @@ class DrafterSummary(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     ALPHA_FIELD_NUMBER: _builtins.int
+    C_FIELD_NUMBER: _builtins.int
     num_spec_steps: _builtins.int
     """Rounds."""
     num_draft_tokens: _builtins.int
@@ -1547,6 +1548,8 @@ class DrafterSummary(_message.Message):
     """Of these, accepted."""
     alpha: _builtins.float
     """Chance that a draft token is accepted: accepted / (accepted + rejected)."""
+    c: _builtins.float
+    """Time that rounds waited for one of its tokens, in target passes; 0 while unknown."""
     def __init__(
         self,
         *,
@@ -1554,10 +1557,11 @@ class DrafterSummary(_message.Message):
         num_draft_tokens: _builtins.int = ...,
         num_accepted_draft_tokens: _builtins.int = ...,
         alpha: _builtins.float = ...,
+        c: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alpha", b"alpha", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_spec_steps", b"num_spec_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alpha", b"alpha", "c", b"c", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_spec_steps", b"num_spec_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -161,6 +161,7 @@ class GenerateResponse(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     SPEEDUP_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
     """Committed length before this round."""
@@ -178,6 +179,8 @@ class GenerateResponse(_message.Message):
     """What made the draft; empty in a plain round."""
     cached_tokens: _builtins.int
     """On the first round: tokens of the prompt whose keys and values were here already."""
+    forced: _builtins.int
+    """How many of the draft's last tokens a grammar forced behind what the drafter drafted."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -216,11 +219,12 @@ class GenerateResponse(_message.Message):
         cached_tokens: _builtins.int = ...,
         speedup: Global___Speedup | None = ...,
         detail: Global___RoundDetail | None = ...,
+        forced: _builtins.int = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -237,7 +241,6 @@ class RoundDetail(_message.Message):
     ALPHA_FIELD_NUMBER: _builtins.int
     SURVIVAL_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
-    FORCED_FIELD_NUMBER: _builtins.int
     JUDGED_FIELD_NUMBER: _builtins.int
     gamma: _builtins.int
     """Drafts that the round asked for."""
@@ -249,8 +252,6 @@ class RoundDetail(_message.Message):
     """Drafts that survive less likely than this were not worth their time; 0 where gamma is not chosen for the batch."""
     network: _builtins.float
     """Of the seconds that the round waited for its draft, those of the way to the drafter and back."""
-    forced: _builtins.int
-    """How many tokens at the end of the draft its grammar forced."""
     @_builtins.property
     def judged(self) -> _containers.RepeatedCompositeFieldContainer[Global___JudgedToken]:
         """One for each draft token."""
@@ -263,12 +264,11 @@ class RoundDetail(_message.Message):
         alpha: _builtins.float = ...,
         survival: _builtins.float = ...,
         network: _builtins.float = ...,
-        forced: _builtins.int = ...,
         judged: _abc.Iterable[Global___JudgedToken] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alpha", b"alpha", "forced", b"forced", "gamma", b"gamma", "judged", b"judged", "network", b"network", "reason", b"reason", "survival", b"survival"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alpha", b"alpha", "gamma", b"gamma", "judged", b"judged", "network", b"network", "reason", b"reason", "survival", b"survival"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -509,6 +509,7 @@ class DrafterState(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Address."""
     state: _builtins.str
@@ -517,6 +518,8 @@ class DrafterState(_message.Message):
     """Model name, once known."""
     kind: _builtins.str
     """What drafts there, once known."""
+    overlap: _builtins.float
+    """Share of the smaller vocabulary that target and drafter have in common, once known; 1 where both have one tokenizer."""
     def __init__(
         self,
         *,
@@ -524,10 +527,11 @@ class DrafterState(_message.Message):
         state: _builtins.str = ...,
         model: _builtins.str = ...,
         kind: _builtins.str = ...,
+        overlap: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "model", b"model", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "model", b"model", "overlap", b"overlap", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from kubernetes.aio import client as client_module
 
 from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.ratio_controller.app import serve
@@ -34,7 +35,7 @@ ROLE = [
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
         "resourceNames": ["ratio"],
-        "verbs": ["get", "update"],
+        "verbs": ["get", "update", "delete"],
     },
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
 ]
@@ -168,7 +169,43 @@ async def test_the_drafters_follow_the_verifiers(
         await until(lambda: replicas() == 10)
     (lease,), _ = api.store.collection(LEASES)
     assert lease["spec"]["holderIdentity"] == "", "it is given back at the end"
+    (owner,) = lease["metadata"]["ownerReferences"]
+    assert owner["uid"] == api.store.get(DEPLOYMENTS, "drafter")["metadata"]["uid"], "it goes with the drafters"
+    assert (owner["apiVersion"], owner["kind"], owner["name"]) == ("apps/v1", "Deployment", "drafter")
     assert {request.resource for request in api.requests} == {"deployments/scale", "leases"}
+    assert {request.verb for request in api.requests} == {"get", "patch", "create", "update"}
+
+
+async def test_a_lease_of_an_earlier_release_gets_an_owner_and_keeps_its_term(
+    api: FakeKubernetes, cluster: ClusterSettings
+) -> None:
+    async with connect(cluster) as client:
+        drafters = DeploymentScale(client, "ns", "drafter")
+        old = Leadership(client, ("ns", "ratio"), "old", 15.0)
+        new = Leadership(client, ("ns", "ratio"), "new", 15.0, owner=drafters.owner)
+        assert await old.hold() is not None
+        await old.release()
+        assert await new.hold() is not None
+        assert "ownerReferences" not in api.store.get(LEASES, "ratio")["metadata"], "there are no drafters to go with"
+        api.store.create(DEPLOYMENTS, deployment(1))
+        renewed = await new.hold()
+    lease = api.store.get(LEASES, "ratio")
+    assert renewed is not None
+    assert renewed.number == lease["spec"]["leaseTransitions"] == 2
+    assert [each["name"] for each in lease["metadata"]["ownerReferences"]] == ["drafter"]
+
+
+async def test_where_it_may_not_name_an_owner_it_leads_without(api: FakeKubernetes, cluster: ClusterSettings) -> None:
+    async with connect(cluster) as client:
+
+        async def forbidden() -> object:
+            raise client_module.ApiException(status=403, reason="Forbidden")
+
+        lead = Leadership(client, ("ns", "ratio"), "one", 15.0, owner=forbidden)
+        with pytest.raises(client_module.ApiException):
+            await lead.hold()
+        assert await lead.hold() is not None
+    assert "ownerReferences" not in api.store.get(LEASES, "ratio")["metadata"]
 
 
 async def test_of_two_controllers_one_acts_and_the_other_takes_over(

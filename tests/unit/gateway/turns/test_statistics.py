@@ -1,15 +1,18 @@
 """The sums of speculation agree with each other, under vLLM's names."""
 
 from collections import Counter
+from dataclasses import replace
+from functools import reduce
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.statistics import PromptTokensDetails, metrics_of, report_of, usage_of
 from gateway.turns.events import Finished
-from gateway.turns.statistics import Summary
+from gateway.turns.statistics import Summary, Tally, added, tallies_of, total
 from specdec.rules.params import FinishReason, Mode, Speculation
-from specdec.wire.generation import Speedup
+from specdec.wire.generation import Round, Speedup, Timing
 
 ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))))
 
@@ -69,9 +72,26 @@ def test_without_a_draft_there_are_no_metrics_but_reasons() -> None:
     }
 
 
+def drafted(drafter: str, drafts: int, accepted: int, forced: int = 0, draft_seconds: float = 0.002) -> Round:
+    return Round(
+        base_len=5,
+        draft=(1,) * drafts,
+        accepted=accepted,
+        drafter=drafter,
+        forced=forced,
+        timing=Timing(draft=draft_seconds, verify=0.01),
+    )
+
+
+def sums(*rounds: Round) -> dict[str, Tally]:
+    return reduce(added, map(tallies_of, rounds), {})
+
+
 def test_each_drafter_has_its_own_sums_and_a_prediction_is_part_of_the_usage() -> None:
-    rounds = Counter({(4, 4, "prediction"): 2, (4, 1, "prediction"): 1, (3, 0, "ngram"): 2, (0, 0, "no_match"): 5})
-    summary = Summary(Speculation(Mode.REJECTION, prediction=(1, 2)), rounds)
+    predicted = [drafted("prediction", 4, accepted) for accepted in (4, 4, 1)]
+    rounds = Counter({(4, 4, ""): 2, (4, 1, ""): 1, (3, 0, ""): 2, (0, 0, "no_match"): 5})
+    drafters = sums(*predicted, drafted("ngram", 3, 0), drafted("ngram", 3, 0))
+    summary = Summary(Speculation(Mode.REJECTION, prediction=(1, 2)), rounds, drafters=drafters)
     assert summary.fallbacks == {"no_match": 5}
     report = report_of(summary).model_dump()["drafters"]
     assert report["prediction"] == {
@@ -79,6 +99,7 @@ def test_each_drafter_has_its_own_sums_and_a_prediction_is_part_of_the_usage() -
         "num_draft_tokens": 12,
         "num_accepted_draft_tokens": 9,
         "alpha": 0.9,
+        "c": pytest.approx(0.05),
     }
     assert report["ngram"]["alpha"] == 0.0
     usage = usage_of([finished(summary)], [finished(summary)])
@@ -86,8 +107,35 @@ def test_each_drafter_has_its_own_sums_and_a_prediction_is_part_of_the_usage() -
     details = usage.completion_tokens_details
     assert details is not None
     assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (9, 3)
-    unpredicted = finished(Summary(Speculation(), rounds))
+    unpredicted = finished(replace(summary, speculation=Speculation()))
     assert usage_of([unpredicted], [unpredicted]).completion_tokens_details is None
+
+
+def test_tokens_that_a_grammar_forced_are_its_own_and_took_no_time() -> None:
+    kept = sums(drafted("model", 6, 6, forced=4))
+    assert kept["model"] == Tally(1, 2, 2, 0, 2, pytest.approx(0.2))
+    assert kept["grammar"] == Tally(1, 4, 4)
+    refused = sums(drafted("model", 6, 1, forced=4))
+    assert refused["model"].alpha == 0.5
+    assert (refused["grammar"].drafted, refused["grammar"].rejections) == (4, 0)
+    strayed = sums(drafted("model", 6, 3, forced=4))
+    assert (strayed["model"].alpha, strayed["grammar"].alpha) == (1.0, 0.5)
+    alone = sums(drafted("grammar", 3, 3, forced=3))
+    assert set(alone) == {"grammar"}
+    assert alone["grammar"].c is None
+
+
+def test_c_is_unknown_for_rounds_that_were_read_back() -> None:
+    read_back = replace(drafted("model", 4, 4), timing=Timing())
+    assert sums(read_back)["model"].c is None
+    assert sums(read_back, drafted("model", 4, 4))["model"].c == pytest.approx(0.05)
+
+
+def test_a_request_sums_the_drafters_of_its_generations() -> None:
+    first = Summary(Speculation(), Counter(), drafters=sums(drafted("model", 4, 4)))
+    second = Summary(Speculation(), Counter(), drafters=sums(drafted("model", 4, 0), drafted("ngram", 2, 1)))
+    both = total([first, second]).drafters
+    assert (both["model"].drafted, both["model"].alpha, both["ngram"].accepted) == (8, 0.8, 1)
 
 
 def finished(summary: Summary) -> Finished:
