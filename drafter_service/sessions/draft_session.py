@@ -3,11 +3,15 @@
 import time
 
 from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.gamma import AcceptanceEstimate
 from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.rules.sampling import History
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, NackReason, Open
+
+_LIKELY = 0.4
+"""Least chance of being used at which drafts are made that nobody has asked for."""
 
 
 class SessionRefused(Exception):
@@ -57,6 +61,8 @@ class DraftSession:
         self._unsent: list[SparseProbs | None] = []
         self._end_sent = False
         self._stopped = False
+        self._guesses = AcceptanceEstimate(prior=1.0)
+        """How many of the drafts were what was committed in their places, the token behind the draft asked for too."""
 
     def __len__(self) -> int:
         """Committed and drafted tokens."""
@@ -90,16 +96,18 @@ class DraftSession:
         return self.drafted < self._gamma and not self._at_end
 
     def wants_draft(self, ahead: int) -> bool:
-        """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for.
-
-        The next round can use the bonus token and as long a draft again, so the chain never gets longer than that.
-        """
+        """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for."""
         return self.wanted(ahead) > 0 and not self._stopped
 
     def wanted(self, ahead: int) -> int:
-        """How many tokens the chain may still grow, up to `ahead` past the draft that was asked for."""
-        most = self._gamma + min(ahead, self._gamma + 1) if self._gamma else 0
-        return min(most - self.drafted, self.limit - len(self._tokens))
+        """How many tokens the chain may still grow, up to `ahead` past the draft that was asked for.
+
+        The next round can use the bonus token and as long a draft again, so the chain never gets longer than that. It
+        can use them only where all drafts before them and the bonus token are guessed right, so where that has become
+        unlikely nothing is drafted ahead: it would only take time from other work.
+        """
+        unasked = min(ahead, self._gamma + 1) if self._gamma and self._is_likely else 0
+        return min(self._gamma + unasked - self.drafted, self.limit - len(self._tokens))
 
     def is_due(self, ahead: int) -> bool:
         """Whether to send the drafts now: the draft asked for is just complete, or the chain grows no more."""
@@ -155,6 +163,11 @@ class DraftSession:
         return self._advance(tokens)
 
     @property
+    def _is_likely(self) -> bool:
+        """Whether the draft asked for and the token behind it are likely to be what is committed next."""
+        return self._guesses.alpha ** (self._gamma + 1) >= _LIKELY
+
+    @property
     def _at_end(self) -> bool:
         """Whether the chain cannot grow any more."""
         return self._stopped or len(self._tokens) >= self.limit
@@ -184,6 +197,7 @@ class DraftSession:
     def _advance(self, tokens: tuple[int, ...]) -> int:
         """Commit tokens that are new; returns how many of the tokens known before are still valid."""
         same = common_length(self._tokens[self._committed :], tokens)
+        self._guesses = self._guesses.observed(min(len(tokens), self.drafted), same)
         valid = self._committed + same
         self._committed_hash = self._committed_hash.extended(tokens)
         if same == len(tokens):

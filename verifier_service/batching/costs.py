@@ -1,5 +1,6 @@
 """Measured costs of a batch's rounds: what passes take, and how long drafts are waited for."""
 
+import math
 from dataclasses import dataclass
 
 from specdec.rules.allotment import RoundSeconds
@@ -10,6 +11,8 @@ _PRIOR = 2.0
 """Weight, in observations, of a slope that is assumed before it can be measured."""
 _UNKNOWN_TOKEN = 0.02
 """Cost of one more token for every session, in plain passes, before passes of different sizes have been measured."""
+_STEEPEST = 0.99
+"""Largest share of a pass that its tokens are taken to cost."""
 _UNKNOWN_DRAFT = 0.1
 """Cost of a draft in plain passes, before drafters have said or shown theirs."""
 
@@ -54,6 +57,49 @@ class Line:
         return y - fitted * x, fitted
 
 
+class PassTimes:
+    """Seconds of a pass, base · (1 + rise · tokens), on a machine whose speed wanders.
+
+    The rise comes from pairs of passes that follow each other. A line through all passes would take a machine that has
+    become slower since it last drafted for one on which drafts cost nothing.
+    """
+
+    def __init__(self) -> None:
+        self._all, self._pairs = Line(), Line()
+        self._least = math.inf
+        """Tokens of the smallest pass."""
+        self._last = (0.0, 0.0)
+        self._xx = self._xy = 0.0
+        """Of the differences between the two passes of a pair."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything has been observed."""
+        return self._all.known
+
+    def observe(self, tokens: float, seconds: float) -> None:
+        """Learn from a pass that computed `tokens` tokens."""
+        before, took = self._last
+        if self.known and before != tokens:
+            more = tokens - before
+            self._xx = self._xx * _KEEP + more * more
+            self._xy = self._xy * _KEEP + more * (seconds - took)
+            self._pairs.observe((tokens + before) / 2, (seconds + took) / 2)
+        self._all.observe(tokens, seconds)
+        self._least, self._last = min(self._least, tokens), (tokens, seconds)
+
+    def fit(self) -> tuple[float, float]:
+        """Seconds of a pass without tokens, and of each token, where something is known."""
+        tokens, seconds = (self._pairs if self._pairs.known else self._all).mean
+        assumed = _PRIOR * (0.5 * self._least) ** 2
+        slope = (self._xy + assumed * _UNKNOWN_TOKEN * seconds / tokens) / (self._xx + assumed)
+        slope = min(max(slope, 0.0), _STEEPEST * seconds / tokens)
+        rise = slope / (seconds - slope * tokens)
+        tokens, seconds = self._all.mean
+        base = seconds / (1.0 + rise * tokens)
+        return base, base * rise
+
+
 class PromptRate:
     """How fast prompts are computed."""
 
@@ -84,8 +130,7 @@ class BatchCosts:
     """The costs of batches of about one size."""
 
     def __init__(self) -> None:
-        self._passes = Line()
-        """Seconds of a pass by the tokens it computes."""
+        self._passes = PassTimes()
         self._idle = Line()
         """Seconds from the end of a pass to the start of the next without drafts; x is not used."""
         self._waits = Line()
@@ -121,5 +166,4 @@ class BatchCosts:
     def _pass_line(self, rows: int) -> tuple[float, float]:
         if not self._passes.known:
             return 1.0 - _UNKNOWN_TOKEN, _UNKNOWN_TOKEN / rows
-        tokens, seconds = self._passes.mean
-        return self._passes.fit(_UNKNOWN_TOKEN * seconds / tokens, 0.5 * rows)
+        return self._passes.fit()

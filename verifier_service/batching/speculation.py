@@ -72,7 +72,10 @@ class BatchSpeculation:
         self._drafters = drafters
         self._clock = clock
         self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
-        self._trials: dict[int, Trials] = defaultdict(Trials)
+        self._trials: dict[tuple[int, frozenset[str | None]], Trials] = defaultdict(Trials)
+        """By batch size and by what drafts: greedy drafts that pay say nothing of sampled ones."""
+        self._sources: frozenset[str | None] = frozenset()
+        """What drafts for the sessions of the batch."""
         self._fleet: dict[str, AcceptanceEstimate] = {}
         self._active: dict[SessionGamma, int] = {}
         """In which pass each session asked last."""
@@ -90,8 +93,8 @@ class BatchSpeculation:
 
     @property
     def trials(self) -> Trials:
-        """Those of batches of the present size."""
-        return self._trials[self._level]
+        """Those of batches of the present size and with the present sources."""
+        return self._trials[self._level, self._sources]
 
     @property
     def costs(self) -> RoundSeconds:
@@ -123,7 +126,10 @@ class BatchSpeculation:
         Args:
             source: names what the session's drafts come from, None while there is nothing that drafts.
         """
-        return SessionGamma(self, source, fixed)
+        session = SessionGamma(self, source, fixed)
+        if fixed is None:
+            self._active[session] = self._pass  # before it asks, so that a burst is judged at the size it will have
+        return session
 
     def passed(self, sample: PassSample) -> None:
         """Learn from a pass that computed no prompts."""
@@ -152,8 +158,10 @@ class BatchSpeculation:
         """The drafts of a session's next round."""
         self._active[session] = self._pass
         if self._judged != self._pass:
-            self._judge()
             self._judged, self._wanting, self._longest = self._pass, 0, 0
+            self._judge()
+        elif self._plan_for[0] != self._level:
+            self._judge()
         if not self._drafting:
             return 0
         demand = session.demand(self._gamma_max)
@@ -174,17 +182,18 @@ class BatchSpeculation:
 
     def _judge(self) -> None:
         """Plan, where the batch has changed or the plan is old, and choose whether to draft."""
-        trials = self.trials
         now = self._clock()
-        if self._plan_for != (self._level, trials.exploring) or now - self._planned >= _PLAN_SECONDS:
-            self._plan(trials.exploring)
+        if self._plan_for != (self._level, self.trials.exploring) or now - self._planned >= _PLAN_SECONDS:
+            self._plan(self.trials.exploring)
             self._planned = now
+        trials = self.trials
         self._drafting = self._allotment != NO_DRAFTS and trials.drafts(self.forecast.speedup)
-        if trials.exploring and not self._plan_for[1]:
-            self._plan(exploring=True)
+        if trials.exploring is not self._plan_for[1]:
+            self._plan(trials.exploring)
 
     def _plan(self, exploring: bool) -> None:
         self._active = {each: last for each, last in self._active.items() if self._pass - last <= _ACTIVE_PASSES}
+        self._sources = frozenset(session.source for session in self._active)
         demands = [session.demand(self._gamma_max) for session in self._active]
         others, costs = self._load - len(demands), self.costs
         assumed = [_optimistic(demand) for demand in demands] if exploring else demands
@@ -220,6 +229,11 @@ class SessionGamma:
         if drafted:
             self._estimate = self._estimate.observed(drafted, accepted)
             self._batch.learn(self._source() or "", drafted, accepted)
+
+    @property
+    def source(self) -> str | None:
+        """What its drafts come from; None while there is nothing that drafts."""
+        return self._source()
 
     def detail(self, gamma: int, room: int) -> RoundDetail:
         """Why the next round drafts so much, within the room that the generation has."""

@@ -11,14 +11,15 @@ _DRAFTED_ROUNDS = 8
 """Rounds of a trial of drafting; what they commit varies more than what plain rounds do."""
 _PLAIN_ROUNDS = 4
 """Rounds of a trial of plain decoding."""
-_FIRST_PAUSE, _LAST_PAUSE = 16, 128
+_FIRST_PAUSE, _LAST_PAUSE = 32, 128
 """Rounds between trials of plain decoding: the second is twice the first, and so on up to the last."""
 _EXPLORED = 0.01
 """Share of the tokens that trials of drafting may cost, their lost time counted in tokens."""
 _SETTLING = 8
 """Rounds that a drafter has to catch up with the sessions before rounds count as drafted all the same."""
-_GAIN = 1.02
-"""Speed-up at which drafting begins; it ends below 1."""
+_BEGIN, _END = 1.05, 1.02
+"""Speed-up above which drafting begins, and below which it ends. Less is not worth the drafter's work, which a verifier
+does not pay for: drafts that are thrown away, and prompts that are read twice."""
 _KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
 """Factors by which each round, and each trial, lowers the weight of those before."""
 _PRIOR = 1.0
@@ -110,7 +111,7 @@ class Trials:
     def drafts(self, predicted: float) -> bool:
         """Whether the next round is to draft, when that is predicted to be so much faster than plain decoding."""
         if self._trial is None:
-            drafting = predicted * self.correction > (1.0 if self._drafting else _GAIN)
+            drafting = self._begun and predicted * self.correction > (_END if self._drafting else _BEGIN)
             if drafting != self._drafting:
                 self._drafting, self._use, self._since, self._pause = drafting, _Tally(_KEEP_ROUND), 0, _FIRST_PAUSE
                 self._settle(drafting)
@@ -129,6 +130,11 @@ class Trials:
         self._settling = 0
         if done.drafted is (self._drafting is (self._trial is None)):
             self._count(done)
+
+    @property
+    def _begun(self) -> bool:
+        """Whether there have been plain rounds; what drafts cost cannot be told without them."""
+        return self._drafting or self._since >= _PLAIN_ROUNDS or self._weight > 0.0
 
     def _count(self, done: BatchRound) -> None:
         if self._trial is None:

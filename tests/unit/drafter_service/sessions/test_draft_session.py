@@ -118,6 +118,18 @@ def test_drafting_ahead_goes_past_gamma_but_is_not_urgent() -> None:
     assert not session.wants_draft(1)
 
 
+def test_nothing_is_drafted_ahead_where_it_has_hardly_ever_been_of_use() -> None:
+    session = _session(opened=replace(OPEN, max_len=CONTEXT))
+    for length in range(3, 13):
+        session.extend(4)
+        session.commit(commit(length, 9, gamma=2))
+    assert session.wanted(8) == 2
+    for length in range(13, 53):
+        session.extend(4)
+        session.commit(commit(length, 4, gamma=2))
+    assert session.wanted(8) == 2 + 3
+
+
 def test_gamma_0_wants_nothing_even_ahead() -> None:
     session = _session()
     session.commit(commit(3, 4, gamma=0))

@@ -43,6 +43,18 @@ def test_the_costs_of_a_batch_are_those_that_were_measured() -> None:
     assert (measured.wait, measured.draft) == pytest.approx((0.003, 0.001), rel=0.05)
 
 
+def test_a_machine_that_has_become_slower_does_not_make_drafts_cheap() -> None:
+    costs = BatchCosts()
+    for gamma in (0, 2) * 40:
+        costs.observe(16 + 16 * gamma, 0.010 + 0.0005 * (16 + 16 * gamma))
+    for slower in (1.2, 1.6, 2.0):
+        for _ in range(60):
+            costs.observe(16, slower * (0.010 + 0.0005 * 16))
+    measured = costs.of(16, SILENT)
+    assert measured.token == pytest.approx(2 * 0.0005, rel=0.15)
+    assert measured.base + 16 * measured.token == pytest.approx(2 * 0.018, rel=0.15)
+
+
 def test_before_any_wait_drafters_are_believed() -> None:
     costs = BatchCosts()
     costs.observe(1, 0.010)

@@ -127,3 +127,23 @@ def test_the_report_says_what_was_predicted_and_what_was_measured() -> None:
     assert report.measured == pytest.approx(report.predicted, rel=0.15)
     assert report.plain_seconds == pytest.approx(0.010, rel=0.1)
     assert report.alpha == pytest.approx(0.8, abs=0.05)
+
+
+def test_what_greedy_drafts_bring_says_nothing_of_sampled_ones() -> None:
+    batch = SimulatedBatch([0.95] * 4, costs(4, 0.05, 0.2, 0.1), source="model, greedy")
+    batch.run(600)
+    assert max(batch.gammas) > 0
+    batch.source, batch.alphas = "model", [0.05] * 4
+    batch.run(100)
+    assert batch.run(200) >= 0.97 * plain_rate(batch)
+    batch.source, batch.alphas = "model, greedy", [0.95] * 4
+    batch.run(20)
+    assert max(batch.gammas) > 0
+
+
+def test_a_burst_is_judged_at_the_size_it_has() -> None:
+    batch = SimulatedBatch([0.5], costs(1, 0.05, 0.05, 0.1))
+    batch.run(100)
+    assert batch.gammas != [0]
+    more = [batch.speculation.session(lambda: "model") for _ in range(16)]
+    assert [session.gamma() for session in more] == [0] * 16

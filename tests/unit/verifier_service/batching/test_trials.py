@@ -26,12 +26,14 @@ class Play:
             self.ways.append(drafting)
 
 
-def test_before_the_first_trial_the_prediction_is_believed() -> None:
-    good, bad = Trials(), Trials()
-    assert good.drafts(1.5)
-    assert not bad.drafts(0.8)
-    assert good.measured is None
-    assert good.correction == 1.0
+def test_behind_a_few_plain_rounds_and_before_the_first_trial_the_prediction_is_believed() -> None:
+    good, bad = Play(1.5, 1.5), Play(0.8, 1.04)
+    good.run(10)
+    bad.run(4)
+    assert good.ways == [False] * 4 + [True] * 6
+    assert not any(bad.ways)
+    assert good.trials.measured is None
+    assert good.trials.correction == 1.0
 
 
 @pytest.mark.parametrize(("gain", "predicted"), [(0.7, 1.5), (1.5, 0.8)])
@@ -65,10 +67,12 @@ def test_trials_of_drafting_cost_a_token_in_a_hundred_with_their_lost_time() -> 
 
 def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> None:
     play = Play(1.0, 1.5)
+    play.run(4)
     play.settled = False
     play.run(8)
     assert play.trials.settling is False
     waiting = Play(1.0, 1.5)
+    waiting.run(4)
     waiting.settled = False
     waiting.run(4)
     assert waiting.trials.settling
