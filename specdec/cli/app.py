@@ -15,12 +15,13 @@ from specdec.cli import advise as advising
 from specdec.cli import compare as comparing
 from specdec.cli import counts as counting
 from specdec.cli import doctor as doctoring
-from specdec.cli import models as fetching
 from specdec.cli import options
 from specdec.cli import prove as proving
 from specdec.cli import run as running
 from specdec.cli import serve as serving
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
+from specdec.cli.live_commands import chat, top
+from specdec.cli.model_commands import models
 from specdec.cli.plan import Role
 from specdec.cli.settings import DEMO, UpSettings, find_model
 from specdec.cli.signals import StopRequested, stop_on_signals
@@ -36,8 +37,9 @@ app = typer.Typer(
     epilog=EPILOG,
     help="Speculative decoding as a service: start it, use it, look into it.",
 )
-models = typer.Typer(help="Fetch models and list those that are here.", no_args_is_help=True)
 app.add_typer(models, name="models")
+app.command(epilog=EPILOG)(chat)
+app.command(epilog=EPILOG)(top)
 
 
 @app.callback(invoke_without_command=True)
@@ -206,20 +208,6 @@ def prove(
     proving.show(Console(), proof, as_json)
     if proof.verdict != "exact":
         raise typer.Exit(ExitCode.FAILED)
-
-
-@models.command("get", epilog=EPILOG)
-def models_get(
-    name: Annotated[str, typer.Argument(help="A known model's name, or a GGUF file to convert.")],
-) -> None:
-    """Fetch a known model, or convert a GGUF file, into a folder of the cache that `specdec up` finds by its name."""
-    fetching.get(Console(), name)
-
-
-@models.command("list", epilog=EPILOG)
-def models_list() -> None:
-    """Show the known models, and the folders of those that are here."""
-    fetching.show(Console())
 
 
 def main() -> None:

@@ -25,10 +25,24 @@ class GatewayClient:
         self._metadata = connection.metadata
         self._channel = connection.open()
         self._generation = gateway_pb2_grpc.GenerationServiceStub(self._channel)
+        self._sessions = gateway_pb2_grpc.SessionServiceStub(self._channel)
 
     def close(self) -> None:
         """End every stream and close the connection; from any thread."""
         self._channel.close()
+
+    def create_session(self, user: str = "") -> str:
+        """The id of a new session.
+
+        Raises:
+            Unreachable: nothing answers at the address.
+            SpecdecError: the gateway refused, or failed.
+        """
+        request = gateway_pb2.CreateSessionRequest(user=user)
+        try:
+            return str(self._sessions.CreateSession(request, metadata=self._metadata).session.id)
+        except grpc.RpcError as error:
+            raise _failure(error, self._address) from error
 
     def stream(self, request: PromptRequest) -> Iterator[Event]:
         """Generate, and yield the events as they come.

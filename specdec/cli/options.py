@@ -70,6 +70,10 @@ ModeOption = Annotated[Mode | None, _option("How drafts are verified.", otherwis
 NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding, as --mode off.")]
 ShowDraft = Annotated[bool, typer.Option("--show-draft", help="Show rejected drafts, struck through.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show on what the verdict of each round rests.")]
+Session = Annotated[str, typer.Option(help="Id of a session to go on in.", show_default="a new one")]
+User = Annotated[str, typer.Option(help="On whose behalf: a session is there for its user alone.", show_default=False)]
+Processes = Annotated[list[str] | None, _option("The /metrics URL of a process.", "--from", metavar="URL")]
+StateFile = Annotated[Path | None, _option("The file of `specdec up --state`: look at all its processes.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of text.")]
 
 Config = Annotated[Path | None, _option("YAML file.")]

@@ -23,6 +23,10 @@ class PromptRequest:
     """Strings that end the output."""
     user: str = ""
     """On whose behalf; what is one user's is not there for another."""
+    session: str = ""
+    """The session to go on in; empty for a generation of its own."""
+    chat: bool = False
+    """Whether the prompt is what the user says in a chat, and goes through the model's chat template."""
     detail: bool = False
     """Whether every round comes with a report."""
 

@@ -9,11 +9,14 @@ from specdec.wire.report import report_from_pb
 
 def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
     """The message of a request."""
+    message = gateway_pb2.ChatMessage(role="user", content=request.prompt)
     return gateway_pb2.GenerateRequest(
-        text=request.prompt,
+        text=None if request.chat else request.prompt,
+        chat=gateway_pb2.ChatPrompt(messages=[message]) if request.chat else None,
         sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
         stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens, stop=request.stop),
         user=request.user,
+        session=request.session,
         speculation=gateway_pb2.SpeculationOptions(
             mode=mode_to_pb(request.mode),
             gamma=request.gamma,
