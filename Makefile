@@ -122,10 +122,14 @@ proto: proto-tools ## Generate the code of the protos.
 docs: install-dev ## Write the pages that are made from the code.
 	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py
 
-.PHONY: benchmark-clients
+.PHONY: benchmark-clients tool-clients
 benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_clients (gigabytes).
 	$(PYTHON) -m venv build/benchmark-clients
 	build/benchmark-clients/bin/pip install --quiet aiperf==0.13.0 guidellm==0.8.1
+
+tool-clients: ## Install instructor and LangChain apart, for tests/tool_clients (165 MB).
+	$(PYTHON) -m venv build/tool-clients
+	build/tool-clients/bin/pip install --quiet instructor==1.17.0 langchain-openai==1.7.3
 
 # Without them the chart's tests skip what needs them, with the reason.
 chart-tools: ## Fetch promtool and the schemas of the operators' resources, for the chart's tests (needs apt-get and npm).

@@ -106,7 +106,7 @@ def verdict(schema: Schema, answer: Mapping[str, Any]) -> str:
     return "valid" if error is None else f"invalid: {error.message}"
 
 
-def run(url: str, generations: int, at_once: int, max_tokens: int) -> Counter[str]:
+def run(url: str, numbers: Sequence[int], at_once: int, max_tokens: int) -> Counter[str]:
     """How often there was each verdict; an interrupt ends it with those that there were."""
 
     def one(number: int) -> str:
@@ -118,7 +118,7 @@ def run(url: str, generations: int, at_once: int, max_tokens: int) -> Counter[st
     verdicts: Counter[str] = Counter()
     threads = ThreadPoolExecutor(at_once)
     try:
-        for found in threads.map(one, range(generations)):
+        for found in threads.map(one, numbers):
             verdicts[found] += 1
     except KeyboardInterrupt:  # what was counted is worth showing
         threads.shutdown(cancel_futures=True)
@@ -130,10 +130,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--generations", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first one, to go on after an interruption")
     parser.add_argument("--at-once", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=64)
     given = parser.parse_args()
-    verdicts = run(given.url, given.generations, given.at_once, given.max_tokens)
+    verdicts = run(given.url, range(given.first, given.generations), given.at_once, given.max_tokens)
     for found, count in verdicts.most_common():
         sys.stdout.write(f"{count:6} {found}\n")
     return int(any(found.startswith("invalid") for found in verdicts))
