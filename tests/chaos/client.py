@@ -12,7 +12,7 @@ import httpx2
 from tests.chaos.stream import Scenario, Stream
 
 PATIENCE = 120.0
-"""Seconds after which a client stops asking for the rest of its answer."""
+"""Seconds without a token after which a client stops asking for the rest of its answer."""
 SILENCE = 2.5
 """Seconds without a byte after which a client closes its connection; gateways send comments more often."""
 _PAUSE = 0.1
@@ -47,7 +47,7 @@ class Client:
                 if stream.finish:
                     break
                 stream.interruptions.append(why)
-                if why in _GONE or time.monotonic() > stream.began + PATIENCE:
+                if why in _GONE or time.monotonic() > stream.progressed + PATIENCE:
                     break
                 await asyncio.sleep(_PAUSE)
         return stream

@@ -58,6 +58,11 @@ class Stream:
         self.arrivals.append(time.monotonic())
 
     @property
+    def progressed(self) -> float:
+        """When the last event arrived, or when the request was first sent."""
+        return self.arrivals[-1] if self.arrivals else self.began
+
+    @property
     def answer(self) -> Answer:
         """The output so far."""
         return Answer(tuple(self.tokens), self.text, self.finish)
