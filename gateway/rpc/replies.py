@@ -38,7 +38,7 @@ def event(happened: Event) -> dict[str, Any]:
                 rejected=[pb.RejectedToken(id=token.id, text=token.text) for token in happened.rejected],
                 drafted=happened.drafted,
                 accepted=happened.accepted,
-                report=happened.report and report_to_pb(happened.report),
+                report=report_to_pb(happened.report) if happened.report else None,
                 choice=happened.choice,
             )
             return {"round": shown}
