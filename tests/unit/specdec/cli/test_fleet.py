@@ -83,7 +83,8 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
 
 
 def test_a_counter_that_began_anew_counts_from_its_start() -> None:
-    assert FleetProcess("u", scraped(GATEWAY % 3, 12.0), scraped(GATEWAY % 10, 10.0)).grown("specdec_tokens_total") == 3.0
+    process = FleetProcess("u", scraped(GATEWAY % 3, 12.0), scraped(GATEWAY % 10, 10.0))
+    assert process.grown("specdec_tokens_total") == 3.0
 
 
 def test_the_tables_show_what_drafts_bring(serve: Serve) -> None:
