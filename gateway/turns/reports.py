@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from gateway.text.detokenizer import Decode
 from gateway.text.output import OutputToken
 from specdec.wire.generation import GRAMMAR, Round, RoundDetail
-from specdec.wire.report import DraftedToken, ReportedToken, RoundReport
+from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport
 
 
 def report_of(kept: Round, shown: Sequence[OutputToken], decode: Decode) -> RoundReport:
@@ -36,9 +36,9 @@ def report_of(kept: Round, shown: Sequence[OutputToken], decode: Decode) -> Roun
     )
 
 
-def _drafted(kept: Round, detail: RoundDetail, decode: Decode) -> Iterator[DraftedToken]:
+def _drafted(kept: Round, detail: RoundDetail, decode: Decode) -> Iterator[ReportedDraft]:
     judged = detail.judged or (None,) * len(kept.draft)
     for index, (token, own) in enumerate(zip(kept.draft, judged, strict=True)):
         source = kept.drafter if index < len(kept.draft) - kept.forced else GRAMMAR
         numbers = (own.p, own.q, own.u, own.threshold) if own else ()
-        yield DraftedToken(token, decode([token]), index < kept.accepted, source, *numbers)
+        yield ReportedDraft(token, decode([token]), index < kept.accepted, source, *numbers)

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specdec.cli.render import printable
-from specdec.wire.report import DraftedToken, RoundReport
+from specdec.wire.report import ReportedDraft, RoundReport
 
 _REASONS = {
     "fixed": "fixed by the request or the verifier's settings",
@@ -59,5 +59,5 @@ def table(report: RoundReport) -> Table:
     return made
 
 
-def _numbers(token: DraftedToken) -> list[str]:
+def _numbers(token: ReportedDraft) -> list[str]:
     return ["–" if value is None else f"{value:.4f}" for value in (token.p, token.q, token.threshold, token.u)]

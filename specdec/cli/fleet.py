@@ -52,7 +52,7 @@ class Scrape:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class FleetProcess:
     """One process, as the last two looks show it."""
 
     url: str
@@ -83,11 +83,11 @@ class Process:
 class Look:
     """All processes at one moment."""
 
-    processes: tuple[Process, ...]
+    processes: tuple[FleetProcess, ...]
     silent: tuple[str, ...]
     """URLs that did not answer as a process of a fleet does."""
 
-    def of(self, role: str) -> list[Process]:
+    def of(self, role: str) -> list[FleetProcess]:
         """The processes of a role."""
         return [each for each in self.processes if each.now.role == role]
 
@@ -107,7 +107,7 @@ class Fleet:
             answers = dict(zip(self._urls, threads.map(self._scrape, self._urls), strict=True))
         found = {url: scrape for url, scrape in answers.items() if scrape is not None and scrape.role}
         before, self._before = self._before, found
-        processes = tuple(Process(url, scrape, before.get(url)) for url, scrape in found.items())
+        processes = tuple(FleetProcess(url, scrape, before.get(url)) for url, scrape in found.items())
         return Look(processes, tuple(url for url in self._urls if url not in found))
 
     def _scrape(self, url: str) -> Scrape | None:

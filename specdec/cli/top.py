@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec.cli.exit_codes import Unreachable
-from specdec.cli.fleet import Fleet, Look, Process
+from specdec.cli.fleet import Fleet, FleetProcess, Look
 from specdec.cli.signals import Stop
 
-Column = tuple[str, Callable[[Process], str]]
+Column = tuple[str, Callable[[FleetProcess], str]]
 """A heading, and what stands under it for a process."""
 
 
@@ -39,7 +39,7 @@ def frame(look: Look) -> RenderableType:
     return Group(*tables, *silent)
 
 
-def _table(role: str, columns: Sequence[Column], processes: Sequence[Process]) -> Table:
+def _table(role: str, columns: Sequence[Column], processes: Sequence[FleetProcess]) -> Table:
     made = Table(title=f"{len(processes)} {role}{'' if len(processes) == 1 else 's'}", box=box.SIMPLE_HEAD)
     made.title_justify = "left"
     made.add_column("address", no_wrap=True)
@@ -63,7 +63,7 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f}"
 
 
-def _ratio(process: Process, part: str, whole: str) -> float | None:
+def _ratio(process: FleetProcess, part: str, whole: str) -> float | None:
     grown = process.grown(whole)
     return process.grown(part) / grown if grown else None
 

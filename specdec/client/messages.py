@@ -9,10 +9,7 @@ from specdec.wire.report import report_from_pb
 
 def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
     """The message of a request."""
-    message = gateway_pb2.ChatMessage(role="user", content=request.prompt)
-    return gateway_pb2.GenerateRequest(
-        text=None if request.chat else request.prompt,
-        chat=gateway_pb2.ChatPrompt(messages=[message]) if request.chat else None,
+    made = gateway_pb2.GenerateRequest(
         sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
         stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens, stop=request.stop),
         user=request.user,
@@ -24,6 +21,11 @@ def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
             detail=request.detail,
         ),
     )
+    if request.chat:
+        made.chat.messages.add(role="user", content=request.prompt)
+    else:
+        made.text = request.prompt
+    return made
 
 
 def event_from_pb(message: gateway_pb2.StreamGenerateResponse | gateway_pb2.ResumeGenerationResponse) -> Event:

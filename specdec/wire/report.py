@@ -18,7 +18,7 @@ class ReportedToken:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftedToken:
+class ReportedDraft:
     """A token of the draft; a number that the mode does not have, or that is not kept, is None."""
 
     id: int
@@ -47,7 +47,7 @@ class RoundReport:
     tokens: tuple[ReportedToken, ...]
     """The output tokens whose text is final with this round; a token that may begin a stop string comes with a later
     round."""
-    drafted: tuple[DraftedToken, ...]
+    drafted: tuple[ReportedDraft, ...]
     accepted: int
     """How many of the draft are part of the output."""
     drafter: str
@@ -80,7 +80,7 @@ _REPORT = Codec(
     RoundReport,
     pb.RoundReport,
     tokens=each(Codec(ReportedToken, pb.ReportedToken, origin=ORIGIN)),
-    drafted=each(Codec(DraftedToken, pb.DraftedToken)),
+    drafted=each(Codec(ReportedDraft, pb.ReportedDraft)),
 )
 
 report_to_pb, report_from_pb = _REPORT.to_pb, _REPORT.from_pb

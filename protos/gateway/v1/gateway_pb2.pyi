@@ -1100,7 +1100,7 @@ class RoundReport(_message.Message):
         """The output tokens whose text is final with this round."""
 
     @_builtins.property
-    def drafted(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftedToken]:
+    def drafted(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedDraft]:
         """The draft."""
 
     def __init__(
@@ -1108,7 +1108,7 @@ class RoundReport(_message.Message):
         *,
         base_len: _builtins.int = ...,
         tokens: _abc.Iterable[Global___ReportedToken] | None = ...,
-        drafted: _abc.Iterable[Global___DraftedToken] | None = ...,
+        drafted: _abc.Iterable[Global___ReportedDraft] | None = ...,
         accepted: _builtins.int = ...,
         drafter: _builtins.str = ...,
         fallback: _builtins.str = ...,
@@ -1162,7 +1162,7 @@ class ReportedToken(_message.Message):
 Global___ReportedToken: _TypeAlias = ReportedToken  # noqa: Y015
 
 @_typing.final
-class DraftedToken(_message.Message):
+class ReportedDraft(_message.Message):
     """A token of a draft; a number that the mode does not have is not set."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1224,7 +1224,7 @@ class DraftedToken(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__u) -> _WhichOneofReturnType__u | None: ...
 
-Global___DraftedToken: _TypeAlias = DraftedToken  # noqa: Y015
+Global___ReportedDraft: _TypeAlias = ReportedDraft  # noqa: Y015
 
 @_typing.final
 class CommittedToken(_message.Message):

@@ -13,7 +13,7 @@ from specdec.client.collect import collect
 from specdec.client.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason, Origin
-from specdec.wire.report import DraftedToken, ReportedToken, RoundReport
+from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport
 
 STARTED = StartedEvent("g1", "demo", 7)
 FINISHED = FinishedEvent(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})
@@ -61,8 +61,8 @@ REPORT = RoundReport(
     base_len=12,
     tokens=(ReportedToken(5, "a", Origin.ACCEPTED), ReportedToken(6, "b", Origin.RECOVERED)),
     drafted=(
-        DraftedToken(5, "a", True, "model", 0.5, 0.25, 0.125, 1.0),
-        DraftedToken(9, "\x1b", False, "grammar", 0.0),
+        ReportedDraft(5, "a", True, "model", 0.5, 0.25, 0.125, 1.0),
+        ReportedDraft(9, "\x1b", False, "grammar", 0.0),
     ),
     accepted=1,
     drafter="model",

@@ -4,7 +4,7 @@ from protos.verifier.v1 import verifier_pb2
 from specdec.rules.judged import JudgedToken
 from specdec.rules.params import Origin
 from specdec.wire.generation import Round, RoundDetail, round_from_pb, round_to_pb
-from specdec.wire.report import DraftedToken, ReportedToken, RoundReport, report_from_pb, report_to_pb
+from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport, report_from_pb, report_to_pb
 
 JUDGED = (JudgedToken(0.25, 0.5, 0.125, 0.5), JudgedToken(0.0), JudgedToken(1.0, 0.0, 0.0, 0.0))
 
@@ -24,7 +24,7 @@ def test_a_report_passes_to_the_caller() -> None:
     report = RoundReport(
         base_len=7,
         tokens=(ReportedToken(3, "a", Origin.ACCEPTED), ReportedToken(4, "b", Origin.RECOVERED)),
-        drafted=(DraftedToken(3, "a", True, "model", 0.5, 0.25, 0.0, 1.0), DraftedToken(5, "c", False, "grammar")),
+        drafted=(ReportedDraft(3, "a", True, "model", 0.5, 0.25, 0.0, 1.0), ReportedDraft(5, "c", False, "grammar")),
         accepted=1,
         drafter="model",
         fallback="",
