@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import LlamaForCausalLM
 
 from benchmarks import costs
 from benchmarks.drafters import candidates
@@ -67,13 +67,13 @@ class Speed:
 def approximations(pair: Pair, size: Size, temperature: float, seed: int) -> Mapping[str, Approximation]:
     """Every approximation on `size.rows` texts that the target writes at that temperature."""
     target, drafter = (
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+        LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
         for folder in (pair.target, pair.drafter)
     )
     prompts = torch.tensor([ask.prompt for ask in pair.asks(size.rows, _PROMPT, size.tokens)])
     generator = torch.Generator().manual_seed(seed)
     rows = continue_rows(target, prompts, size.tokens, temperature, generator)
-    laws = {**_counted(pair), "model": lambda row: drafter(input_ids=row[None]).logits[0].softmax(-1)}
+    laws: dict[str, Law] = {**_counted(pair), "model": lambda row: drafter(input_ids=row[None]).logits[0].softmax(-1)}
     made: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in laws}
     for row in rows:
         p = target(input_ids=row[None, :-1]).logits[0, _PROMPT - 1 :].softmax(-1)

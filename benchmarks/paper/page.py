@@ -57,7 +57,7 @@ def leniences(found: Mapping[float, Mapping[str, Approximation]]) -> str:
     rows = []
     for temperature, by_name in found.items():
         for name in _NAMES:
-            theirs = published.LENIENT.get(name) if temperature == 1 else None
+            theirs: tuple[float, ...] | None = published.LENIENT.get(name) if temperature == 1 else None
             if temperature == 0 and name == "model":
                 theirs = tuple(alpha for alpha, _ in published.LENIENT_GREEDY)
             ours = [f"{alpha:.3f}" for alpha in by_name[name].lenient]
