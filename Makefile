@@ -178,6 +178,10 @@ build/promtool:
 exactness: install-dev ## Measure acceptance and speed of every mode and write docs/exactness.md; resumes after a kill.
 	$(BIN)/python -m benchmarks.exactness $(ARGS)
 
+.PHONY: paper
+paper: install-dev ## Reproduce the tables and figures of Leviathan et al. and write docs/paper.md (minutes); ARGS="--seed 1".
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper $(ARGS)
+
 bench: install-dev ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 

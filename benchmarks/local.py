@@ -86,7 +86,7 @@ class Local:
             if drafting:
                 drafting.commit(base_len, verdict.tokens)
             times.append(self._clock())
-            if ask.stop.intersection(verdict.tokens):
+            if not set(ask.stop).isdisjoint(verdict.tokens):
                 break
         return Run(
             tuple(tokens[len(ask.prompt) : limit]), times[-1] - times[0], times[1] - times[0], opening, len(verdicts),

@@ -16,7 +16,7 @@ class Ask:
     seed: int = 0
     gamma: int | None = None
     """Draft length; 0 is plain decoding, None the peer's own choice."""
-    stop: frozenset[int] = frozenset()
+    stop: tuple[int, ...] = ()
     """Ids that end it; only the engine in process looks at them."""
 
 

@@ -37,7 +37,7 @@ def main(  # noqa: PLR0913 - a command's options are its parameters
     teacher = answers.load_teacher(_folder(target))
     place, kept = out or known_models.cache() / _DRAFTER, state or known_models.cache() / ".training" / _DRAFTER
     taught = [answers.batch(number, teacher, seed, kept) for number in range(batches)]
-    ids = distill.frequent_ids(taught, teacher.model.config.vocab_size)
+    ids = distill.frequent_ids(taught, teacher.model.config.vocab_size, distill.HEAD)
     drafter = distill.distil(distill.Job(taught, steps, seed, kept), teacher.model, ids, machine)
     place.mkdir(parents=True, exist_ok=True)
     drafter.config.draft_head = draft_head.save_head(place, ids)

@@ -35,7 +35,7 @@ class Job:
     state: Path
 
 
-def frequent_ids(answers: Sequence[Answers], vocabulary: int, count: int = HEAD) -> Tensor:
+def frequent_ids(answers: Sequence[Answers], vocabulary: int, count: int) -> Tensor:
     """The `count` ids with most of the target's probability over all answers, ascending, int64.
 
     A tie falls to the lower id, which is the more frequent one: a tokenizer's merges are numbered by frequency.

@@ -56,7 +56,7 @@ def test_acceptance_by_position_counts_only_what_was_judged() -> None:
 def test_an_answer_ends_with_the_round_that_has_an_end(pair: Pair) -> None:
     plain = Local(load(pair.target), None)
     whole = plain.generate(Ask((5, 6, 7), 12, gamma=0))
-    ended = plain.generate(Ask((5, 6, 7), 12, gamma=0, stop=frozenset({whole.tokens[0]})))
+    ended = plain.generate(Ask((5, 6, 7), 12, gamma=0, stop=(whole.tokens[0],)))
     assert len(whole.tokens) == 12
     assert ended.tokens == whole.tokens[:1]
     assert whole.verdicts == ((0, 0),) * 12

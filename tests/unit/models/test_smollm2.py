@@ -8,11 +8,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from models.smollm2 import card, distill
+from models.smollm2.__main__ import main
 from models.smollm2.answers import KEPT, Answers, Teacher, answer, batch
 from models.smollm2.evaluate import Alpha, alphas, questions
 from models.smollm2.prompts import prompts
 from models.train.compute import choose
 from models.train.evaluate import StepCost
+from specdec.engine import Chunk, NativeEngine
 from tests.tiny_models import make_tiny_model
 
 NEW = 12
@@ -80,7 +82,7 @@ def test_training_learns_and_goes_on_after_a_kill(
     teacher: Teacher, written: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distill, "WARMUP", 1)
-    ids, compute = distill.frequent_ids([written], 320), choose("cpu", None, compiled=False)
+    ids, compute = distill.frequent_ids([written], 320, 320), choose("cpu", None, compiled=False)
     job = distill.Job([written], 12, 0, tmp_path / "once")
 
     def divergence(drafter: LlamaForCausalLM) -> float:
@@ -116,3 +118,20 @@ def test_the_card_says_that_a_low_alpha_does_not_pay() -> None:
     assert "| qa | 0.310 | 0.420 | 900 |" in card.render(facts)
     high = card.Facts({"qa": Alpha(0.6, 0.7, 900)}, StepCost(30.0, 3.0), 1000, 2, 30, 0)
     assert "below" not in card.render(high)
+
+
+def test_the_command_writes_a_drafter_that_the_engine_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.smollm2.answers.ROWS", 4)
+    monkeypatch.setattr("models.smollm2.answers.NEW_TOKENS", 4)
+    monkeypatch.setattr("models.smollm2.distill.ROWS", 2)
+    monkeypatch.setattr("models.smollm2.distill.HEAD", 40)
+    monkeypatch.setattr("models.smollm2.evaluate.questions", lambda: {"qa": ["Why?"]})
+    target = make_tiny_model(tmp_path / "target", layers=3, tie_word_embeddings=True, context=4096)
+    out = tmp_path / "drafter"
+    main(batches=2, steps=3, target=str(target), out=out, state=tmp_path / "state")
+    assert "| qa |" in (out / "README.md").read_text(encoding="utf-8")
+    drafter = NativeEngine.load(out, dtype="float32", device="cpu", kv_bytes=2**20, threads=None)
+    drafter.admit("a", 4)
+    drafter.reserve("a", 4)
+    (logits,) = drafter.forward([Chunk("a", [5], logits=1)])
+    assert int((logits > torch.finfo(torch.float32).min).sum()) == 40
