@@ -84,7 +84,7 @@ class Edge:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        traced = served_span(scope["method"], dict(Headers(scope=scope)), begins=scope["method"] == "POST")
+        traced = served_span(scope["method"], Headers(scope=scope), begins=scope["method"] == "POST")
         with bound_contextvars(request_id=request_id), traced as span:
             try:
                 await self._app(scope, receive, send_with_id)
@@ -108,8 +108,9 @@ class Edge:
 
 def _describe(span: TraceSpan, scope: Scope, status: int) -> None:
     method, route = scope["method"], getattr(scope.get("route"), "path", "")
+    failed = {"error.type": str(status)} if status >= 500 else {}
     told = {"http.request.method": method, "http.route": route, "http.response.status_code": status or CLIENT_GONE}
-    span.describe(told, f"{method} {route}".strip())
+    span.describe(told | failed, f"{method} {route}".strip())
 
 
 def _request_id(scope: Scope) -> str:

@@ -95,11 +95,14 @@ def test_vllm_bench_serve_has_its_speculative_section(
     assert 0 < int(_found(r"Accepted tokens: +(\d+)", section)) <= accepted
 
 
-def test_guidellm_completes_every_request(served: System, tmp_path: Path) -> None:
-    asked = ["--target", served.http, "--profile", "concurrent", "--rate", "2", "--max-requests", str(REQUESTS)]
-    asked += ["--processor", str(DEMO / "target"), "--data", "prompt_tokens=16,output_tokens=16"]
-    asked += ["--model", "demo", "--output-dir", str(tmp_path), "--outputs", "json"]
-    run(command("guidellm"), "benchmark", "run", *asked, folder=tmp_path)
-    (report,) = json.loads(next(tmp_path.glob("*.json")).read_text())["benchmarks"]
+@pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
+def test_guidellm_completes_every_request(served: System, tmp_path: Path, endpoint: str) -> None:
+    report_file = tmp_path / "report.json"
+    asked = ["--backend", f"kind=openai_http,target={served.http},model=demo,request_format={endpoint}"]
+    asked += ["--profile", "kind=concurrent,streams=2", "--constraint", f"kind=max_requests,count={REQUESTS}"]
+    asked += ["--tokenizer", f"kind=hf_auto,model={DEMO / 'target'}", "--disable-console-interactive"]
+    asked += ["--data", "kind=synthetic_text,prompt_tokens=16,output_tokens=16"]
+    run(command("guidellm"), "run", *asked, "--output", f"kind=json,path={report_file}", folder=tmp_path)
+    (report,) = json.loads(report_file.read_text())["benchmarks"]
     totals = report["metrics"]["request_totals"]
     assert (totals["successful"], totals["errored"]) == (REQUESTS, 0)
