@@ -91,10 +91,10 @@ async def test_a_full_disk_is_told_and_what_runs_waits_for_room(server: Server) 
         running = asyncio.create_task(other.stream(heard))
         more_room = await end_of_disk(client)
         found = await filled(replica)
-        assert found.keys() == {(200, ""), (503, "session_store_full")}, found
+        assert found.keys() <= {(200, ""), (503, "session_store_full")}, found
+        assert found[503, "session_store_full"]
         answer = await replica.client.get("/readyz")
         assert (answer.status_code, answer.json()["missing"]) == (503, [NO_DISK])
-        assert valkey.answers(server.url)
         more_room()
         await running
         assert heard.text == SLOW.text, "what ran has waited, and is stored"

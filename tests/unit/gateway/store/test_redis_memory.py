@@ -1,5 +1,6 @@
 """When new turns are refused: for want of memory, and where writes fail."""
 
+from collections.abc import Mapping
 from typing import Any, Self, cast
 
 import pytest
@@ -11,14 +12,15 @@ from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadO
 
 NO_DISK = "MISCONF Errors writing to the AOF file: No space left on device"
 SOUND = {"maxmemory": 100, "used_memory": 10, "aof_last_write_status": "ok", "rdb_last_bgsave_status": "ok"}
+REPLICA = {"role": "slave"}
 
 
 class Server:
     """Answers INFO and SET, and is a pipeline of its own."""
 
-    def __init__(self, refusal: RedisError | None = None, **facts: object) -> None:
+    def __init__(self, refusal: RedisError | None = None, facts: Mapping[str, object] = SOUND) -> None:
         self.refusal = refusal
-        self.facts = SOUND | facts
+        self.facts = {**SOUND, **facts}
         self.asked: list[str] = []
         self.written: list[str] = []
 
@@ -49,7 +51,7 @@ class Server:
 
 
 async def test_a_sound_server_is_asked_and_not_written_to() -> None:
-    server = Server(role="master")
+    server = Server(None, {"role": "master"})
     await server.check()
     assert server.asked == ["memory", "persistence", "replication"]
     assert server.written == []
@@ -57,21 +59,21 @@ async def test_a_sound_server_is_asked_and_not_written_to() -> None:
 
 async def test_a_server_that_is_nearly_full_takes_no_new_work() -> None:
     with pytest.raises(SessionStoreFull, match="85% full"):
-        await Server(used_memory=85).check()
+        await Server(None, {"used_memory": 85}).check()
 
 
 @pytest.mark.parametrize("failed", ["aof_last_write_status", "rdb_last_bgsave_status"])
 async def test_where_a_write_to_the_disk_failed_a_write_shows_whether_the_server_refuses_them(failed: str) -> None:
     with pytest.raises(SessionStoreFull, match="cannot write to its disk"):
-        await Server(ResponseError(NO_DISK), **{failed: "err"}).check()
-    going_on = Server(**{failed: "err"})
+        await Server(ResponseError(NO_DISK), {failed: "err"}).check()
+    going_on = Server(None, {failed: "err"})
     await going_on.check()
     assert going_on.written == ["ours:writes"]
 
 
 async def test_a_replica_is_told_from_a_server_that_is_away() -> None:
     with pytest.raises(SessionStoreReadOnly, match="is a replica"):
-        await Server(ReadOnlyError("You can't write against a read only replica."), role="slave").check()
+        await Server(ReadOnlyError("You can't write against a read only replica."), REPLICA).check()
     with pytest.raises(SessionStoreDown) as lost:
-        await Server(RedisError("away"), role="slave").check()
+        await Server(RedisError("away"), REPLICA).check()
     assert not isinstance(lost.value, SessionStoreFull | SessionStoreReadOnly)
