@@ -3,7 +3,7 @@
 import asyncio
 
 from gateway.turns.services import Services
-from specdec.errors import SessionStoreFull, SpecdecError
+from specdec.errors import SessionStoreFull, SessionStoreReadOnly, SpecdecError
 
 STORE_TIMEOUT = 0.5
 """Seconds that the session store has to answer."""
@@ -20,7 +20,7 @@ async def missing(services: Services) -> list[str]:
     try:
         async with asyncio.timeout(STORE_TIMEOUT):
             await services.sessions.check()
-    except SessionStoreFull as error:
+    except (SessionStoreFull, SessionStoreReadOnly) as error:
         found.append(error.message)
     except (SpecdecError, TimeoutError):
         services.metrics.store_up.set(0)

@@ -145,7 +145,11 @@ class SessionStoreDown(ServiceError, reason="SESSION_STORE_DOWN"):
 
 
 class SessionStoreFull(SessionStoreDown, reason="SESSION_STORE_FULL"):
-    """Redis has no memory for new turns; running turns continue."""
+    """Redis has no memory for new turns, or cannot write to its disk; running turns continue, or wait for the disk."""
+
+
+class SessionStoreReadOnly(SessionStoreDown, reason="SESSION_STORE_READ_ONLY"):
+    """Redis is a replica, which takes no writes."""
 
 
 class SessionBusy(ServiceError, reason="SESSION_BUSY"):

@@ -62,11 +62,8 @@ def _row(tally: Tally) -> list[str]:
 
 def _judged(work: str, name: str, ratio: Ratio) -> list[Figure]:
     """The figures that have a goal."""
-    goals = {
-        ("suffix", True): Goal(0.97),
-        ("suffix", False): Goal(3.0),
-    }
-    goal = goals.get((name, work in NOVEL))
-    if (name, work) == ("ngram", "agent loop"):
-        goal = Goal(1.0)
+    goals = {(name, novel): Goal(0.97) for name in SOURCES for novel in NOVEL}
+    goals |= {("suffix", loop): Goal(3.0) for loop in LOOPS}
+    goals["ngram", "agent loop"] = Goal(1.0)
+    goal = goals.get((name, work))
     return [figure(f"{work}, {name} / plain", ratio, goal)] if goal else []

@@ -8,16 +8,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
+from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from gateway.store import lua
 from gateway.store.checked_scripts import Reply, arguments_of, checked, reply_of
-from specdec.errors import SessionStoreDown, SessionStoreFull
+from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
 
 ACK_TIMEOUT = 0.5
 """Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
-_NO_MEMORY = "command not allowed when used memory >"
-"""What the server says of a write over its memory limit, also of one in a script."""
+_FULL = {
+    "command not allowed when used memory >": "the session store is full: it refuses to write",
+    "MISCONF": "the session store cannot write to its disk, which is full or fails, and takes no new work",
+}
+"""What the server says of a write that it has no room for, also of one in a script, and what callers are told."""
 
 TRIES = 3
 """How often a script is run when its reply does not fit, before the store counts as down."""
@@ -120,16 +123,20 @@ async def guarded(answer: Awaitable[_Answer]) -> _Answer:
     """The server's answer.
 
     Raises:
-        SessionStoreFull: it has no memory to write.
+        SessionStoreFull: it has no memory to write, or no disk.
+        SessionStoreReadOnly: it is a replica.
         SessionStoreDown: there is no answer that can be read.
     """
     try:
         return await answer
     except SessionStoreDown:
         raise
+    except ReadOnlyError as error:
+        raise SessionStoreReadOnly("the session store is a replica, which takes no writes") from error
     except ResponseError as error:
-        if _NO_MEMORY in str(error):
-            raise SessionStoreFull("the session store is full: it refuses to write") from error
+        for said, message in _FULL.items():
+            if said in str(error):
+                raise SessionStoreFull(message) from error
         raise SessionStoreDown(f"the session store cannot be used: {error}") from error
     except (RedisError, OSError) as error:
         raise SessionStoreDown(f"the session store cannot be used: {error}") from error

@@ -54,8 +54,8 @@ class RedisSessionStore:
         self._prefix = self._policy.prefix
         self._scripts = Scripts(client, self._policy.replicas, self._prefix)
         self._secret_known: bytes = secrets.token_bytes(SECRET_BYTES)
-        self._memory = MemoryGuard(client)
-        self._memory_check = MemoryGuard(reader)
+        self._memory = MemoryGuard(client, self._prefix)
+        self._memory_check = MemoryGuard(reader, self._prefix)
         self._streams = StreamWaiter(reader)
 
     @classmethod
@@ -189,7 +189,7 @@ class RedisSessionStore:
         return [turn for turn in found if turn is not None]
 
     async def check(self) -> None:
-        """Read the memory use, on the connections of the reader, for which no command of a turn waits."""
+        """Read memory use and failures of the disk, on connections for which no command of a turn waits."""
         await self._memory_check.check(max_age=0.0)
 
     async def close(self) -> None:

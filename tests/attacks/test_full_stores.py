@@ -3,10 +3,12 @@
 import asyncio
 import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from redis.asyncio import Redis
 
 from gateway.store.redis_client import connect
 from specdec.cli import valkey
@@ -23,6 +25,7 @@ FACTS = facts(context_length=8192)
 PROMPT = "x" * 3000
 ROOM = 4 * 2**20
 """Bytes of memory that the callers may fill."""
+NO_DISK = "the session store cannot write to its disk, which is full or fails, and takes no new work"
 MOST = 2000
 """Requests after which a store that is not full has no limit."""
 
@@ -66,6 +69,41 @@ async def test_callers_that_fill_its_memory_are_refused_until_what_they_left_exp
         assert int((await client.info("stats"))["evicted_keys"]) == 0
 
 
+async def end_of_disk(client: Redis) -> Callable[[], object]:
+    """Let the files of the server grow by little more, as on a disk that is nearly full; returns what undoes it."""
+    pid = int((await client.info("server"))["process_id"])
+    written = int((await client.info("persistence"))["aof_current_size"])
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (written + 2**18, hard))
+    return partial(resource.prlimit, pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_full_disk_is_told_and_what_runs_waits_for_room(server: Server) -> None:
+    """A server that may lose a second's writes goes on with a full disk, and refuses to write."""
+    fast, slow = ScriptedVerifier(script=FAST, info=FACTS), ScriptedVerifier(script=SLOW)
+    async with (
+        replicas(server.url, slow, 1, store_patience=120.0) as (other,),
+        replicas(server.url, fast, 1, store_patience=1.0) as (replica,),
+        connect(server.url) as client,
+    ):
+        await client.config_set("appendfsync", "everysec")
+        heard = Heard()
+        running = asyncio.create_task(other.stream(heard))
+        more_room = await end_of_disk(client)
+        found = await filled(replica)
+        assert found.keys() <= {(200, ""), (503, "session_store_full")}, found
+        assert found[503, "session_store_full"]
+        answer = await replica.client.get("/readyz")
+        assert (answer.status_code, answer.json()["missing"]) == (503, [NO_DISK])
+        more_room()
+        await running
+        assert heard.text == SLOW.text, "what ran has waited, and is stored"
+        async with asyncio.timeout(60):
+            while (await replica.client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - until it writes again
+                await asyncio.sleep(0.1)
+        assert (await replica.post(user="honest")).status_code == 200
+
+
 async def test_a_full_disk_loses_nothing_that_was_shown(server: Server) -> None:
     """The server ends when it cannot write its log; a limit on the size of its files stands for the disk."""
     fast, slow = ScriptedVerifier(script=FAST, info=FACTS), ScriptedVerifier(script=SLOW)
@@ -76,10 +114,7 @@ async def test_a_full_disk_loses_nothing_that_was_shown(server: Server) -> None:
         heard = Heard()
         running = asyncio.create_task(other.stream(heard))
         async with connect(server.url) as client:
-            pid = int((await client.info("server"))["process_id"])
-            written = int((await client.info("persistence"))["aof_current_size"])
-        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (written + 2**18, hard))
+            await end_of_disk(client)
         found = await filled(replica)
         assert found.keys() <= {(200, ""), (503, "session_store_down")}, found
         assert not valkey.answers(server.url)

@@ -1,0 +1,79 @@
+"""When new turns are refused: for want of memory, and where writes fail."""
+
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+
+from gateway.store.redis_memory import MemoryGuard
+from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
+
+NO_DISK = "MISCONF Errors writing to the AOF file: No space left on device"
+SOUND = {"maxmemory": 100, "used_memory": 10, "aof_last_write_status": "ok", "rdb_last_bgsave_status": "ok"}
+REPLICA = {"role": "slave"}
+
+
+class Server:
+    """Answers INFO and SET, and is a pipeline of its own."""
+
+    def __init__(self, refusal: RedisError | None = None, facts: Mapping[str, object] = SOUND) -> None:
+        self.refusal = refusal
+        self.facts = {**SOUND, **facts}
+        self.asked: list[str] = []
+        self.written: list[str] = []
+
+    def pipeline(self, transaction: bool) -> Self:
+        assert not transaction
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def info(self, section: str) -> None:
+        self.asked.append(section)
+
+    async def execute(self) -> list[dict[str, Any]]:
+        return [self.facts] * 3
+
+    async def set(self, name: str, value: bytes, px: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.written.append(name)
+        assert (value, px) == (b"", 1000)
+
+    async def check(self) -> None:
+        await MemoryGuard(cast("Redis", self), "ours:").check()
+
+
+async def test_a_sound_server_is_asked_and_not_written_to() -> None:
+    server = Server(None, {"role": "master"})
+    await server.check()
+    assert server.asked == ["memory", "persistence", "replication"]
+    assert server.written == []
+
+
+async def test_a_server_that_is_nearly_full_takes_no_new_work() -> None:
+    with pytest.raises(SessionStoreFull, match="85% full"):
+        await Server(None, {"used_memory": 85}).check()
+
+
+@pytest.mark.parametrize("failed", ["aof_last_write_status", "rdb_last_bgsave_status"])
+async def test_where_a_write_to_the_disk_failed_a_write_shows_whether_the_server_refuses_them(failed: str) -> None:
+    with pytest.raises(SessionStoreFull, match="cannot write to its disk"):
+        await Server(ResponseError(NO_DISK), {failed: "err"}).check()
+    going_on = Server(None, {failed: "err"})
+    await going_on.check()
+    assert going_on.written == ["ours:writes"]
+
+
+async def test_a_replica_is_told_from_a_server_that_is_away() -> None:
+    with pytest.raises(SessionStoreReadOnly, match="is a replica"):
+        await Server(ReadOnlyError("You can't write against a read only replica."), REPLICA).check()
+    with pytest.raises(SessionStoreDown) as lost:
+        await Server(RedisError("away"), REPLICA).check()
+    assert not isinstance(lost.value, SessionStoreFull | SessionStoreReadOnly)
