@@ -11,7 +11,7 @@ from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
 from specdec.wire.codec import Codec, Pair, each
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
-from specdec.wire.params import FINISH, MODE, ORIGIN, SAMPLING
+from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING
 from specdec.wire.tokens import TOKENS
 
 
@@ -146,7 +146,7 @@ _CALL = Codec(
     pb.GenerateRequest,
     tokens=TOKENS,
     sampling=SAMPLING,
-    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS),
+    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, policy=GAMMA_POLICY),
 )
 _ROUND = Codec(
     Round,

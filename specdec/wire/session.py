@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.codec import Codec, EnumCodec
-from specdec.wire.params import MODE, SAMPLING
+from specdec.wire.params import GAMMA_POLICY, MODE, SAMPLING
 from specdec.wire.tokens import TOKENS
 
 
@@ -39,6 +40,8 @@ class Open(SessionMessage):
     """Length the sequence may reach, in tokens."""
     cache_salt: str = ""
     """Only sessions of one salt share computed prefixes."""
+    policy: GammaPolicy = AUTO
+    """Where drafts end before `gamma`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Load:
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)
 
-OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE)
+OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE, policy=GAMMA_POLICY)
 COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
 CLOSE = Codec(Close, pb.Close)
 END = Codec(DraftEnd, pb.DraftEnd)

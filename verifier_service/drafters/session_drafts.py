@@ -177,6 +177,7 @@ class RemoteDrafts(Drafts):
             gamma,
             self._max_len,
             call.cache_salt,
+            call.speculation.policy,
         )
         self._link.open(opening, self)
 

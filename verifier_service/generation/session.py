@@ -10,7 +10,7 @@ from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, Round, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
-from verifier_service.batching.speculation import SessionGamma
+from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.generation.forced import GRAMMAR, with_forced
 

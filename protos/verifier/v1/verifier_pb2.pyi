@@ -104,6 +104,7 @@ class Speculation(_message.Message):
     LENIENCE_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule."""
     gamma: _builtins.int
@@ -114,6 +115,10 @@ class Speculation(_message.Message):
     """What drafts: a source, or a drafter by its kind, model or address; empty is the verifier's own choice."""
     prediction: _builtins.bytes
     """The output that the caller expects, int32 little-endian; it is drafted from before anything else."""
+    @_builtins.property
+    def policy(self) -> _common_pb2.GammaPolicy:
+        """How the draft length is chosen where gamma is not set, and where drafts end before."""
+
     def __init__(
         self,
         *,
@@ -122,10 +127,11 @@ class Speculation(_message.Message):
         lenience: _builtins.float | None = ...,
         drafter: _builtins.str = ...,
         prediction: _builtins.bytes = ...,
+        policy: _common_pb2.GammaPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "prediction", b"prediction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "policy", b"policy", "prediction", b"prediction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
