@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from specdec.rules.gamma_policy import AUTO, GammaPolicy
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -16,6 +18,8 @@ class Ask:
     seed: int = 0
     gamma: int | None = None
     """Draft length; 0 is plain decoding, None the peer's own choice."""
+    policy: GammaPolicy = AUTO
+    """How the system chooses where there is no length."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ and kept. To leave out a token because of how it was drawn would change the dist
 """
 
 from specdec.rules.certainty import Certainty
-from specdec.rules.gamma_policy import GammaPolicy, Policy
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 
 
 class ChainLength:
@@ -27,7 +27,7 @@ class ChainLength:
         self._entropy = newest if earlier is None else policy.ema * earlier + (1.0 - policy.ema) * newest
         if certainty.confidence < policy.min_confidence:
             return True
-        return policy.policy is Policy.EGAG and drafted >= self._most(gamma, self._entropy)
+        return policy.policy is PolicyKind.EGAG and drafted >= self._most(gamma, self._entropy)
 
     def _most(self, gamma: int, entropy: float) -> int:
         """γ = γ_min + (γ_max - γ_min)(1 - H_norm), rounded; γ_max is what is asked for."""

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 from gateway.lists import MAX_IDS, MAX_STOP_CHARS, MAX_STOPS, unique_stops
 from gateway.request import MAX_CHOICES, MAX_NAME, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
-from specdec.rules.gamma_policy import POLICIES, GammaPolicy, Policy, parse_gamma
+from specdec.rules.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
 from specdec.rules.params import MAX_LOGPROBS
 
 MAX_INT = 2**31 - 1
@@ -139,7 +139,7 @@ _POLICY_SCHEMA = {
 GammaField = Annotated[
     tuple[int | None, GammaPolicy],
     PlainValidator(parse_gamma),
-    WithJsonSchema({"anyOf": [_whole(0, bound="gamma"), {"enum": list(Policy)}, _POLICY_SCHEMA, {"type": "null"}]}),
+    WithJsonSchema({"anyOf": [_whole(0, bound="gamma"), {"enum": list(PolicyKind)}, _POLICY_SCHEMA, {"type": "null"}]}),
 ]
 _PART_SCHEMA = {
     "type": "object",

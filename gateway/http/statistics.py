@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from gateway.turns.events import Finished
 from gateway.turns.statistics import Summary, Tally, total
-from specdec.rules.gamma_policy import Policy
+from specdec.rules.gamma_policy import PolicyKind
 
 
 class CompletionTokensDetails(BaseModel):
@@ -74,7 +74,7 @@ class SpeculationReport(BaseModel):
     """What the request asked of speculation, and why rounds went without a draft."""
 
     mode: Literal["off", "rejection", "block", "coupled"]
-    gamma: int | Policy | None = None
+    gamma: int | PolicyKind | None = None
     lenience: float | None = None
     lossy: bool
     """Whether the output may differ in distribution from the target's: lenience is below 1."""

@@ -20,7 +20,7 @@ def _check(holds: bool, field: str, said: str) -> None:
         raise FieldInvalid(f"{_FIELD}.{field} {said}", f"{_FIELD}.{field}")
 
 
-class Policy(StrEnum):
+class PolicyKind(StrEnum):
     """What chooses the draft length where it is not fixed."""
 
     AUTO = "auto"
@@ -39,7 +39,7 @@ class GammaPolicy:
         FieldInvalid: a field is out of range.
     """
 
-    policy: Policy = Policy.AUTO
+    policy: PolicyKind = PolicyKind.AUTO
     min: int = 1
     """Fewest drafts, for egag."""
     max: int | None = None
@@ -52,7 +52,7 @@ class GammaPolicy:
     @property
     def reads_certainty(self) -> bool:
         """Whether the drafter must know how sure its model is."""
-        return self.policy is Policy.EGAG or self.min_confidence > 0.0
+        return self.policy is PolicyKind.EGAG or self.min_confidence > 0.0
 
     def most(self, limit: int) -> int:
         """Most drafts, where the verifier allows `limit`."""
@@ -85,17 +85,17 @@ def parse_gamma(value: Any) -> tuple[int | None, GammaPolicy]:
         return None, AUTO
     if type(value) is int:
         return value, AUTO
-    if isinstance(value, str) and value in set(Policy):
-        return None, GammaPolicy(Policy(value))
+    if isinstance(value, str) and value in set(PolicyKind):
+        return None, GammaPolicy(PolicyKind(value))
     if not isinstance(value, Mapping):
-        names = ", ".join(Policy)
+        names = ", ".join(PolicyKind)
         raise FieldInvalid(f"{_FIELD} must be an integer, one of {names}, or an object with a policy", _FIELD)
     name = value.get("policy")
     if not isinstance(name, str) or name not in _NUMBERS:
         raise FieldInvalid(f"{_FIELD}.policy must be one of {', '.join(_NUMBERS)}, got {name!r}", f"{_FIELD}.policy")
     fields = {field: _number(field, each, name) for field, each in value.items() if field != "policy"}
     if name != "fixed":
-        return None, GammaPolicy(Policy(name), **fields)
+        return None, GammaPolicy(PolicyKind(name), **fields)
     _check("value" in fields, "value", "is required with policy fixed")
     return fields.pop("value"), GammaPolicy(**fields)
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from specdec.errors import FieldInvalid, TokenOutOfRange
-from specdec.rules.gamma_policy import AUTO, GammaPolicy, Policy
+from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from specdec.rules.grammar import Grammar
 
 MAX_SEED = 2**63 - 1
@@ -180,7 +180,7 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.gamma is not None and self.gamma < 0:
             raise FieldInvalid(f"gamma must be at least 0, got {self.gamma}", "speculation.gamma")
-        if self.gamma is not None and self.policy.policy is not Policy.AUTO:
+        if self.gamma is not None and self.policy.policy is not PolicyKind.AUTO:
             raise FieldInvalid(f"policy {self.policy.policy} chooses the length: leave gamma out", "speculation.gamma")
         _within("speculation.lenience", self.lenience, 0.0, 1.0, open_low=True)
         if self.lenience != 1.0 and self.mode is not Mode.REJECTION:

@@ -2,7 +2,7 @@
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.gamma_policy import GammaPolicy, Policy
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.wire.codec import Codec, EnumCodec, Pair
@@ -43,7 +43,7 @@ SAMPLING = Codec(SamplingParams, pb.SamplingParams, grammar=Pair(grammar_to_pb, 
 GAMMA_POLICY = Codec(
     GammaPolicy,
     pb.GammaPolicy,
-    policy=EnumCodec[Policy](Policy, pb.GammaPolicyKind.DESCRIPTOR, unknown=Policy.AUTO),
+    policy=EnumCodec[PolicyKind](PolicyKind, pb.GammaPolicyKind.DESCRIPTOR, unknown=PolicyKind.AUTO),
 )
 
 mode_to_pb = _MODES.to_pb

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
-from specdec.rules.gamma_policy import AUTO, GammaPolicy, Policy
+from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from verifier_service.batching.costs import BatchCosts, DrafterTimes, PassSample, PromptRate
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
@@ -106,7 +106,7 @@ class BatchSpeculation:
         """
         own: GammaController | None = None if fixed is None else FixedGamma(fixed)
         most = policy.most(self._gamma_max)
-        if fixed is None and policy.policy is Policy.OPTIMAL:
+        if fixed is None and policy.policy is PolicyKind.OPTIMAL:
             own = OptimalGamma(lambda: self.report().c, lambda: self.report().beta, most, r=lambda: self.report().r)
         session = SessionGamma(self, source, own, most)
         if own is None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
-from specdec.rules.gamma_policy import GammaPolicy, Policy
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.sources.maker import SourceKind, SourceMaker
 from specdec.wire.generation import GenerationCall
 from verifier_service.batching.speculation import BatchSpeculation
@@ -77,7 +77,7 @@ class DraftSources:
 
     def _remote(self, call: GenerationCall, limit: int, gamma: int | None, name: str) -> RemoteDrafts:
         named = replace(call, speculation=replace(call.speculation, drafter=name))
-        judged = gamma is None and call.speculation.policy.policy is Policy.AUTO
+        judged = gamma is None and call.speculation.policy.policy is PolicyKind.AUTO
         patience = self._speculation.patience if judged else None
         return RemoteDrafts(named, limit, self._pool, self._settings.drafting, patience)
 

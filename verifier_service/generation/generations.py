@@ -11,7 +11,7 @@ from typing import Literal
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import GrammarState
-from specdec.rules.gamma_policy import Policy
+from specdec.rules.gamma_policy import PolicyKind
 from specdec.rules.grammar import Grammar
 from specdec.rules.params import Mode, check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
@@ -114,9 +114,9 @@ def fixed_gamma(call: GenerationCall, default: int | Literal["auto"], gamma_max:
     if call.speculation.gamma is not None:
         return call.speculation.gamma
     policy = call.speculation.policy
-    if policy.policy is Policy.EGAG:
+    if policy.policy is PolicyKind.EGAG:
         return policy.most(gamma_max)  # the drafter ends drafts before
-    if policy.policy is Policy.OPTIMAL or default == "auto":
+    if policy.policy is PolicyKind.OPTIMAL or default == "auto":
         return None
     return min(default, policy.most(gamma_max))
 

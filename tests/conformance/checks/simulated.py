@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from specdec.rules.gamma_policy import GammaPolicy, Policy
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.checks.check import Check, Kind
 from tests.conformance.checks.sampled import PENALTIES, Flat
@@ -40,7 +40,7 @@ def policed(mode: Mode, policy: GammaPolicy) -> Simulation:
 
 
 CONFIDENT = GammaPolicy(min_confidence=0.5)
-ENTROPIC = GammaPolicy(Policy.EGAG, 1, 3, 0.5)
+ENTROPIC = GammaPolicy(PolicyKind.EGAG, 1, 3, 0.5)
 
 CHECKS: tuple[Check, ...] = (
     _simulated("simulated rejection", tables(Mode.REJECTION)),

@@ -13,7 +13,7 @@ from drafter_service.sessions.drafter import DraftedToken, DraftFailure, Schedul
 from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.rules.draft import SparseProbs
-from specdec.rules.gamma_policy import GammaPolicy, Policy
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.sampling import History, probabilities
 from specdec.wire.session import Open
@@ -79,7 +79,7 @@ def test_a_session_drafts_the_same_in_a_batch_of_all_modes() -> None:
 
 def test_a_session_that_reads_certainty_gets_that_of_q_and_a_greedy_one_that_of_temperature_1() -> None:
     drafter = _drafter()
-    asking = replace(OPEN, policy=GammaPolicy(Policy.EGAG))
+    asking = replace(OPEN, policy=GammaPolicy(PolicyKind.EGAG))
     greedy = replace(asking, params=SamplingParams(temperature=0.0))
     sessions = [_session(drafter, opened, f"s{row}") for row, opened in enumerate((OPEN, asking, greedy))]
     silent, sampled, warm = _step(drafter, *sessions)

@@ -5,11 +5,11 @@ from dataclasses import replace
 from drafter_service.sessions.chain_length import ChainLength
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.rules.certainty import Certainty
-from specdec.rules.gamma_policy import GammaPolicy, Policy
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.session import DraftEnd
 from tests.drafter_fakes import OPEN, commit
 
-EGAG = GammaPolicy(Policy.EGAG, 1, 8, 0.5)
+EGAG = GammaPolicy(PolicyKind.EGAG, 1, 8, 0.5)
 SURE, TORN = Certainty(0.0, 0.9), Certainty(1.0, 0.1)
 
 

@@ -16,7 +16,7 @@ from specdec.errors import (
     TokenOutOfRange,
     UnsupportedParameter,
 )
-from specdec.rules.gamma_policy import GammaPolicy, Policy
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode
 
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "Say it"}
@@ -92,7 +92,7 @@ def test_speculation_and_vllms_extras_arrive() -> None:
     assert completion(speculation={"gamma": "auto"}).gamma is None
     assert completion(speculation={"gamma": 0}).gamma == 0
     policy = {"policy": "egag", "min": 1, "max": 8, "ema": 0.25}
-    assert completion(speculation={"gamma": policy}).policy == GammaPolicy(Policy.EGAG, 1, 8, 0.25)
+    assert completion(speculation={"gamma": policy}).policy == GammaPolicy(PolicyKind.EGAG, 1, 8, 0.25)
 
 
 def test_masks_and_lenience_arrive() -> None:

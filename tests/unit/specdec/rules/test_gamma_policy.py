@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specdec.errors import FieldInvalid, GammaTooLarge
-from specdec.rules.gamma_policy import AUTO, GammaPolicy, Policy, parse_gamma
+from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind, parse_gamma
 from specdec.rules.params import Speculation
 
 
@@ -15,12 +15,12 @@ from specdec.rules.params import Speculation
         (None, None, AUTO),
         ("auto", None, AUTO),
         (4, 4, AUTO),
-        ("egag", None, GammaPolicy(Policy.EGAG)),
+        ("egag", None, GammaPolicy(PolicyKind.EGAG)),
         ({"policy": "fixed", "value": 3}, 3, AUTO),
         ({"policy": "fixed", "value": 3, "min_confidence": 0.3}, 3, GammaPolicy(min_confidence=0.3)),
         ({"policy": "auto", "max": 6}, None, GammaPolicy(max=6)),
-        ({"policy": "optimal", "min_confidence": 1}, None, GammaPolicy(Policy.OPTIMAL, min_confidence=1)),
-        ({"policy": "egag", "min": 1, "max": 8, "ema": 0.5}, None, GammaPolicy(Policy.EGAG, 1, 8, 0.5)),
+        ({"policy": "optimal", "min_confidence": 1}, None, GammaPolicy(PolicyKind.OPTIMAL, min_confidence=1)),
+        ({"policy": "egag", "min": 1, "max": 8, "ema": 0.5}, None, GammaPolicy(PolicyKind.EGAG, 1, 8, 0.5)),
     ],
 )
 def test_what_callers_write(written: Any, gamma: int | None, policy: GammaPolicy) -> None:
@@ -68,4 +68,4 @@ def test_a_policy_keeps_the_limit_of_the_verifier(policy: GammaPolicy, field: st
 def test_a_length_is_either_fixed_or_chosen() -> None:
     assert Speculation(gamma=3, policy=GammaPolicy(min_confidence=0.5)).gamma == 3
     with pytest.raises(FieldInvalid):
-        Speculation(gamma=3, policy=GammaPolicy(Policy.EGAG))
+        Speculation(gamma=3, policy=GammaPolicy(PolicyKind.EGAG))
