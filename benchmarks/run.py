@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from specdec.rules.gamma_policy import AUTO, GammaPolicy
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -18,6 +20,8 @@ class Ask:
     """Draft length; 0 is plain decoding, None the peer's own choice."""
     stop: tuple[int, ...] = ()
     """Ids that end it; only the engine in process looks at them."""
+    policy: GammaPolicy = AUTO
+    """How the system chooses where there is no length."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from specdec.cli import tether
 from specdec.errors import InternalError
 from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
-from specdec.wire.params import mode_to_pb
+from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 
 _START_SECONDS = 180.0
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
@@ -141,6 +141,8 @@ def _request(ask: Ask) -> pb.GenerateRequest:
         tokens=pb.TokenPrompt(token_ids=ask.prompt),
         sampling=pb.SamplingOptions(temperature=ask.temperature, seed=ask.seed),
         stop=pb.StopOptions(max_tokens=ask.tokens, ignore_eos=True),
-        speculation=pb.SpeculationOptions(mode=mode_to_pb(mode), gamma=ask.gamma or None),
+        speculation=pb.SpeculationOptions(
+            mode=mode_to_pb(mode), gamma=ask.gamma or None, policy=GAMMA_POLICY.to_pb(ask.policy)
+        ),
         cache_salt=secrets.token_hex(8),  # prompts come again and again, and each time is to cost what the first did
     )

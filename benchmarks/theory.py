@@ -1,8 +1,10 @@
 """What Leviathan et al. (arXiv 2211.17192) predict, for the table that holds it against what was measured."""
 
+import math
+
 from specdec.rules.gamma import expected_tokens, speedup
 
-__all__ = ["ahead", "expected_tokens", "operations_factor", "speedup"]
+__all__ = ["ahead", "expected_tokens", "operations_factor", "oracle", "speedup"]
 
 
 def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
@@ -14,6 +16,17 @@ def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
         c_ops: ĉ, operations of a draft step over those of a target step, per token.
     """
     return (gamma * c_ops + gamma + 1.0) / expected_tokens(alpha, gamma)
+
+
+def oracle(alpha: float, c: float, beta: float = 0.0) -> float:
+    """The most that drafts could bring, §3.5: each round drafts exactly the tokens that will be accepted.
+
+    Those are α / (1 - α) on average, and the round commits one more.
+    """
+    if alpha >= 1.0:
+        return math.inf if c + beta <= 0.0 else 1.0 / (c + beta)
+    accepted = alpha / (1.0 - alpha)
+    return (1.0 + accepted) / (1.0 + accepted * (c + beta))
 
 
 def ahead(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.0) -> float:

@@ -16,6 +16,7 @@ from gateway.tools.conversation import Message, check_messages
 from gateway.tools.formats import ToolFormat
 from gateway.tools.values import Tool
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
+from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
 
 MAX_CHOICES = 16
@@ -117,7 +118,8 @@ class GenerationRequest:
     seeded: bool = False
     """Whether the caller chose the seed, in order to get the same tokens again."""
     gamma: int | None = None
-    """Draft length; None lets the verifier choose."""
+    """Draft length; None leaves it to the policy."""
+    policy: GammaPolicy = AUTO
     lenience: float = 1.0
     """ℓ in (0, 1]; at 1 the output is exact."""
     drafter: str = ""
@@ -191,7 +193,7 @@ class GenerationRequest:
             raise FieldInvalid(
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
-        Speculation(gamma=self.gamma, lenience=self.lenience)
+        Speculation(gamma=self.gamma, lenience=self.lenience, policy=self.policy)
         if self.ignore_eos and self.sampling.grammar:
             raise FieldInvalid(f"ignore_eos: nothing may follow the end of {self.grammar_param}", "ignore_eos")
         if self.n < 1 or self.number > MAX_CHOICES:

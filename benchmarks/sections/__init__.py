@@ -3,7 +3,20 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
-from benchmarks.sections import concurrency, engine, grid, memory, passes, prompt, rules, sources, spec, stack, theory
+from benchmarks.sections import (
+    concurrency,
+    controllers,
+    engine,
+    grid,
+    memory,
+    passes,
+    prompt,
+    rules,
+    sources,
+    spec,
+    stack,
+    theory,
+)
 from benchmarks.sections.lab import Lab
 
 SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
@@ -12,6 +25,7 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "prompt": prompt.measure,
     "concurrency": concurrency.measure,
     "grid": grid.measure,
+    "controllers": controllers.measure,
     "memory": memory.measure,
     "passes": passes.measure,
     "rules": rules.measure,

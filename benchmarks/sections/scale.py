@@ -38,6 +38,9 @@ class Scale:
     """Questions of each category of Spec-Bench, and tokens of an answer."""
     chat: str = "smollm2"
     """Known model that answers them; the pair's target when empty."""
+    controller_temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
+    controller_gammas: tuple[int, ...] = (1, 3, 6)
+    controller_goal: float = 0.95
     resume: bool = False
     """Whether cells of the grid that were measured at this commit are left out."""
     compiled: bool = True
@@ -58,6 +61,8 @@ def quick(pair: Pair) -> Scale:
         theory=(10, 1, 1),
         theory_gammas=(1, 2),
         served=("model",),
+        controller_temperatures=(1.0,),
+        controller_gammas=(1,),
         grid_drafters=("model", "dead", "lying"),
         grid_temperatures=("1",),
         grid_gammas=(1,),

@@ -5,16 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
+import torch
 from torch import Tensor
 
 from drafter_service.drafters.grammar_masks import GrammarMasks
 from drafter_service.drafters.retokenized import Translation
 from drafter_service.drafters.translated_model import TranslatedModel
+from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, DraftFailure, ScheduledSession
 from specdec.engine import Chunk, Engine, SequenceMemory
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.errors import TokenizerMismatch
 from specdec.grammar.compiler import GrammarCompiler
+from specdec.rules.certainty import Certainty, certainties
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_each
 from specdec.rules.sampling import History, probabilities
@@ -114,7 +117,33 @@ class ModelDrafter:
             k=self._support,
             starts=[session.chain_start for session in sessions],
         )
-        return [DraftedToken(session, *each) for session, each in zip(sessions, drawn, strict=True)]
+        sure = self._certainties(logits, q, sessions, [token for token, _ in drawn])
+        return [
+            DraftedToken(session, *each, sure.get(row))
+            for row, (session, each) in enumerate(zip(sessions, drawn, strict=True))
+        ]
+
+    def _certainties(
+        self, logits: Tensor, q: Tensor, sessions: Sequence[DraftSession], tokens: Sequence[int]
+    ) -> dict[int, Certainty]:
+        """How sure the model was of each row's token, for the sessions that ask for it.
+
+        A greedy session's q holds one token, so it is asked at temperature 1.
+        """
+        asking = [row for row, session in enumerate(sessions) if session.reads_certainty]
+        if not asking:
+            return {}
+        greedy = [row for row in asking if sessions[row].params.temperature == 0.0]
+        if greedy:
+            warm = [replace(sessions[row].params, temperature=1.0) for row in greedy]
+            q = q.index_copy(
+                0,
+                torch.tensor(greedy, device=q.device),
+                probabilities(logits[greedy], warm, [self._grammars.history(sessions[row]) for row in greedy]).to(
+                    q.dtype
+                ),
+            )
+        return dict(zip(asking, certainties(q[asking], [tokens[row] for row in asking]), strict=True))
 
     def _measure(self) -> float:
         """Median seconds of a step for one session; 0 when there is no memory to try."""

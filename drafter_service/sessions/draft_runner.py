@@ -99,7 +99,7 @@ class DraftRunner:
             self._refuse(stream, result)
             return
         if isinstance(result, DraftedToken):
-            session.extend(result.token, result.probs)
+            session.extend(result.token, result.probs, result.certainty)
             self._metrics.tokens.inc()
         else:
             # A failure may be due to the last draft. The chain is sent all the same: a Nack would drop drafts because

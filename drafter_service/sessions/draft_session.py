@@ -2,6 +2,8 @@
 
 import time
 
+from drafter_service.sessions.chain_length import ChainLength
+from specdec.rules.certainty import Certainty
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.rules.params import Mode
@@ -61,6 +63,7 @@ class DraftSession:
         self._unsent: list[SparseProbs | None] = []
         self._end_sent = False
         self._stopped = False
+        self._length = ChainLength(opened.policy)
         self._guesses = AcceptanceEstimate(prior=1.0)
         """How many of the drafts were what was committed in their places, the token behind the draft asked for too."""
 
@@ -120,11 +123,23 @@ class DraftSession:
     def tokens_from(self, position: int) -> list[int]:
         return self._tokens[position:]
 
-    def extend(self, token: int, probs: SparseProbs | None = None) -> None:
-        """Add a draft token; `probs` is the distribution it was drawn from, None in a mode that sends none."""
+    @property
+    def reads_certainty(self) -> bool:
+        """Whether the certainty of a draft can end the chain behind it."""
+        return self._length.policy.reads_certainty
+
+    def extend(self, token: int, probs: SparseProbs | None = None, certainty: Certainty | None = None) -> None:
+        """Add a draft token, and end the chain behind it where the policy says so.
+
+        Args:
+            probs: the distribution it was drawn from, None in a mode that sends none.
+            certainty: how sure the model was, None where that is unknown and ends nothing.
+        """
         self._tokens.append(token)
         self._unsent.append(probs)
         self._hash = self._hash.extended((token,))
+        if certainty is not None and self._length.ends(self.drafted, self._gamma, certainty):
+            self.stop_drafting()
 
     def take_unsent(self) -> DraftTokens | None:
         """The drafts that have not been handed out, fenced by all tokens before them; None when there are none."""

@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.engine import SequenceMemory
+from specdec.rules.certainty import Certainty
 from specdec.rules.draft import SparseProbs
 from specdec.rules.vocabulary import Vocabulary
 
@@ -49,6 +50,8 @@ class DraftedToken:
     token: int
     probs: SparseProbs | None
     """The distribution q̂ that the token was drawn from; None in a mode that sends none."""
+    certainty: Certainty | None = None
+    """How sure the model was, where the session asks for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,6 +36,7 @@ from gateway.http.tools import ToolsBody
 from gateway.request import MAX_NAME, GenerationRequest, Prompt
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.rules.gamma_policy import AUTO
 from specdec.rules.params import Mode
 
 COMPLETION_TOKENS = 16
@@ -46,7 +47,7 @@ class SpeculationBody(Body):
     """How speculation is used for this request."""
 
     mode: Literal["off", "rejection", "block", "coupled"] | None = None
-    gamma: GammaField = None
+    gamma: GammaField = (None, AUTO)
     lenience: Lenience | None = None
     drafter: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     detail: bool | None = None
@@ -132,7 +133,8 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             ignore_eos=bool(self.ignore_eos),
             mode=Mode(speculation.mode) if speculation.mode else None,
             seeded=self.seed is not None,
-            gamma=speculation.gamma,
+            gamma=speculation.gamma[0],
+            policy=speculation.gamma[1],
             drafter=speculation.drafter or "",
             detail=bool(speculation.detail),
             lenience=1.0 if speculation.lenience is None else speculation.lenience,

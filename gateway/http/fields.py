@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 from gateway.lists import MAX_IDS, MAX_STOP_CHARS, MAX_STOPS, unique_stops
 from gateway.request import MAX_CHOICES, MAX_NAME, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.rules.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
 from specdec.rules.params import MAX_LOGPROBS
 
 MAX_INT = 2**31 - 1
@@ -49,14 +50,6 @@ def _parse_stop(value: Any) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return unique_stops(value)
     raise FieldInvalid("stop must be a string or a list of strings", "stop")
-
-
-def _parse_gamma(value: Any) -> int | None:
-    if value is None or value == "auto":
-        return None
-    if type(value) is int:
-        return value
-    raise FieldInvalid('speculation.gamma must be an integer or "auto"', "speculation.gamma")
 
 
 def _parse_content(param: str, value: Any) -> str:
@@ -131,10 +124,22 @@ StopField = Annotated[
         }
     ),
 ]
+_POLICY_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "policy": {"enum": list(POLICIES)},
+        "value": _whole(0, bound="gamma"),
+        "min": _whole(1, bound="gamma"),
+        "max": _whole(1, bound="gamma"),
+        "ema": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "min_confidence": {"type": "number", "minimum": 0, "maximum": 1},
+    },
+    "required": ["policy"],
+}
 GammaField = Annotated[
-    int | None,
-    PlainValidator(_parse_gamma),
-    WithJsonSchema({"anyOf": [_whole(0, bound="gamma"), {"const": "auto"}, {"type": "null"}]}),
+    tuple[int | None, GammaPolicy],
+    PlainValidator(parse_gamma),
+    WithJsonSchema({"anyOf": [_whole(0, bound="gamma"), {"enum": list(PolicyKind)}, _POLICY_SCHEMA, {"type": "null"}]}),
 ]
 _PART_SCHEMA = {
     "type": "object",

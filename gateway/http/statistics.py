@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from gateway.turns.events import Finished
 from gateway.turns.statistics import Summary, Tally, total
+from specdec.rules.gamma_policy import PolicyKind
 
 
 class CompletionTokensDetails(BaseModel):
@@ -75,7 +76,7 @@ class SpeculationReport(BaseModel):
     """What the request asked of speculation, and why rounds went without a draft."""
 
     mode: Literal["off", "rejection", "block", "coupled"]
-    gamma: int | Literal["auto"] | None = None
+    gamma: int | PolicyKind | None = None
     lenience: float | None = None
     lossy: bool
     """Whether the output may differ in distribution from the target's: lenience is below 1."""
@@ -100,7 +101,7 @@ def report_of(summary: Summary) -> SpeculationReport:
         return SpeculationReport(mode="off", lossy=False, fallbacks={})
     report = SpeculationReport(
         mode=asked.mode.value,
-        gamma="auto" if asked.gamma is None else asked.gamma,
+        gamma=asked.policy.policy if asked.gamma is None else asked.gamma,
         lenience=asked.lenience,
         lossy=asked.lossy,
         fallbacks=summary.fallbacks,

@@ -34,7 +34,7 @@ from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import SamplingParams
-from specdec.wire.params import mode_from_pb
+from specdec.wire.params import GAMMA_POLICY, mode_from_pb
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 
@@ -163,6 +163,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         mode=mode,
         seeded=message.sampling.HasField("seed"),
         gamma=speculation.gamma if speculation.HasField("gamma") else None,
+        policy=GAMMA_POLICY.from_pb(speculation.policy),
         lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
         drafter=speculation.drafter,
         detail=speculation.detail,

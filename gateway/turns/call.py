@@ -36,6 +36,7 @@ def make_call(
         check_ids(ids, name, info.vocab_size)
     if request.gamma is not None and request.gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma must be at most {info.gamma_max}, got {request.gamma}", "speculation.gamma")
+    request.policy.check_limit(info.gamma_max)
     if request.drafter == "prediction" and not request.prediction:
         raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
     if request.drafter and request.drafter not in info.drafter_names:
@@ -57,7 +58,13 @@ def make_call(
         max_tokens=_max_tokens(request, len(prompt), info.context_length),
         stop_token_ids=stop_token_ids,
         speculation=Speculation(
-            _mode(request, mode), request.gamma, request.lenience, request.drafter, tuple(prediction), request.detail
+            _mode(request, mode),
+            request.gamma,
+            request.lenience,
+            request.drafter,
+            tuple(prediction),
+            detail=request.detail,
+            policy=request.policy,
         ),
         logprobs=request.logprobs,
         priority=request.priority.level,

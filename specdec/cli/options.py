@@ -1,5 +1,6 @@
 """The options of the commands, each defined once; those of `specdec up` are its settings."""
 
+import json
 import re
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
@@ -10,7 +11,8 @@ import typer
 from pydantic import BaseModel, BeforeValidator, ByteSize
 from pydantic.fields import FieldInfo
 
-from specdec.errors import ConfigError
+from specdec.errors import ConfigError, FieldInvalid
+from specdec.rules.gamma_policy import AUTO, GammaPolicy, parse_gamma
 from specdec.rules.params import Mode
 from specdec.serving.settings import Address as HostPort
 from specdec.serving.settings import Origins, parse_address
@@ -28,6 +30,21 @@ def gamma_of(value: Any) -> int | None:
     if re.fullmatch("[0-9]{1,9}", str(value)):
         return int(value)
     raise ValueError(f"must be a whole number, or auto, got {value!r}")
+
+
+def policy_of(value: str) -> int | GammaPolicy | None:
+    """What a text says of the draft length: a number, the name of a policy, or an object in JSON.
+
+    Raises:
+        ValueError: it says neither.
+    """
+    try:
+        fixed, policy = parse_gamma(json.loads(value) if value[:1] in tuple("{0123456789") else value)
+    except FieldInvalid as error:
+        raise ValueError(error.message) from error
+    if fixed is not None and policy != AUTO:
+        raise ValueError("a fixed length has no min_confidence here")
+    return policy if fixed is None and policy != AUTO else fixed
 
 
 DraftLength = Annotated[int | None, BeforeValidator(gamma_of)]
@@ -63,6 +80,16 @@ Temperature = Annotated[float | None, _option("0 is greedy.", otherwise="the ser
 TopP = Annotated[float | None, _option("Nucleus mass in (0, 1].", otherwise="the server's")]
 Seed = Annotated[int | None, _option("Makes a run repeatable.", otherwise="random", min=0)]
 Gamma = Annotated[int | None, _option("Draft length.", otherwise="auto", parser=gamma_of, metavar="N|auto")]
+ChosenGamma = Annotated[
+    Any | None,
+    _option(
+        "Draft length, or what chooses it; JSON has the fields of the API.",
+        "--gamma",
+        otherwise="auto",
+        parser=policy_of,
+        metavar="N|auto|optimal|egag|JSON",
+    ),
+]
 Lenience = Annotated[
     float | None, _option("Below 1 keeps more drafts and is lossy; for --mode rejection.", otherwise="1, exact")
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specdec.rules.gamma_policy import GammaPolicy
 from specdec.rules.params import FinishReason, Mode, Origin
 from specdec.wire.report import RoundReport
 
@@ -16,7 +17,7 @@ class PromptRequest:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
-    gamma: int | None = None
+    gamma: int | GammaPolicy | None = None
     mode: Mode | None = None
     lenience: float | None = None
     stop: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 from protos.gateway.v1 import gateway_pb2
 from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
-from specdec.wire.params import finish_from_pb, mode_to_pb, origin_from_pb
+from specdec.rules.gamma_policy import GammaPolicy
+from specdec.wire.params import GAMMA_POLICY, finish_from_pb, mode_to_pb, origin_from_pb
 from specdec.wire.report import report_from_pb
 
 
@@ -16,7 +17,8 @@ def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
         session=request.session,
         speculation=gateway_pb2.SpeculationOptions(
             mode=mode_to_pb(request.mode),
-            gamma=request.gamma,
+            gamma=request.gamma if isinstance(request.gamma, int) else None,
+            policy=GAMMA_POLICY.to_pb(request.gamma) if isinstance(request.gamma, GammaPolicy) else None,
             lenience=request.lenience,
             detail=request.detail,
         ),

@@ -87,6 +87,8 @@ class Judgement:
     """One draft of the longest chain, in plain rounds."""
     beta: float = 0.0
     """One more token for every session, in plain rounds."""
+    r: float = 0.0
+    """What a draft costs beside its tokens, in plain rounds."""
     plain_seconds: float = 0.0
     """A plain round."""
     predicted: float = 1.0

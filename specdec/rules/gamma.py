@@ -97,10 +97,18 @@ class OptimalGamma:
     returns to the prior with time, so a session that stopped drafting tries again later.
     """
 
-    def __init__(self, c: Cost, beta: Cost, limit: int, estimate: AcceptanceEstimate = AcceptanceEstimate()) -> None:
-        """`c` includes the time of the network, so there is no r."""
+    def __init__(
+        self,
+        c: Cost,
+        beta: Cost,
+        limit: int,
+        estimate: AcceptanceEstimate = AcceptanceEstimate(),
+        r: Cost = lambda: 0.0,
+    ) -> None:
+        """Without `r`, the time of the network is to be in `c`."""
         self._c = c
         self._beta = beta
+        self._r = r
         self._limit = limit
         self.estimate = estimate
         self._current = self._best()
@@ -115,7 +123,7 @@ class OptimalGamma:
         self.estimate = self.estimate.observed(drafted, accepted)
 
     def _best(self) -> int:
-        return best_gamma(self.estimate.alpha, self._c(), beta=self._beta(), limit=self._limit)
+        return best_gamma(self.estimate.alpha, self._c(), self._r(), self._beta(), limit=self._limit)
 
     def _speedup(self, gamma: int) -> float:
-        return speedup(self.estimate.alpha, gamma, self._c(), beta=self._beta())
+        return speedup(self.estimate.alpha, gamma, self._c(), self._r(), self._beta())

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from specdec.errors import FieldInvalid, TokenOutOfRange
+from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from specdec.rules.grammar import Grammar
 
 MAX_SEED = 2**63 - 1
@@ -161,7 +162,7 @@ class Speculation:
 
     mode: Mode = Mode.REJECTION
     gamma: int | None = None
-    """Tokens to draft in each round; None lets the verifier choose."""
+    """Tokens to draft in each round; None leaves that to the policy."""
     lenience: float = 1.0
     """ℓ: a draft is kept with probability min(1, p/(ℓ·q)). 1 is exact; less is lossy and for mode rejection only."""
     drafter: str = ""
@@ -170,6 +171,8 @@ class Speculation:
     """The output that the caller expects; it is drafted from before anything else is asked."""
     detail: bool = False
     """Whether every round says what its verdict rests on; that changes no token."""
+    policy: GammaPolicy = AUTO
+    """How the draft length is chosen, and where drafts end before."""
 
     @property
     def lossy(self) -> bool:
@@ -179,6 +182,8 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.gamma is not None and self.gamma < 0:
             raise FieldInvalid(f"gamma must be at least 0, got {self.gamma}", "speculation.gamma")
+        if self.gamma is not None and self.policy.policy is not PolicyKind.AUTO:
+            raise FieldInvalid(f"policy {self.policy.policy} chooses the length: leave gamma out", "speculation.gamma")
         _within("speculation.lenience", self.lenience, 0.0, 1.0, open_low=True)
         if self.lenience != 1.0 and self.mode is not Mode.REJECTION:
             raise FieldInvalid(

@@ -12,7 +12,7 @@ from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
 from specdec.wire.codec import Codec, Pair, each
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
-from specdec.wire.params import FINISH, MODE, ORIGIN, SAMPLING
+from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING
 from specdec.wire.tokens import TOKENS
 
 
@@ -82,6 +82,8 @@ class GammaReason(StrEnum):
 
     FIXED = "fixed"
     """The request, or else the verifier's settings, fix it."""
+    OPTIMAL = "optimal"
+    """The request asks for the length that is best for it alone."""
     GOODPUT = "goodput"
     """With it the batch is expected to commit most tokens a second."""
     TRIAL = "trial"
@@ -209,7 +211,7 @@ _CALL = Codec(
     pb.GenerateRequest,
     tokens=TOKENS,
     sampling=SAMPLING,
-    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS),
+    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, policy=GAMMA_POLICY),
 )
 _DETAIL = Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken)))
 _ROUND = Codec(

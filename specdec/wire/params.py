@@ -2,6 +2,7 @@
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
 from specdec.wire.codec import Codec, EnumCodec, Pair
@@ -38,6 +39,12 @@ def grammar_from_pb(message: pb.Grammar) -> Grammar | None:
 
 SAMPLING = Codec(SamplingParams, pb.SamplingParams, grammar=Pair(grammar_to_pb, grammar_from_pb))
 """Every field is sent; one that is out of range is refused with FieldInvalid."""
+
+GAMMA_POLICY = Codec(
+    GammaPolicy,
+    pb.GammaPolicy,
+    policy=EnumCodec[PolicyKind](PolicyKind, pb.GammaPolicyKind.DESCRIPTOR, unknown=PolicyKind.AUTO),
+)
 
 mode_to_pb = _MODES.to_pb
 origin_to_pb, origin_from_pb = ORIGIN.to_pb, ORIGIN.from_pb

@@ -57,7 +57,7 @@ class RoundReport:
     gamma: int = 0
     """Drafts that the round asked for."""
     gamma_reason: str = ""
-    """Why: `fixed`, `goodput`, `trial`, `room` or `source`."""
+    """Why: `fixed`, `optimal`, `goodput`, `trial`, `room` or `source`."""
     alpha: float = 0.0
     """The chance, as estimated before the round, that its next draft is accepted."""
     survival: float = 0.0

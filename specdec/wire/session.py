@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.vocabulary import Vocabulary
 from specdec.wire.codec import Codec, EnumCodec, Pair
-from specdec.wire.params import MODE, SAMPLING
+from specdec.wire.params import GAMMA_POLICY, MODE, SAMPLING
 from specdec.wire.tokens import TOKENS
 
 
@@ -42,6 +43,8 @@ class Open(SessionMessage):
     """Only sessions of one salt share computed prefixes."""
     traceparent: str = ""
     """The span of the verifier's call, in the form of W3C Trace Context; empty where it is not traced."""
+    policy: GammaPolicy = AUTO
+    """Where drafts end before `gamma`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Load:
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)
 
-OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE)
+OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE, policy=GAMMA_POLICY)
 COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
 CLOSE = Codec(Close, pb.Close)
 END = Codec(DraftEnd, pb.DraftEnd)

@@ -12,7 +12,9 @@ from itertools import cycle
 
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.rules import proposal, verification
+from specdec.rules.certainty import certainties
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
+from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, Open
@@ -89,6 +91,8 @@ class Simulation:
     target: TableModel
     drafter: TableModel
     chances: Chances = Chances()
+    policy: GammaPolicy = AUTO
+    """Where chains end before."""
 
     def p_value(self, sessions: int, length: int) -> float:
         """Of a G-test of the joint sequences."""
@@ -119,7 +123,7 @@ class Simulation:
         name, committed = str(each.seed), each.buffer.committed
         if each.session is None:
             params = replace(self.params, seed=each.seed)
-            opened = Open(name, 1, committed, len(PROMPT), params, self.mode, gamma, limit)
+            opened = Open(name, 1, committed, len(PROMPT), params, self.mode, gamma, limit, policy=self.policy)
             each.session = DraftSession(name, opened, limit)
         elif each.unsent:
             each.session.commit(Commit(name, 1, len(committed) - len(each.unsent), each.unsent, gamma))
@@ -131,16 +135,18 @@ class Simulation:
         if not wanting:
             return
         contexts = [tuple(session.tokens_from(len(PROMPT))) for session in wanting]
+        q = rows.of([(context, context) for context in contexts])
         tokens, probs = proposal.propose(
             self.mode,
-            rows.of([(context, context) for context in contexts]),
+            q,
             [session.params.seed for session in wanting],
             [len(session) for session in wanting],
             SUPPORT,
             [session.chain_start for session in wanting],
         )
+        sure = certainties(q, tokens)
         for index, session in enumerate(wanting):
-            session.extend(tokens[index], probs[index] if probs else None)
+            session.extend(tokens[index], probs[index] if probs else None, sure[index])
 
     def _judge(self, running: Sequence[Generation], rows: Rows) -> list[Verdict]:
         """The verdicts of one pass, whose budget cuts the longest drafts of all sessions."""

@@ -17,6 +17,25 @@ _UNKNOWN_DRAFT = 0.1
 """Cost of a draft in plain passes, before drafters have said or shown theirs."""
 
 
+@dataclass(frozen=True, slots=True)
+class PassSample:
+    """One pass, as it was measured."""
+
+    rows: int
+    """Sessions that got a verdict."""
+    computed: int
+    """Tokens that it computed."""
+    committed: int
+    """Tokens that its verdicts hold."""
+    drafting: int
+    """Sessions that had a draft."""
+    started: float
+    """By `time.perf_counter`."""
+    seconds: float
+    follows: bool
+    """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds."""
+
+
 class Line:
     """y = base + slope · x by least squares, with fading weights and a slope that is assumed at first."""
 

@@ -15,9 +15,10 @@ import structlog
 from specdec.engine import Engine
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.costs import PassSample
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_thread import ModelStep, ModelThread
-from verifier_service.batching.speculation import BatchSpeculation, PassSample
+from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 

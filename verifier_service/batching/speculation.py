@@ -3,16 +3,15 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundSeconds, allot, forecast
-from specdec.rules.gamma import AcceptanceEstimate
-from specdec.wire.generation import GammaReason, RoundDetail, Speedup
-from verifier_service.batching.costs import BatchCosts, DrafterTimes, PromptRate
+from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
+from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
+from verifier_service.batching.costs import BatchCosts, DrafterTimes, PassSample, PromptRate
+from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
 
-_SESSION_WEIGHT = 8.0
-"""Judged tokens that the fleet's α counts for in that of a session."""
 _PLAN_SECONDS = 0.1
 """How long a judgement of the same batch holds."""
 _ACTIVE_PASSES = 4
@@ -23,25 +22,6 @@ _REPORT_SECONDS = 1.0
 """Least time between two reports."""
 _PATIENCE = 2.0
 """Times the expected wait that a round waits at least, for what comes later would otherwise never be measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassSample:
-    """One pass, as it was measured."""
-
-    rows: int
-    """Sessions that got a verdict."""
-    computed: int
-    """Tokens that it computed."""
-    committed: int
-    """Tokens that its verdicts hold."""
-    drafting: int
-    """Sessions that had a draft."""
-    started: float
-    """By `time.perf_counter`."""
-    seconds: float
-    follows: bool
-    """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds."""
 
 
 class BatchSpeculation:
@@ -112,7 +92,8 @@ class BatchSpeculation:
             plain = costs.base + costs.token * self._load
             predicted = self.forecast.speedup * self.trials.correction
             beta = costs.token * self._load / plain
-            self._report = Judgement(self.overall.alpha, costs.draft / plain, beta, plain, predicted, measured)
+            c, r = costs.draft / plain, costs.wait / plain
+            self._report = Judgement(self.overall.alpha, c, beta, r, plain, predicted, measured)
         return self._report
 
     @property
@@ -120,14 +101,20 @@ class BatchSpeculation:
         """The least survival of a draft that is worth its time, and whether the way taken is on trial."""
         return self._allotment.threshold, self.trials.running
 
-    def session(self, source: Callable[[], str | None], fixed: int | None = None) -> "SessionGamma":
-        """The γ of a session: `fixed`, or by this judgement.
+    def session(
+        self, source: Callable[[], str | None], fixed: int | None = None, policy: GammaPolicy = AUTO
+    ) -> SessionGamma:
+        """The draft length of a session: `fixed`, or by its policy.
 
         Args:
             source: names what the session's drafts come from, None while there is nothing that drafts.
         """
-        session = SessionGamma(self, source, fixed)
-        if fixed is None:
+        own: GammaController | None = None if fixed is None else FixedGamma(fixed)
+        most = policy.most(self._gamma_max)
+        if fixed is None and policy.policy is PolicyKind.OPTIMAL:
+            own = OptimalGamma(lambda: self.report().c, lambda: self.report().beta, most, r=lambda: self.report().r)
+        session = SessionGamma(self, source, own, most)
+        if own is None:
             self._active[session] = self._pass  # before it asks, so that a burst is judged at the size it will have
         return session
 
@@ -154,7 +141,7 @@ class BatchSpeculation:
         """Seconds that the round under way may still wait for its drafts."""
         return self._ended + max(self.forecast.worth, _PATIENCE * self.forecast.wait) - self._clock()
 
-    def gamma(self, session: "SessionGamma") -> int:
+    def gamma(self, session: SessionGamma) -> int:
         """The drafts of a session's next round."""
         self._active[session] = self._pass
         if self._judged != self._pass:
@@ -164,7 +151,7 @@ class BatchSpeculation:
             self._judge()
         if not self._drafting:
             return 0
-        demand = session.demand(self._gamma_max)
+        demand = session.demand()
         gamma = self._allotment.gamma(_optimistic(demand) if self.trials.exploring else demand)
         self._wanting += gamma > 0
         self._longest = max(self._longest, gamma)
@@ -194,7 +181,7 @@ class BatchSpeculation:
     def _plan(self, exploring: bool) -> None:
         self._active = {each: last for each, last in self._active.items() if self._pass - last <= _ACTIVE_PASSES}
         self._sources = frozenset(session.source for session in self._active)
-        demands = [session.demand(self._gamma_max) for session in self._active]
+        demands = [session.demand() for session in self._active]
         others, costs = self._load - len(demands), self.costs
         assumed = [_optimistic(demand) for demand in demands] if exploring else demands
         self._allotment = allot(assumed, others, costs, self._budget)
@@ -209,53 +196,6 @@ class BatchSpeculation:
     def _level(self) -> int:
         """The batch size, in powers of two."""
         return (self._load - 1).bit_length()
-
-
-class SessionGamma:
-    """The draft length of one session, and what is known of its drafts."""
-
-    def __init__(self, batch: BatchSpeculation, source: Callable[[], str | None], fixed: int | None) -> None:
-        self._batch = batch
-        self._source = source
-        self._fixed = fixed
-        self._estimate = AcceptanceEstimate(weight=_SESSION_WEIGHT)
-
-    def gamma(self) -> int:
-        """Number of tokens to draft next."""
-        return self._batch.gamma(self) if self._fixed is None else self._fixed
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a verdict."""
-        if drafted:
-            self._estimate = self._estimate.observed(drafted, accepted)
-            self._batch.learn(self._source() or "", drafted, accepted)
-
-    @property
-    def source(self) -> str | None:
-        """What its drafts come from; None while there is nothing that drafts."""
-        return self._source()
-
-    def detail(self, gamma: int, room: int) -> RoundDetail:
-        """Why the next round drafts so much, within the room that the generation has."""
-        alpha, survival, reason = self.demand(room).alpha, 0.0, GammaReason.FIXED
-        if self._fixed is None:
-            survival, trial = self._batch.grounds
-            reason = GammaReason.TRIAL if trial else GammaReason.GOODPUT
-        reason = GammaReason.ROOM if gamma > room else reason
-        return RoundDetail(min(gamma, room), reason.value, alpha, survival)
-
-    def speedup(self) -> Speedup:
-        """What drafts bring the batch; unknown for a fixed γ."""
-        if self._fixed is not None:
-            return Speedup()
-        found = self._batch.report()
-        return Speedup(found.predicted, found.measured or 0.0)
-
-    def demand(self, limit: int) -> Demand:
-        """What the session can make of drafts, up to `limit`: its α is near the fleet's until it has shown its own."""
-        source = self._source()
-        alpha = replace(self._estimate, prior=self._batch.alpha(source or "")).alpha
-        return Demand(alpha, 0 if source is None else limit)
 
 
 def _optimistic(demand: Demand) -> Demand:

@@ -181,6 +181,7 @@ class RemoteDrafts(Drafts):
             self._max_len,
             call.cache_salt,
             trace_headers().get(TRACEPARENT, ""),
+            call.speculation.policy,
         )
         self._link.open(opening, self)
 

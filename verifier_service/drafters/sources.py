@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.sources.maker import SourceKind, SourceMaker
 from specdec.wire.generation import GenerationCall
 from verifier_service.batching.speculation import BatchSpeculation
@@ -76,16 +77,17 @@ class DraftSources:
 
     def _remote(self, call: GenerationCall, limit: int, gamma: int | None, name: str) -> RemoteDrafts:
         named = replace(call, speculation=replace(call.speculation, drafter=name))
-        patience = self._speculation.patience if gamma is None else None
+        judged = gamma is None and call.speculation.policy.policy is PolicyKind.AUTO
+        patience = self._speculation.patience if judged else None
         return RemoteDrafts(named, limit, self._pool, self._settings.drafting, patience)
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))
         source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction)
-        return LocalSource(kind.value, source, self._controller(kind, gamma))
+        return LocalSource(kind.value, source, self._controller(kind, gamma, call.speculation.policy))
 
-    def _controller(self, kind: SourceKind, gamma: int | None) -> GammaController:
-        most = self._settings.gamma_max
+    def _controller(self, kind: SourceKind, gamma: int | None, policy: GammaPolicy) -> GammaController:
+        most = policy.most(self._settings.gamma_max)
         if gamma is not None or kind in _ADAPTIVE:
             return FixedGamma(most if gamma is None else gamma)
         return OptimalGamma(lambda: 0.0, lambda: self._speculation.report().beta, most)

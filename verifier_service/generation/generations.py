@@ -11,6 +11,7 @@ from typing import Literal
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import GrammarState
+from specdec.rules.gamma_policy import PolicyKind
 from specdec.rules.grammar import Grammar
 from specdec.rules.params import Mode, check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
@@ -86,7 +87,7 @@ class Generations:
         name = f"{call.session_id}#{next(self._numbers)}"
         admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0, grammar=grammar)
         asked = gamma if self._sources.asks_drafters(call) else 0
-        controller = self._speculation.session(drafts.source, asked)
+        controller = self._speculation.session(drafts.source, asked, call.speculation.policy)
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 
     def _count(self, done: Round, awaited: int) -> None:
@@ -112,7 +113,12 @@ def fixed_gamma(call: GenerationCall, default: int | Literal["auto"], gamma_max:
         return 0
     if call.speculation.gamma is not None:
         return call.speculation.gamma
-    return None if default == "auto" else min(default, gamma_max)
+    policy = call.speculation.policy
+    if policy.policy is PolicyKind.EGAG:
+        return policy.most(gamma_max)  # the drafter ends drafts before
+    if policy.policy is PolicyKind.OPTIMAL or default == "auto":
+        return None
+    return min(default, policy.most(gamma_max))
 
 
 def check(call: GenerationCall, info: VerifierInfo) -> None:
@@ -138,6 +144,7 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
     gamma = call.speculation.gamma
     if gamma is not None and gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma is at most {info.gamma_max} here, got {gamma}", "speculation.gamma")
+    call.speculation.policy.check_limit(info.gamma_max)
 
 
 def length_limit(call: GenerationCall, context_length: int) -> int:

@@ -11,7 +11,7 @@ from specdec.serving.tracing import part_span
 from specdec.wire.generation import GRAMMAR, Fallback, GammaReason, Round, RoundDetail, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
-from verifier_service.batching.speculation import SessionGamma
+from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.generation.forced import with_forced
 from verifier_service.generation.traces import described

@@ -79,6 +79,34 @@ VERIFICATION_MODE_COUPLED: VerificationMode.ValueType  # 4
 """Drafter-invariant Gumbel coupling (Daliri et al., arXiv 2408.07978)."""
 Global___VerificationMode: _TypeAlias = VerificationMode  # noqa: Y015
 
+class _GammaPolicyKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GammaPolicyKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GammaPolicyKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GAMMA_POLICY_KIND_UNSPECIFIED: _GammaPolicyKind.ValueType  # 0
+    """Not set: auto."""
+    GAMMA_POLICY_KIND_AUTO: _GammaPolicyKind.ValueType  # 1
+    """The verifier, for its batch as a whole."""
+    GAMMA_POLICY_KIND_OPTIMAL: _GammaPolicyKind.ValueType  # 2
+    """The verifier, for this session alone."""
+    GAMMA_POLICY_KIND_EGAG: _GammaPolicyKind.ValueType  # 3
+    """The drafter, by the entropy of its distributions."""
+
+class GammaPolicyKind(_GammaPolicyKind, metaclass=_GammaPolicyKindEnumTypeWrapper):
+    """What chooses the draft length where it is not fixed."""
+
+GAMMA_POLICY_KIND_UNSPECIFIED: GammaPolicyKind.ValueType  # 0
+"""Not set: auto."""
+GAMMA_POLICY_KIND_AUTO: GammaPolicyKind.ValueType  # 1
+"""The verifier, for its batch as a whole."""
+GAMMA_POLICY_KIND_OPTIMAL: GammaPolicyKind.ValueType  # 2
+"""The verifier, for this session alone."""
+GAMMA_POLICY_KIND_EGAG: GammaPolicyKind.ValueType  # 3
+"""The drafter, by the entropy of its distributions."""
+Global___GammaPolicyKind: _TypeAlias = GammaPolicyKind  # noqa: Y015
+
 class _TokenOrigin:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -296,3 +324,52 @@ class Grammar(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
+
+@_typing.final
+class GammaPolicy(_message.Message):
+    """How the draft length is chosen where it is not fixed, and where drafts end before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    MIN_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    EMA_FIELD_NUMBER: _builtins.int
+    MIN_CONFIDENCE_FIELD_NUMBER: _builtins.int
+    policy: Global___GammaPolicyKind.ValueType
+    """What chooses."""
+    min: _builtins.int
+    """Fewest drafts, for egag; default 1."""
+    max: _builtins.int
+    """Most drafts; unset is the verifier's limit."""
+    ema: _builtins.float
+    """Weight of earlier entropies in their average, in (0, 1), for egag; default 0.5."""
+    min_confidence: _builtins.float
+    """A draft ends behind a token that was drawn with less probability, in [0, 1]; 0 ends none."""
+    def __init__(
+        self,
+        *,
+        policy: Global___GammaPolicyKind.ValueType = ...,
+        min: _builtins.int | None = ...,
+        max: _builtins.int | None = ...,
+        ema: _builtins.float | None = ...,
+        min_confidence: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ema", b"_ema", "_max", b"_max", "_min", b"_min", "ema", b"ema", "max", b"max", "min", b"min"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ema", b"_ema", "_max", b"_max", "_min", b"_min", "ema", b"ema", "max", b"max", "min", b"min", "min_confidence", b"min_confidence", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ema: _TypeAlias = _typing.Literal["ema"]  # noqa: Y015
+    _WhichOneofArgType__ema: _TypeAlias = _typing.Literal["_ema", b"_ema"]  # noqa: Y015
+    _WhichOneofReturnType__max: _TypeAlias = _typing.Literal["max"]  # noqa: Y015
+    _WhichOneofArgType__max: _TypeAlias = _typing.Literal["_max", b"_max"]  # noqa: Y015
+    _WhichOneofReturnType__min: _TypeAlias = _typing.Literal["min"]  # noqa: Y015
+    _WhichOneofArgType__min: _TypeAlias = _typing.Literal["_min", b"_min"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ema) -> _WhichOneofReturnType__ema | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max) -> _WhichOneofReturnType__max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min) -> _WhichOneofReturnType__min | None: ...
+
+Global___GammaPolicy: _TypeAlias = GammaPolicy  # noqa: Y015

@@ -250,6 +250,7 @@ class Open(_message.Message):
     MAX_LEN_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -272,6 +273,10 @@ class Open(_message.Message):
     def sampling(self) -> _common_pb2.SamplingParams:
         """The request's sampling, used for q exactly as the target uses it for p."""
 
+    @_builtins.property
+    def policy(self) -> _common_pb2.GammaPolicy:
+        """Where drafts end before gamma."""
+
     def __init__(
         self,
         *,
@@ -285,10 +290,11 @@ class Open(_message.Message):
         max_len: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
         traceparent: _builtins.str = ...,
+        policy: _common_pb2.GammaPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

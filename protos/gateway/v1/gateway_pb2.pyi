@@ -496,6 +496,7 @@ class SpeculationOptions(_message.Message):
     LENIENCE_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Default: the server's, or coupled for a request with a seed."""
     gamma: _builtins.int
@@ -506,6 +507,10 @@ class SpeculationOptions(_message.Message):
     """What drafts: a source, or a drafter by its kind, model or address. Default: the server's choice."""
     detail: _builtins.bool
     """Whether every round comes with a report; that changes no token."""
+    @_builtins.property
+    def policy(self) -> _common_pb2.GammaPolicy:
+        """How the draft length is chosen where gamma is not set, and where drafts end before."""
+
     def __init__(
         self,
         *,
@@ -514,10 +519,11 @@ class SpeculationOptions(_message.Message):
         lenience: _builtins.float | None = ...,
         drafter: _builtins.str = ...,
         detail: _builtins.bool = ...,
+        policy: _common_pb2.GammaPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -1078,7 +1084,7 @@ class RoundReport(_message.Message):
     gamma: _builtins.int
     """Drafts that the round asked for."""
     gamma_reason: _builtins.str
-    """Why: "fixed", "goodput", "trial", "room" or "source"."""
+    """Why: "fixed", "optimal", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
     """The chance, as estimated before the round, that its next draft is accepted."""
     survival: _builtins.float

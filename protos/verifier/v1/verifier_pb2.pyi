@@ -105,6 +105,7 @@ class Speculation(_message.Message):
     DRAFTER_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule."""
     gamma: _builtins.int
@@ -117,6 +118,10 @@ class Speculation(_message.Message):
     """The output that the caller expects, int32 little-endian; it is drafted from before anything else."""
     detail: _builtins.bool
     """Whether every round has its detail; that changes no token."""
+    @_builtins.property
+    def policy(self) -> _common_pb2.GammaPolicy:
+        """How the draft length is chosen where gamma is not set, and where drafts end before."""
+
     def __init__(
         self,
         *,
@@ -126,10 +131,11 @@ class Speculation(_message.Message):
         drafter: _builtins.str = ...,
         prediction: _builtins.bytes = ...,
         detail: _builtins.bool = ...,
+        policy: _common_pb2.GammaPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "prediction", b"prediction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "policy", b"policy", "prediction", b"prediction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -245,7 +251,7 @@ class RoundDetail(_message.Message):
     gamma: _builtins.int
     """Drafts that the round asked for."""
     reason: _builtins.str
-    """Why: "fixed", "goodput", "trial", "room" or "source"."""
+    """Why: "fixed", "optimal", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
     """The chance, as estimated before the round, that its next draft is accepted."""
     survival: _builtins.float

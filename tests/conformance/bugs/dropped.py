@@ -12,6 +12,7 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftFailure, StepResult
 from drafter_service.sessions.session_table import Stream
 from specdec.engine import Engine
+from specdec.rules.certainty import Certainty
 from specdec.rules.checks import proper_counts
 from specdec.rules.draft import Draft, Verdict
 from specdec.rules.params import Mode
@@ -96,6 +97,19 @@ def q_of_another_session(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, verify, planted)
 
 
+def low_confidence_left_out(patch: pytest.MonkeyPatch) -> None:
+    """The token that a chain ends behind, because it was not sure of it, is left out itself."""
+    extend = DraftSession.extend
+
+    def planted(session: DraftSession, token: int, probs: object = None, certainty: Certainty | None = None) -> None:
+        if certainty is not None and certainty.confidence < session._length.policy.min_confidence:
+            session.stop_drafting()
+        else:
+            extend(session, token, probs, certainty)  # type: ignore[arg-type]
+
+    patch.setattr(DraftSession, "extend", planted)
+
+
 BUGS = (
     Bug("failed session refused with its drafts", Law.USE, failed_session_forgotten, ("drafts of a failing drafter",)),
     Bug(
@@ -106,6 +120,12 @@ BUGS = (
     ),
     Bug("drafts dropped by their token", Law.USE, dropped_by_token, ("simulated block",)),
     Bug("budget that depends on the drawn token", Law.USE, budget_by_token, ("simulated rejection of coins",)),
+    Bug(
+        "low-confidence token left out of its chain",
+        Law.USE,
+        low_confidence_left_out,
+        ("simulated rejection, confident", "simulated block, confident"),
+    ),
     Bug(
         "q̂ of another session",
         Law.Q_AS_SAMPLED,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.checks.check import Check, Kind
 from tests.conformance.checks.sampled import PENALTIES, Flat
@@ -33,6 +34,14 @@ def small_batches(mode: Mode) -> Simulation:
     return Simulation(mode, SamplingParams(), *models, replace(CALM, batch=(1, 2, 3, 8)))
 
 
+def policed(mode: Mode, policy: GammaPolicy) -> Simulation:
+    """Chains that end behind the side of the coin that the drafter is not sure of."""
+    return replace(coins(mode, CALM), policy=policy)
+
+
+CONFIDENT = GammaPolicy(min_confidence=0.5)
+ENTROPIC = GammaPolicy(PolicyKind.EGAG, 1, 3, 0.5)
+
 CHECKS: tuple[Check, ...] = (
     _simulated("simulated rejection", tables(Mode.REJECTION)),
     _simulated("simulated block", tables(Mode.BLOCK)),
@@ -42,5 +51,8 @@ CHECKS: tuple[Check, ...] = (
     _simulated("simulated rejection, small batches", small_batches(Mode.REJECTION), SESSIONS // 2),
     _simulated("simulated block, small batches", small_batches(Mode.BLOCK), SESSIONS // 2),
     _simulated("simulated coupling", tables(Mode.COUPLED), SESSIONS // 2),
+    _simulated("simulated rejection, confident", policed(Mode.REJECTION, CONFIDENT)),
+    _simulated("simulated block, confident", policed(Mode.BLOCK, CONFIDENT)),
+    _simulated("simulated rejection, egag", replace(tables(Mode.REJECTION), policy=ENTROPIC), SESSIONS // 2),
     _simulated("simulated penalties", tables(Mode.REJECTION, PENALTIES), SESSIONS // 2),
 )

@@ -13,10 +13,12 @@ from drafter_service.sessions.drafter import DraftedToken, DraftFailure, Schedul
 from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
 from specdec.rules.draft import SparseProbs
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.sampling import History, probabilities
 from specdec.wire.session import Open
 from tests.device_syncs import device_syncs
-from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts
+from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts, logits_after
 
 PENALISED = SamplingParams(seed=8, presence_penalty=1.5, repetition_penalty=1.3, min_tokens=3, end_token_ids=(4,))
 KINDS = [
@@ -73,6 +75,25 @@ def test_a_session_drafts_the_same_in_a_batch_of_all_modes() -> None:
     steps = [_step(drafter, *sessions) for _ in range(4)]
     for row, opened in enumerate(KINDS):
         assert _same([step[row] for step in steps], expected_drafts(opened, 4))
+
+
+def test_a_session_that_reads_certainty_gets_that_of_q_and_a_greedy_one_that_of_temperature_1() -> None:
+    drafter = _drafter()
+    asking = replace(OPEN, policy=GammaPolicy(PolicyKind.EGAG))
+    greedy = replace(asking, params=SamplingParams(temperature=0.0))
+    sessions = [_session(drafter, opened, f"s{row}") for row, opened in enumerate((OPEN, asking, greedy))]
+    silent, sampled, warm = _step(drafter, *sessions)
+    assert silent.certainty is None
+    assert sampled.certainty is not None
+    assert sampled.certainty.confidence == pytest.approx(_q(asking, sampled.token))
+    assert warm.certainty is not None
+    assert 0.0 < warm.certainty.entropy < 1.0
+    assert warm.certainty.confidence == pytest.approx(_q(asking, warm.token))
+
+
+def _q(opened: Open, token: int) -> float:
+    logits = logits_after(list(opened.tokens))[None]
+    return float(probabilities(logits, [opened.params], [History()])[0, token])
 
 
 def test_the_support_is_cut_before_the_draw() -> None:

@@ -17,6 +17,7 @@ from specdec.errors import (
     TokenOutOfRange,
     UnsupportedParameter,
 )
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode
 
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "Say it"}
@@ -91,6 +92,8 @@ def test_speculation_and_vllms_extras_arrive() -> None:
     assert body.return_token_ids is True
     assert completion(speculation={"gamma": "auto"}).gamma is None
     assert completion(speculation={"gamma": 0}).gamma == 0
+    policy = {"policy": "egag", "min": 1, "max": 8, "ema": 0.25}
+    assert completion(speculation={"gamma": policy}).policy == GammaPolicy(PolicyKind.EGAG, 1, 8, 0.25)
 
 
 def test_masks_and_lenience_arrive() -> None:
@@ -224,6 +227,7 @@ def test_values_that_do_nothing_are_taken_in_chats(fields: dict[str, Any]) -> No
         ({"speculation": {"mode": "magic"}}, FieldInvalid, "speculation.mode"),
         ({"speculation": {"gamma": -1}}, FieldInvalid, "speculation.gamma"),
         ({"speculation": {"gamma": "many"}}, FieldInvalid, "speculation.gamma"),
+        ({"speculation": {"gamma": {"policy": "egag", "ema": 1}}}, FieldInvalid, "speculation.gamma.ema"),
         ({"speculation": {"gama": 3}}, UnsupportedParameter, "speculation.gama"),
         ({"speculation": 3}, FieldInvalid, "speculation"),
         ({"n": 0}, FieldInvalid, "n"),

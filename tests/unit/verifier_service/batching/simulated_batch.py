@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 from specdec.rules.allotment import RoundSeconds
 from tests.clock import Clock
-from verifier_service.batching.costs import DrafterTimes
-from verifier_service.batching.speculation import BatchSpeculation, PassSample, SessionGamma
+from verifier_service.batching.costs import DrafterTimes, PassSample
+from verifier_service.batching.session_gamma import SessionGamma
+from verifier_service.batching.speculation import BatchSpeculation
 
 GAMMA_MAX = 16
 SILENT = DrafterTimes(None)

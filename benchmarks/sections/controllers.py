@@ -1,0 +1,111 @@
+"""What each way to choose the draft length is worth, against fixed lengths and against a bound that knows all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from benchmarks.results import Figure, Report, Table
+from benchmarks.run import Ask
+from benchmarks.sections.lab import Lab
+from benchmarks.stack import Stack
+from benchmarks.statistics import Ratio, paired
+from benchmarks.theory import oracle
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
+
+_TEXT = """\
+Every controller over plain decoding, in short slices that take turns, by tokens a second. "Easy" are those of the
+held-out texts on which the drafter's greedy drafts were accepted most often, "hard" those on which least often. The
+bound is that of Leviathan et al. (arXiv 2211.17192, §3.5): each round drafts exactly what will be accepted, by the
+acceptance and the costs that were measured here; no drafting ahead is in it. Drafted is the number of drafts behind
+each token of the output."""
+_HEAD = ("code", "temperature", "controller", "speed / plain", "of the best fixed γ", "α", "drafted", "bound")
+_FIXED = "γ = "
+_WARM_UP = 1
+CONTROLLERS: dict[str, GammaPolicy] = {
+    "auto": GammaPolicy(),
+    "auto, min_confidence 0.3": GammaPolicy(min_confidence=0.3),
+    "optimal": GammaPolicy(PolicyKind.OPTIMAL),
+    "egag": GammaPolicy(PolicyKind.EGAG, 1, 8, 0.5),
+}
+"""What is tried beside fixed lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The same generations made in one way."""
+
+    speed: float
+    """Tokens a second."""
+    tokens: int
+    drafted: float
+    accepted: float
+    rejected: float
+
+
+def measure(lab: Lab) -> Report:
+    """Each controller on easy and on hard code, at each temperature."""
+    system, rows, shares = lab.system(), list[list[str]](), list[float]()
+    asks = lab.asks()
+    by_ease = sorted(asks, key=lambda ask: _acceptance(system, ask), reverse=True)
+    half = max(1, len(by_ease) // 2)
+    for code, texts in (("easy", by_ease[:half]), ("hard", by_ease[-half:])):
+        for temperature in lab.scale.controller_temperatures:
+            found = _ways(lab, system, [replace(ask, temperature=temperature) for ask in texts])
+            best = max(ratio.value for name, (ratio, _) in found.items() if name.startswith(_FIXED))
+            costs = system.metrics("verifier")
+            for name, (ratio, done) in found.items():
+                rows.append(
+                    [code, f"{temperature:g}", name, str(ratio), f"{ratio.value / best:.2f}", *_cells(done, costs)]
+                )
+            shares.append(found["auto"][0].value / max(best, 1.0))
+    reached = sum(share >= lab.scale.controller_goal for share in shares)
+    figure = Figure(
+        f"cells where auto ≥ {lab.scale.controller_goal} of the best γ, 0 among them", f"{reached} of {len(shares)}"
+    )
+    return Report("controllers", _TEXT, [figure], [Table(_HEAD, rows)])
+
+
+def _ways(lab: Lab, system: Stack, asks: Sequence[Ask]) -> dict[str, tuple[Ratio, list[Slice]]]:
+    """Each way's speed over that of plain decoding, and its slices."""
+    ways = {f"{_FIXED}{gamma}": [replace(ask, gamma=gamma) for ask in asks] for gamma in lab.scale.controller_gammas}
+    ways |= {name: [replace(ask, policy=policy) for ask in asks] for name, policy in CONTROLLERS.items()}
+    plain = [replace(ask, gamma=0) for ask in asks]
+    done = {name: list[Slice]() for name in ways}
+    base = list[float]()
+    for turn in range(lab.scale.repeats + _WARM_UP):
+        slices = {"": _slice(system, plain)} | {name: _slice(system, each) for name, each in ways.items()}
+        if turn >= _WARM_UP:
+            base.append(slices[""].speed)
+            for name in ways:
+                done[name].append(slices[name])
+    return {name: (paired([each.speed for each in slices], base), slices) for name, slices in done.items()}
+
+
+def _slice(system: Stack, asks: Sequence[Ask]) -> Slice:
+    before, started = system.metrics("verifier"), perf_counter()
+    tokens = sum(len(run.tokens) for run in system.together(asks))
+    seconds, after = perf_counter() - started, system.metrics("verifier")
+
+    def more(name: str) -> float:
+        return after[name] - before[name]
+
+    drafted, accepted = more("specdec_spec_draft_tokens_total"), more("specdec_spec_accepted_tokens_total")
+    recovered = "specdec_spec_tokens_by_origin_total/recovered"
+    rejected = after.get(recovered, 0.0) - before.get(recovered, 0.0)
+    return Slice(tokens / seconds, tokens, drafted, accepted, rejected)
+
+
+def _cells(done: Sequence[Slice], costs: dict[str, float]) -> list[str]:
+    """Acceptance, drafts a token, and the bound."""
+    accepted, rejected = sum(each.accepted for each in done), sum(each.rejected for each in done)
+    if not accepted + rejected:
+        return ["", "0.00", ""]
+    alpha = accepted / (accepted + rejected)
+    drafted = sum(each.drafted for each in done) / sum(each.tokens for each in done)
+    bound = oracle(alpha, costs["specdec_spec_cost_c"], costs["specdec_spec_cost_beta"])
+    return [f"{alpha:.2f}", f"{drafted:.2f}", f"{bound:.2f}"]
+
+
+def _acceptance(system: Stack, ask: Ask) -> float:
+    run = system.generate(replace(ask, gamma=4))
+    return run.accepted / max(1, len(run.tokens))

@@ -1,0 +1,52 @@
+"""Chains end behind a token that is kept: where the drafter is not sure of it, or has become less sure."""
+
+from dataclasses import replace
+
+from drafter_service.sessions.chain_length import ChainLength
+from drafter_service.sessions.draft_session import DraftSession
+from specdec.rules.certainty import Certainty
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
+from specdec.wire.session import DraftEnd
+from tests.drafter_fakes import OPEN, commit
+
+EGAG = GammaPolicy(PolicyKind.EGAG, 1, 8, 0.5)
+SURE, TORN = Certainty(0.0, 0.9), Certainty(1.0, 0.1)
+
+
+def _drafted(length: ChainLength, certainty: Certainty) -> int:
+    return next(count for count in range(1, 99) if length.ends(count, 8, certainty))
+
+
+def test_egag_drafts_most_where_the_drafter_is_sure_and_least_where_it_is_torn() -> None:
+    assert _drafted(ChainLength(EGAG), SURE) == 8
+    assert _drafted(ChainLength(EGAG), TORN) == 1
+    assert _drafted(ChainLength(EGAG), Certainty(0.5, 0.5)) == 4
+
+
+def test_the_average_goes_on_from_chain_to_chain() -> None:
+    length = ChainLength(EGAG)
+    _drafted(length, SURE)
+    assert not length.ends(1, 8, TORN)
+    assert length.ends(3, 8, TORN)
+
+
+def test_a_chain_ends_behind_the_first_token_of_low_confidence() -> None:
+    length = ChainLength(GammaPolicy(min_confidence=0.3))
+    assert not length.ends(1, 8, SURE)
+    assert length.ends(2, 8, TORN)
+
+
+def test_the_token_that_ends_a_chain_is_part_of_it_and_the_end_is_told() -> None:
+    session = DraftSession("1/s", replace(OPEN, policy=GammaPolicy(min_confidence=0.3)), 64)
+    assert session.reads_certainty
+    session.extend(4, None, SURE)
+    session.extend(5, None, TORN)
+    assert not session.verifier_waits
+    assert not session.wants_draft(8)
+    drafts = session.take_unsent()
+    assert drafts is not None
+    assert drafts.draft.tokens == (4, 5)
+    assert session.take_end()
+    assert DraftEnd("s", 1, len(session)).base_len == 5
+    session.commit(commit(3, 4, 5, 6))
+    assert session.verifier_waits

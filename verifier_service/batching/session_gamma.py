@@ -1,0 +1,88 @@
+"""The draft length of one session, and what is known of its drafts."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from specdec.rules.allotment import Demand, Judgement
+from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController
+from specdec.wire.generation import GammaReason, RoundDetail, Speedup
+
+_SESSION_WEIGHT = 8.0
+"""Judged tokens that the fleet's α counts for in that of a session."""
+
+
+class Batch(Protocol):
+    """What a session needs of the judgement of its batch."""
+
+    def gamma(self, session: "SessionGamma") -> int:
+        """The drafts of the session's next round."""
+
+    def alpha(self, source: str) -> float:
+        """Acceptance of the drafts of a source over all sessions."""
+
+    def learn(self, source: str, drafted: int, accepted: int) -> None:
+        """Learn from the session's verdict."""
+
+    def report(self) -> Judgement:
+        """What is believed now."""
+
+    @property
+    def grounds(self) -> tuple[float, bool]:
+        """The least survival of a draft that is worth its time, and whether the way taken is on trial."""
+
+
+class SessionGamma:
+    """The draft length of one session, and what is known of its drafts."""
+
+    def __init__(self, batch: Batch, source: Callable[[], str | None], own: GammaController | None, most: int) -> None:
+        """Make the γ of a session of a batch.
+
+        Args:
+            own: chooses for this session alone; None leaves it to the batch.
+            most: most drafts that the batch may give it.
+        """
+        self._batch = batch
+        self._source = source
+        self._own = own
+        self._most = most
+        self._estimate = AcceptanceEstimate(weight=_SESSION_WEIGHT)
+
+    def gamma(self) -> int:
+        """Number of tokens to draft next."""
+        return self._batch.gamma(self) if self._own is None else self._own.gamma()
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a verdict."""
+        if drafted:
+            self._estimate = self._estimate.observed(drafted, accepted)
+            self._batch.learn(self._source() or "", drafted, accepted)
+        if self._own is not None:
+            self._own.observe(drafted, accepted)
+
+    @property
+    def source(self) -> str | None:
+        """What its drafts come from; None while there is nothing that drafts."""
+        return self._source()
+
+    def detail(self, gamma: int, room: int) -> RoundDetail:
+        """Why the next round drafts so much, within the room that the generation has."""
+        survival, reason = 0.0, GammaReason.FIXED if isinstance(self._own, FixedGamma) else GammaReason.OPTIMAL
+        if self._own is None:
+            survival, trial = self._batch.grounds
+            reason = GammaReason.TRIAL if trial else GammaReason.GOODPUT
+        reason = GammaReason.ROOM if gamma > room else reason
+        return RoundDetail(min(gamma, room), reason.value, self.demand().alpha, survival)
+
+    def speedup(self) -> Speedup:
+        """What drafts bring the batch; unknown for a γ of its own."""
+        if self._own is not None:
+            return Speedup()
+        found = self._batch.report()
+        return Speedup(found.predicted, found.measured or 0.0)
+
+    def demand(self) -> Demand:
+        """What the session can make of drafts: its α is near the fleet's until it has shown its own."""
+        source = self._source()
+        alpha = replace(self._estimate, prior=self._batch.alpha(source or "")).alpha
+        return Demand(alpha, 0 if source is None else self._most)
