@@ -36,7 +36,9 @@ compiled in process too, unless a row says otherwise, and `generate()` is as it 
 _QUICK = "**Made with `--quick`, which only shows that it runs: the figures mean nothing.**\n"
 _WIDE = 150
 """Columns that the widest table needs."""
-ORDER = ("engine", "stack", "prompt", "concurrency", "grid", "memory", "passes", "rules", "sources", "theory", "gpu")
+ORDER = (
+    "engine", "stack", "prompt", "concurrency", "grid", "memory", "passes", "rules", "sources", "theory", "trees", "gpu"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 
 from specdec.engine import NativeEngine, load_tokenizer_json
+from specdec.engine.protocol import PathKeeper
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
@@ -133,6 +134,7 @@ def _info(settings: VerifierSettings, engine: NativeEngine) -> VerifierInfo:
         end_token_ids=tuple(engine.end_token_ids),
         gamma_max=settings.gamma_max,
         system_fingerprint=engine.fingerprint,
+        trees=isinstance(engine, PathKeeper),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
-from benchmarks.sections import concurrency, engine, grid, memory, passes, prompt, rules, sources, stack, theory
+from benchmarks.sections import concurrency, engine, grid, memory, passes, prompt, rules, sources, stack, theory, trees
 from benchmarks.sections.lab import Lab
 
 SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
@@ -17,4 +17,5 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "rules": rules.measure,
     "sources": sources.measure,
     "theory": theory.measure,
+    "trees": trees.measure,
 }

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.tree_growth import TreeFamily
+from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine import SequenceMemory
 from specdec.rules.draft import SparseProbs
 
@@ -47,6 +49,15 @@ class DraftedToken:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DraftedLevel:
+    """One level of a session's tree."""
+
+    session: TreeSession
+    families: Sequence[TreeFamily]
+    """The children of each node of the tree's frontier."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DraftFailure:
     """A session whose next token could not be drafted; the other sessions of the step are not affected.
 
@@ -64,7 +75,7 @@ class NoGuess:
     session: DraftSession
 
 
-StepResult = DraftedToken | DraftFailure | NoGuess
+StepResult = DraftedToken | DraftedLevel | DraftFailure | NoGuess
 
 
 class Drafter(Protocol):
@@ -75,7 +86,9 @@ class Drafter(Protocol):
     """The memory of the sequences that are drafted for, by `DraftSession.key`."""
 
     def step(self, batch: Sequence[ScheduledSession]) -> Sequence[StepResult]:
-        """Compute the scheduled tokens in one pass, and draft one token for each session that is complete with them.
+        """Compute the scheduled tokens in one pass, and draft for each session that is complete with them.
+
+        That is one token, or one level of a tree.
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.

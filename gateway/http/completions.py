@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from gateway.callers.priority import PriorityClass
 from gateway.http.body import Body
@@ -37,9 +37,24 @@ from gateway.request import MAX_NAME, GenerationRequest, Prompt
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.params import Mode
+from specdec.rules.tree_options import MAX_DEPTH, MAX_DRAFTERS, MAX_NODES, TreeOptions
 
 COMPLETION_TOKENS = 16
 """OpenAI's longest output of /v1/completions, in tokens, for a request that names none."""
+
+
+class TreeBody(Body):
+    """How trees of drafts are made; TreeOptions checks the values."""
+
+    nodes: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_NODES})]
+    width: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_NODES})]
+    depth: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_DEPTH})]
+    replacement: bool = False
+    drafters: Annotated[list[Name], Field(max_length=MAX_DRAFTERS)] | None = None
+
+    def options(self) -> TreeOptions:
+        """The value; raises FieldInvalid."""
+        return TreeOptions(self.nodes, self.width, self.depth, self.replacement, tuple(self.drafters or ()))
 
 
 class SpeculationBody(Body):
@@ -49,6 +64,7 @@ class SpeculationBody(Body):
     gamma: GammaField = None
     lenience: Lenience | None = None
     drafter: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    tree: TreeBody | None = None
 
 
 class PredictionBody(Body):
@@ -133,6 +149,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             seeded=self.seed is not None,
             gamma=speculation.gamma,
             drafter=speculation.drafter or "",
+            tree=speculation.tree.options() if speculation.tree else None,
             lenience=1.0 if speculation.lenience is None else speculation.lenience,
             logprobs=logprobs,
             n=1 if self.n is None else self.n,

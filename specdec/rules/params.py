@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from specdec.errors import FieldInvalid, TokenOutOfRange
 from specdec.rules.grammar import Grammar
+from specdec.rules.tree_options import TreeOptions
 
 MAX_SEED = 2**63 - 1
 """Largest seed, so that it fits a signed 64-bit integer."""
@@ -156,7 +157,8 @@ class Speculation:
     """How one request is speculated on.
 
     Raises:
-        FieldInvalid: a field is out of range, or lenience is below 1 in another mode than rejection.
+        FieldInvalid: a field is out of range, lenience is below 1 in another mode than rejection, or there is a tree
+            beside what is for chains alone.
     """
 
     mode: Mode = Mode.REJECTION
@@ -168,6 +170,8 @@ class Speculation:
     """What drafts, by a name that the verifier knows; empty is the verifier's own choice."""
     prediction: tuple[int, ...] = ()
     """The output that the caller expects; it is drafted from before anything else is asked."""
+    tree: TreeOptions | None = None
+    """How trees are drafted; None drafts chains."""
 
     @property
     def lossy(self) -> bool:
@@ -182,3 +186,18 @@ class Speculation:
             raise FieldInvalid(
                 f"lenience is for mode {Mode.REJECTION}: mode {self.mode} allows none", "speculation.lenience"
             )
+        if self.tree is not None:
+            self._check_tree()
+
+    def _check_tree(self) -> None:
+        """Refuse what trees are not for."""
+        if self.mode not in (Mode.REJECTION, Mode.COUPLED):
+            raise FieldInvalid(f"trees are for modes rejection and coupled, not {self.mode}", "speculation.tree")
+        if self.gamma is not None:
+            raise FieldInvalid("gamma is the length of chains: leave it out with a tree", "speculation.gamma")
+        if self.lossy:
+            raise FieldInvalid("trees are judged without lenience: leave one of them out", "speculation.lenience")
+        if self.drafter and self.tree and self.tree.drafters:
+            raise FieldInvalid("name drafters in the tree or beside it, not both", "speculation.tree.drafters")
+        if self.prediction:
+            raise FieldInvalid("a prediction is drafted as a chain: leave it or the tree out", "speculation.tree")

@@ -11,7 +11,7 @@ from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
 from specdec.wire.codec import Codec, Pair, each
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
-from specdec.wire.params import FINISH, MODE, ORIGIN, SAMPLING
+from specdec.wire.params import FINISH, MODE, ORIGIN, SAMPLING, TREE
 from specdec.wire.tokens import TOKENS
 
 
@@ -87,6 +87,7 @@ class Round:
     origins: tuple[Origin, ...] = ()
     """Where each of `tokens` came from."""
     draft: tuple[int, ...] = ()
+    """Of a tree, the accepted path first."""
     accepted: int = 0
     """Drafts among `tokens`."""
     drafter: str = ""
@@ -139,6 +140,8 @@ class VerifierInfo:
     """What a request may name as its drafter."""
     grammars: bool = False
     """Whether generations may have a grammar; one that cannot would ignore it."""
+    trees: bool = False
+    """Whether drafts may be trees."""
 
 
 _CALL = Codec(
@@ -146,7 +149,7 @@ _CALL = Codec(
     pb.GenerateRequest,
     tokens=TOKENS,
     sampling=SAMPLING,
-    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS),
+    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, tree=TREE),
 )
 _ROUND = Codec(
     Round,

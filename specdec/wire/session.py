@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
-from specdec.wire.codec import Codec, EnumCodec
+from specdec.wire.codec import Codec, EnumCodec, optional
 from specdec.wire.params import MODE, SAMPLING
 from specdec.wire.tokens import TOKENS
 
@@ -21,6 +21,20 @@ class SessionMessage:
     session_id: str
     epoch: int
     """Fencing number of the session's owner; a refusal has that of the refused message."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlan:
+    """How a session's trees are drafted: one a round, with as many nodes as the round asks for."""
+
+    width: int
+    """Most children of a node."""
+    depth: int
+    """Most nodes on a path."""
+    replacement: bool = False
+    """Whether siblings are drawn independently, in a mode that draws them."""
+    first_place: int = 0
+    """Index of the first number that siblings are drawn by: drafters of one session must not share any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,8 @@ class Open(SessionMessage):
     """Length the sequence may reach, in tokens."""
     cache_salt: str = ""
     """Only sessions of one salt share computed prefixes."""
+    tree: TreePlan | None = None
+    """Asks for trees, of which γ counts the nodes; None asks for chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,8 @@ class Load:
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)
 
-OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE)
+_PLAN = optional(Codec(TreePlan, pb.TreePlan))
+OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE, tree=_PLAN)
 COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
 CLOSE = Codec(Close, pb.Close)
 END = Codec(DraftEnd, pb.DraftEnd)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.common.v1 import common_pb2 as protos_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/drafter/v1/drafter.proto\x12\x12specdec.drafter.v1\x1a\x1dprotos/common/v1/common.proto\"\xf3\x01\n\x0c\x44raftRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x19.specdec.drafter.v1.Hello\x12\'\n\x05opens\x18\x02 \x03(\x0b\x32\x18.specdec.drafter.v1.Open\x12+\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x1a.specdec.drafter.v1.Commit\x12)\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x19.specdec.drafter.v1.Close\x12&\n\x04ping\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Ping\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xa8\x02\n\rDraftResponse\x12/\n\thello_ack\x18\x01 \x01(\x0b\x32\x1c.specdec.drafter.v1.HelloAck\x12/\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x1f.specdec.drafter.v1.DraftTokens\x12*\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1c.specdec.drafter.v1.DraftEnd\x12\'\n\x05nacks\x18\x04 \x03(\x0b\x32\x18.specdec.drafter.v1.Nack\x12&\n\x04load\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Load\x12&\n\x04pong\x18\x06 \x01(\x0b\x32\x18.specdec.drafter.v1.Pong\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"F\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\"h\n\x08HelloAck\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04kind\x18\x05 \x01(\tJ\x04\x08\x01\x10\x02R\x0bincarnation\"\xe9\x01\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x31\n\x04mode\x18\x06 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\r\n\x05gamma\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x12\n\ncache_salt\x18\t \x01(\t\"\\\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\x0c\x12\r\n\x05gamma\x18\x05 \x01(\r\"*\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\xd0\x01\n\x0b\x44raftTokens\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x15\n\rsupport_sizes\x18\x06 \x03(\r\x12\x13\n\x0bsupport_ids\x18\x07 \x01(\x0c\x12\x17\n\x0fsupport_weights\x18\x08 \x01(\x0cJ\x04\x08\t\x10\nJ\x04\x08\n\x10\x0bR\ndense_fp16R\ndense_fp32\"?\n\x08\x44raftEnd\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\"\xf5\x01\n\x04Nack\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12/\n\x06reason\x18\x03 \x01(\x0e\x32\x1f.specdec.drafter.v1.Nack.Reason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"\x88\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_UNKNOWN\x10\x01\x12\x10\n\x0cREASON_STALE\x10\x02\x12\x15\n\x11REASON_OVERLOADED\x10\x03\x12\x14\n\x10REASON_MALFORMED\x10\x04\x12\x13\n\x0fREASON_INTERNAL\x10\x05\".\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x14\n\x0cstep_seconds\x18\x02 \x01(\x01\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\x32\x62\n\x0e\x44rafterService\x12P\n\x05\x44raft\x12 .specdec.drafter.v1.DraftRequest\x1a!.specdec.drafter.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/drafter/v1/drafter.proto\x12\x12specdec.drafter.v1\x1a\x1dprotos/common/v1/common.proto\"\xf3\x01\n\x0c\x44raftRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x19.specdec.drafter.v1.Hello\x12\'\n\x05opens\x18\x02 \x03(\x0b\x32\x18.specdec.drafter.v1.Open\x12+\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x1a.specdec.drafter.v1.Commit\x12)\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x19.specdec.drafter.v1.Close\x12&\n\x04ping\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Ping\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xa8\x02\n\rDraftResponse\x12/\n\thello_ack\x18\x01 \x01(\x0b\x32\x1c.specdec.drafter.v1.HelloAck\x12/\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x1f.specdec.drafter.v1.DraftTokens\x12*\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1c.specdec.drafter.v1.DraftEnd\x12\'\n\x05nacks\x18\x04 \x03(\x0b\x32\x18.specdec.drafter.v1.Nack\x12&\n\x04load\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Load\x12&\n\x04pong\x18\x06 \x01(\x0b\x32\x18.specdec.drafter.v1.Pong\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"F\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\"h\n\x08HelloAck\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04kind\x18\x05 \x01(\tJ\x04\x08\x01\x10\x02R\x0bincarnation\"\x95\x02\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x31\n\x04mode\x18\x06 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\r\n\x05gamma\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x12\n\ncache_salt\x18\t \x01(\t\x12*\n\x04tree\x18\n \x01(\x0b\x32\x1c.specdec.drafter.v1.TreePlan\"R\n\x08TreePlan\x12\r\n\x05width\x18\x01 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x02 \x01(\r\x12\x13\n\x0breplacement\x18\x03 \x01(\x08\x12\x13\n\x0b\x66irst_place\x18\x04 \x01(\r\"\\\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\x0c\x12\r\n\x05gamma\x18\x05 \x01(\r\"*\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\xe1\x01\n\x0b\x44raftTokens\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x15\n\rsupport_sizes\x18\x06 \x03(\r\x12\x13\n\x0bsupport_ids\x18\x07 \x01(\x0c\x12\x17\n\x0fsupport_weights\x18\x08 \x01(\x0c\x12\x0f\n\x07parents\x18\x0b \x03(\x11J\x04\x08\t\x10\nJ\x04\x08\n\x10\x0bR\ndense_fp16R\ndense_fp32\"?\n\x08\x44raftEnd\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\"\xf5\x01\n\x04Nack\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12/\n\x06reason\x18\x03 \x01(\x0e\x32\x1f.specdec.drafter.v1.Nack.Reason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"\x88\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_UNKNOWN\x10\x01\x12\x10\n\x0cREASON_STALE\x10\x02\x12\x15\n\x11REASON_OVERLOADED\x10\x03\x12\x14\n\x10REASON_MALFORMED\x10\x04\x12\x13\n\x0fREASON_INTERNAL\x10\x05\".\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x14\n\x0cstep_seconds\x18\x02 \x01(\x01\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\x32\x62\n\x0e\x44rafterService\x12P\n\x05\x44raft\x12 .specdec.drafter.v1.DraftRequest\x1a!.specdec.drafter.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,25 +41,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLOACK']._serialized_start=703
   _globals['_HELLOACK']._serialized_end=807
   _globals['_OPEN']._serialized_start=810
-  _globals['_OPEN']._serialized_end=1043
-  _globals['_COMMIT']._serialized_start=1045
-  _globals['_COMMIT']._serialized_end=1137
-  _globals['_CLOSE']._serialized_start=1139
-  _globals['_CLOSE']._serialized_end=1181
-  _globals['_PING']._serialized_start=1183
-  _globals['_PING']._serialized_end=1204
-  _globals['_DRAFTTOKENS']._serialized_start=1207
-  _globals['_DRAFTTOKENS']._serialized_end=1415
-  _globals['_DRAFTEND']._serialized_start=1417
-  _globals['_DRAFTEND']._serialized_end=1480
-  _globals['_NACK']._serialized_start=1483
-  _globals['_NACK']._serialized_end=1728
-  _globals['_NACK_REASON']._serialized_start=1592
-  _globals['_NACK_REASON']._serialized_end=1728
-  _globals['_LOAD']._serialized_start=1730
-  _globals['_LOAD']._serialized_end=1776
-  _globals['_PONG']._serialized_start=1778
-  _globals['_PONG']._serialized_end=1799
-  _globals['_DRAFTERSERVICE']._serialized_start=1801
-  _globals['_DRAFTERSERVICE']._serialized_end=1899
+  _globals['_OPEN']._serialized_end=1087
+  _globals['_TREEPLAN']._serialized_start=1089
+  _globals['_TREEPLAN']._serialized_end=1171
+  _globals['_COMMIT']._serialized_start=1173
+  _globals['_COMMIT']._serialized_end=1265
+  _globals['_CLOSE']._serialized_start=1267
+  _globals['_CLOSE']._serialized_end=1309
+  _globals['_PING']._serialized_start=1311
+  _globals['_PING']._serialized_end=1332
+  _globals['_DRAFTTOKENS']._serialized_start=1335
+  _globals['_DRAFTTOKENS']._serialized_end=1560
+  _globals['_DRAFTEND']._serialized_start=1562
+  _globals['_DRAFTEND']._serialized_end=1625
+  _globals['_NACK']._serialized_start=1628
+  _globals['_NACK']._serialized_end=1873
+  _globals['_NACK_REASON']._serialized_start=1737
+  _globals['_NACK_REASON']._serialized_end=1873
+  _globals['_LOAD']._serialized_start=1875
+  _globals['_LOAD']._serialized_end=1921
+  _globals['_PONG']._serialized_start=1923
+  _globals['_PONG']._serialized_end=1944
+  _globals['_DRAFTERSERVICE']._serialized_start=1946
+  _globals['_DRAFTERSERVICE']._serialized_end=2044
 # @@protoc_insertion_point(module_scope)

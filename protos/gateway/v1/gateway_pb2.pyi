@@ -274,6 +274,7 @@ class SpeculationOptions(_message.Message):
     GAMMA_FIELD_NUMBER: _builtins.int
     LENIENCE_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Default: the server's, or coupled for a request with a seed."""
     gamma: _builtins.int
@@ -282,6 +283,10 @@ class SpeculationOptions(_message.Message):
     """In (0, 1], for mode rejection. Default 1, exact; less keeps more drafts and is lossy."""
     drafter: _builtins.str
     """What drafts: a source, or a drafter by its kind, model or address. Default: the server's choice."""
+    @_builtins.property
+    def tree(self) -> _common_pb2.TreeOptions:
+        """Drafts trees in modes rejection and coupled. Default: chains."""
+
     def __init__(
         self,
         *,
@@ -289,10 +294,11 @@ class SpeculationOptions(_message.Message):
         gamma: _builtins.int | None = ...,
         lenience: _builtins.float | None = ...,
         drafter: _builtins.str = ...,
+        tree: _common_pb2.TreeOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015

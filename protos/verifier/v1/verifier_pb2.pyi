@@ -104,6 +104,7 @@ class Speculation(_message.Message):
     LENIENCE_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule."""
     gamma: _builtins.int
@@ -114,6 +115,10 @@ class Speculation(_message.Message):
     """What drafts: a source, or a drafter by its kind, model or address; empty is the verifier's own choice."""
     prediction: _builtins.bytes
     """The output that the caller expects, int32 little-endian; it is drafted from before anything else."""
+    @_builtins.property
+    def tree(self) -> _common_pb2.TreeOptions:
+        """How trees are drafted; unset drafts chains."""
+
     def __init__(
         self,
         *,
@@ -122,10 +127,11 @@ class Speculation(_message.Message):
         lenience: _builtins.float | None = ...,
         drafter: _builtins.str = ...,
         prediction: _builtins.bytes = ...,
+        tree: _common_pb2.TreeOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "prediction", b"prediction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "prediction", b"prediction", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -162,7 +168,7 @@ class GenerateResponse(_message.Message):
     tokens: _builtins.bytes
     """Tokens committed by this round, int32 little-endian."""
     draft_tokens: _builtins.bytes
-    """The draft of this round, int32 little-endian; empty in a plain round."""
+    """The draft of this round, int32 little-endian; empty in a plain round. Of a tree, the accepted path comes first."""
     accepted: _builtins.int
     """How many of the draft were accepted and kept."""
     finish_reason: _common_pb2.FinishReason.ValueType
@@ -341,6 +347,7 @@ class GetVerifierInfoResponse(_message.Message):
     PREFILL_RATE_FIELD_NUMBER: _builtins.int
     DRAFTER_NAMES_FIELD_NUMBER: _builtins.int
     GRAMMARS_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -358,6 +365,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Prompt tokens computed in a second, as measured; 0 until there was a prompt."""
     grammars: _builtins.bool
     """Whether generations may have a grammar; a verifier that does not say so would ignore it."""
+    trees: _builtins.bool
+    """Whether drafts may be trees; a verifier that does not say so would ignore the wish."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -386,11 +395,12 @@ class GetVerifierInfoResponse(_message.Message):
         prefill_rate: _builtins.float = ...,
         drafter_names: _abc.Iterable[_builtins.str] | None = ...,
         grammars: _builtins.bool = ...,
+        trees: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
