@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -13,7 +12,6 @@ from drafter_service.sessions.tree_session import TreeSession
 from specdec.rules.coupling import earliest
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import SamplingParams
 from specdec.rules.proposal import propose_siblings
 from specdec.rules.sampling import probabilities
 
@@ -35,7 +33,7 @@ def next_levels(sessions: Sequence[TreeSession], logits: Sequence[Tensor], suppo
     index = [[node - session.growth.first for node in session.growth.frontier] for session in sessions]
     rows = torch.cat([own[places] for own, places in zip(logits, index, strict=True)])
     q = probabilities(
-        rows, [_ranking(session.params) for session, _ in nodes], [session.history_at(node) for session, node in nodes]
+        rows, [session.params.ranking for session, _ in nodes], [session.history_at(node) for session, node in nodes]
     )
     most = max(session.plan.width for session in sessions)
     weights = q.topk(min(most, q.shape[1])).values.tolist()
@@ -50,13 +48,6 @@ def next_levels(sessions: Sequence[TreeSession], logits: Sequence[Tensor], suppo
     return [list(islice(families, len(session.growth.frontier))) for session in sessions]
 
 
-def _ranking(params: SamplingParams) -> SamplingParams:
-    """Parameters whose q ranks the tokens: at temperature 0 it would have a single one."""
-    if params.temperature > 0.0:
-        return params
-    return replace(params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-
-
 def _draw(sessions: Sequence[TreeSession], q: Tensor, support: int, widths: Sequence[int]) -> Iterator[Drawn]:
     """What is drawn behind each row of q, by the session of the row and as many as its width says."""
     groups: dict[tuple[Siblings, bool, int], list[int]] = defaultdict(list)
@@ -68,7 +59,7 @@ def _draw(sessions: Sequence[TreeSession], q: Tensor, support: int, widths: Sequ
         seeds = [sessions[row].params.seed for row in rows]
         positions = [len(sessions[row]) + sessions[row].growth.level for row in rows]
         part, width = q if len(rows) == len(q) else q[rows], max(widths[row] for row in rows)
-        laws: Sequence[SparseProbs] = ()
+        laws: Sequence[SparseProbs | None] = ()
         if siblings is Siblings.DETERMINISTIC and sampled:
             mass, ids = part.topk(min(support, q.shape[1]))
             families = earliest(mass.cpu(), ids.cpu(), seeds, positions, width)

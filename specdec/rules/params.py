@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -112,6 +112,13 @@ class SamplingParams:
             or self.repetition_penalty != 1.0
             or self.min_tokens > 0
         )
+
+    @property
+    def ranking(self) -> "SamplingParams":
+        """The parameters whose distribution ranks tokens: at temperature 0 their own has a single one."""
+        if self.temperature > 0.0:
+            return self
+        return replace(self, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
     @property
     def named_ids(self) -> Mapping[str, Collection[int]]:
