@@ -161,11 +161,12 @@ def _nodes(families: Sequence[Sequence[int]], places: Tensor) -> list[int]:
 
 def _tokens(drafts: Sequence[TreeDraft], families: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """The tokens of a family of each draft, int64 [n, K], NONE past a family's own."""
+    width = max(map(len, families))
     rows = [
-        torch.tensor([draft.tokens[child] for child in family], dtype=torch.int64)
+        [*(draft.tokens[child] for child in family), *[NONE] * (width - len(family))]
         for draft, family in zip(drafts, families, strict=True)
     ]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=NONE).to(device)
+    return torch.tensor(rows, dtype=torch.int64).to(device)
 
 
 def _rows(drafts: Sequence[TreeDraft], going: Sequence[int], nodes: Sequence[int]) -> list[int]:
