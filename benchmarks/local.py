@@ -11,6 +11,7 @@ from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.tree import TreeDraft
 from specdec.wire.generation import GenerationCall
 from specdec.wire.session import Commit, Open
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
@@ -25,7 +26,7 @@ def load(path: Path, dtype: str = "float32", threads: int = 1, *, compiled: bool
     return NativeEngine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads, compiled=compiled)
 
 
-def target_row(name: str, ask: Ask, tokens: tuple[int, ...], draft: Draft = NO_DRAFT) -> Row:
+def target_row(name: str, ask: Ask, tokens: tuple[int, ...], draft: Draft | TreeDraft = NO_DRAFT) -> Row:
     """What the target judges: a draft behind `tokens`, which begin with the ask's prompt."""
     call = GenerationCall(
         tokens=ask.prompt,

@@ -38,7 +38,7 @@ _WIDE = 150
 """Columns that the widest table needs."""
 ORDER = (
     "engine", "stack", "prompt", "concurrency", "grid", "controllers", "memory", "passes", "rules", "sources", "spec",
-    "theory", "gpu",
+    "theory", "trees", "gpu",
 )  # fmt: skip
 
 

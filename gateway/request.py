@@ -18,6 +18,7 @@ from gateway.tools.values import Tool
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
+from specdec.rules.tree_options import TreeOptions
 
 MAX_CHOICES = 16
 """Most choices of one request, those of all its prompts together."""
@@ -122,6 +123,8 @@ class GenerationRequest:
     policy: GammaPolicy = AUTO
     lenience: float = 1.0
     """ℓ in (0, 1]; at 1 the output is exact."""
+    tree: TreeOptions | None = None
+    """How trees are drafted; None drafts chains."""
     drafter: str = ""
     """What drafts; empty is the server's own choice."""
     prediction: str = ""
@@ -193,7 +196,7 @@ class GenerationRequest:
             raise FieldInvalid(
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
-        Speculation(gamma=self.gamma, lenience=self.lenience, policy=self.policy)
+        Speculation(gamma=self.gamma, lenience=self.lenience, drafter=self.drafter, policy=self.policy, tree=self.tree)
         if self.ignore_eos and self.sampling.grammar:
             raise FieldInvalid(f"ignore_eos: nothing may follow the end of {self.grammar_param}", "ignore_eos")
         if self.n < 1 or self.number > MAX_CHOICES:
@@ -223,8 +226,7 @@ class GenerationRequest:
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
         """One request for each of its generations, with the prompt and the seed of that generation; by prompts."""
-        seeds = [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
-        count = len(self.prompts)
+        count, seeds = len(self.prompts), [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
         return tuple(
             replace(self, prompt=prompt, more_prompts=(), of_prompts=count, sampling=replace(self.sampling, seed=seed))
             for prompt in self.prompts

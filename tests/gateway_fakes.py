@@ -134,6 +134,7 @@ def facts(**changes: object) -> VerifierInfo:
         "gamma_max": 8,
         "system_fingerprint": "fp_test",
         "grammars": True,
+        "trees": True,
     }
     return VerifierInfo(**(values | changes))  # type: ignore[arg-type]
 

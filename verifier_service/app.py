@@ -12,6 +12,7 @@ import structlog
 
 from specdec.engine import NativeEngine, load_tokenizer_json
 from specdec.engine.byte_tokenizer import ByteTokenizer
+from specdec.engine.protocol import PathKeeper
 from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
@@ -137,6 +138,7 @@ def _info(settings: VerifierSettings, engine: NativeEngine) -> VerifierInfo:
         end_token_ids=tuple(engine.end_token_ids),
         gamma_max=settings.gamma_max,
         system_fingerprint=engine.fingerprint,
+        trees=isinstance(engine, PathKeeper),
     )
 
 

@@ -16,6 +16,7 @@ from benchmarks.sections import (
     spec,
     stack,
     theory,
+    trees,
 )
 from benchmarks.sections.lab import Lab
 
@@ -32,4 +33,5 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "sources": sources.measure,
     "spec": spec.measure,
     "theory": theory.measure,
+    "trees": trees.measure,
 }

@@ -16,17 +16,21 @@ from drafter_service.sessions.drafter import (
     ScheduledSession,
     StepResult,
 )
+from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine import SequenceMemory
 from specdec.errors import NoDistribution
 from specdec.rules.coupling import choose
 from specdec.rules.draft import SparseProbs
+from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.proposal import propose
+from specdec.rules.proposal import propose, propose_siblings
 from specdec.rules.sampling import History, probabilities
 from specdec.sources.counts import Counts
 
 _BACK_OFF = 1.0
 """Weight of the unigram distribution in a bigram row, in counts (Dirichlet smoothing)."""
+_ALONE = Siblings.WITH_REPLACEMENT
+"""Any rule: a chain has no siblings."""
 
 
 class CountsDrafter:
@@ -71,7 +75,11 @@ class CountsDrafter:
             if not bool(q.isfinite().all()):
                 raise NoDistribution("none of the candidates may be drawn")
             return int(choose(q, ids[None], seeds, positions)), None
-        (token,), (probs,) = propose(session.mode, q, seeds, positions, self._support, [session.chain_start])
+        if isinstance(session, TreeSession):
+            places = [session.plan.first_place]
+            ((token,),), (probs,) = propose_siblings(_ALONE, q, seeds, positions, self._support, places)
+        else:
+            (token,), (probs,) = propose(session.mode, q, seeds, positions, self._support, [session.chain_start])
         return int(ids[token]), SparseProbs(ids[probs.ids], probs.weights)
 
     def candidates(self, last: int) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,18 @@ from torch import Tensor
 from drafter_service.drafters.grammar_masks import GrammarMasks
 from drafter_service.drafters.retokenized import Translation
 from drafter_service.drafters.translated_model import TranslatedModel
+from drafter_service.drafters.tree_level import next_levels
 from drafter_service.sessions.draft_session import DraftSession
-from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, DraftFailure, ScheduledSession
+from drafter_service.sessions.drafter import (
+    DraftedLevel,
+    DraftedToken,
+    DrafterInfo,
+    DraftFailure,
+    NoGuess,
+    ScheduledSession,
+    StepResult,
+)
+from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine import Chunk, Engine, SequenceMemory
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.errors import TokenizerMismatch
@@ -80,18 +90,56 @@ class ModelDrafter:
         drafter.info = replace(drafter.info, tokenizer_hash=own, overlap=translation.overlap, vocabulary=target.digest)
         return drafter
 
-    def step(self, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
-        """Compute the scheduled tokens in one pass, and draft one token for each session that is complete with them."""
+    def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
+        """Compute the scheduled tokens in one pass, and draft for each session that is complete with them."""
         chunks: list[Chunk] = []
         complete: list[ScheduledSession] = []
         for scheduled in batch:
             session = scheduled.session
             pending = session.tokens_from(self._model.length(session.key))
             last = scheduled.count == len(pending)
-            chunks.append(Chunk(session.key, pending[: scheduled.count], logits=int(last)))
+            if last and isinstance(session, TreeSession):
+                chunks.append(_tree_chunk(session, pending))
+            else:
+                chunks.append(Chunk(session.key, pending[: scheduled.count], logits=int(last)))
             complete += [scheduled] * last
-        logits = self._model.forward(chunks)  # [complete sessions, V]
-        return self._drafts(logits, complete)
+        logits = self._model.forward(chunks)  # [rows of the complete sessions, V]
+        if not any(isinstance(scheduled.session, TreeSession) for scheduled in complete):
+            return [*self._drafts(logits, complete)]
+        return self._mixed(complete, logits.split_with_sizes([chunk.logits for chunk in chunks if chunk.logits]))
+
+    def _mixed(self, batch: Sequence[ScheduledSession], logits: Sequence[Tensor]) -> list[StepResult]:
+        """What is drafted for sessions of which some get trees; `logits` are those of each."""
+        results: list[StepResult] = []
+        chains: list[tuple[ScheduledSession, Tensor]] = []
+        trees: list[tuple[TreeSession, Tensor]] = []
+        for scheduled, rows in zip(batch, logits, strict=True):
+            session = scheduled.session
+            if not isinstance(session, TreeSession):
+                chains.append((scheduled, rows))
+                continue
+            # The last token of the sequence is computed again with the next level, which hangs from it.
+            self._model.truncate(session.key, len(session) - 1)
+            if session.chain:  # another source began it, and it is not gone on with
+                results.append(NoGuess(session))
+            else:
+                trees.append((session, rows))
+        if chains:
+            results += self._drafts(torch.cat([rows for _, rows in chains]), [scheduled for scheduled, _ in chains])
+        return results + self._levels(trees)
+
+    def _levels(self, trees: Sequence[tuple[TreeSession, Tensor]]) -> list[StepResult]:
+        """The next level of each tree; when a session is at fault, only that one fails."""
+        if not trees:
+            return []
+        sessions, logits = zip(*trees, strict=True)
+        try:
+            levels = next_levels(sessions, logits, self._support)
+        except Exception as error:  # noqa: BLE001 - whatever one session does must not reach the others
+            if len(trees) == 1:
+                return [DraftFailure(sessions[0], error)]
+            return [result for each in trees for result in self._levels([each])]
+        return [DraftedLevel(*each) for each in zip(sessions, levels, strict=True)]
 
     def _drafts(self, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
         """A draft per row; when a row's own parameters or logits are at fault, only that row fails."""
@@ -160,3 +208,12 @@ class ModelDrafter:
         q = probabilities(self._model.forward([Chunk(_TRIAL, [0], logits=1)]), [SamplingParams()], [History()])
         propose(Mode.REJECTION, q, [0], [0], self._support)
         return time.perf_counter() - started
+
+
+def _tree_chunk(session: TreeSession, pending: list[int]) -> Chunk:
+    """The tokens that are not computed, and all of the tree behind them, of which the last level needs logits."""
+    growth = session.growth
+    if not growth.tokens:
+        return Chunk(session.key, pending, logits=1)
+    parents = growth.tree.after(len(pending)).parents
+    return Chunk(session.key, [*pending, *growth.tokens], logits=growth.rows, parents=parents)

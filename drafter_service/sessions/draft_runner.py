@@ -9,7 +9,14 @@ import structlog
 from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
-from drafter_service.sessions.drafter import DraftedToken, Drafter, DraftFailure, ScheduledSession, StepResult
+from drafter_service.sessions.drafter import (
+    DraftedLevel,
+    DraftedToken,
+    Drafter,
+    DraftFailure,
+    ScheduledSession,
+    StepResult,
+)
 from drafter_service.sessions.session_table import Message, Reply, SessionLimits, SessionTable, Stream
 from drafter_service.sessions.step_plan import plan_step
 from specdec.errors import RequestError
@@ -101,6 +108,10 @@ class DraftRunner:
         if isinstance(result, DraftedToken):
             session.extend(result.token, result.probs, result.certainty)
             self._metrics.tokens.inc()
+        elif isinstance(result, DraftedLevel):
+            before = len(result.session.growth)
+            result.session.growth.add(result.families)
+            self._metrics.tokens.inc(len(result.session.growth) - before)
         else:
             # A failure may be due to the last draft. The chain is sent all the same: a Nack would drop drafts because
             # of which tokens were drawn, and so bias the output.

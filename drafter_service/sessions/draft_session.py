@@ -94,6 +94,11 @@ class DraftSession:
         return self._tokens[self._prompt_len :]
 
     @property
+    def branches(self) -> int:
+        """Tokens that a step computes behind the sequence's own."""
+        return 0
+
+    @property
     def verifier_waits(self) -> bool:
         """Whether the draft that the verifier asked for is not complete and can still grow."""
         return self.drafted < self._gamma and not self._at_end

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.tree_growth import TreeFamily
+from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine import SequenceMemory
 from specdec.rules.certainty import Certainty
 from specdec.rules.draft import SparseProbs
@@ -55,6 +57,15 @@ class DraftedToken:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DraftedLevel:
+    """One level of a session's tree."""
+
+    session: TreeSession
+    families: Sequence[TreeFamily]
+    """The children of each node of the tree's frontier."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DraftFailure:
     """A session whose next token could not be drafted; the other sessions of the step are not affected.
 
@@ -72,7 +83,7 @@ class NoGuess:
     session: DraftSession
 
 
-StepResult = DraftedToken | DraftFailure | NoGuess
+StepResult = DraftedToken | DraftedLevel | DraftFailure | NoGuess
 
 
 class Drafter(Protocol):
@@ -83,7 +94,9 @@ class Drafter(Protocol):
     """The memory of the sequences that are drafted for, by `DraftSession.key`."""
 
     def step(self, batch: Sequence[ScheduledSession]) -> Sequence[StepResult]:
-        """Compute the scheduled tokens in one pass, and draft one token for each session that is complete with them.
+        """Compute the scheduled tokens in one pass, and draft for each session that is complete with them.
+
+        That is one token, or one level of a tree.
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.

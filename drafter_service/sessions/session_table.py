@@ -7,6 +7,7 @@ from typing import Protocol
 
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
+from drafter_service.sessions.tree_session import TreeSession
 from specdec.rules.prefix import common_length
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open, SessionMessage
@@ -109,7 +110,7 @@ class SessionTable:
         for scheduled in batch:
             session = scheduled.session
             while session.admitted and not self._sequences.reserve(
-                session.key, self._sequences.length(session.key) + scheduled.count
+                session.key, self._sequences.length(session.key) + scheduled.count + session.branches
             ):
                 self._evict(self._least_recent(each for _, each in self if each is not session) or session)
         return [scheduled for scheduled in batch if scheduled.session.admitted]
@@ -150,7 +151,9 @@ class SessionTable:
             raise SessionRefused(NackReason.STALE, f"epoch {message.epoch}, the session is at {earlier.epoch}")
         self._check_ids(message.tokens)
         self._check_ids([token for ids in message.params.named_ids.values() for token in ids])
-        session = DraftSession(f"{stream.number}/{message.session_id}", message, self._info.context_length)
+        key, context = f"{stream.number}/{message.session_id}", self._info.context_length
+        plan = message.tree
+        session = DraftSession(key, message, context) if plan is None else TreeSession(key, message, plan, context)
         if earlier is None:
             self._make_room(stream)
             self._admit(session)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from gateway.callers.priority import PriorityClass
 from gateway.http.body import Body
@@ -38,9 +38,24 @@ from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.gamma_policy import AUTO
 from specdec.rules.params import Mode
+from specdec.rules.tree_options import MAX_DEPTH, MAX_DRAFTERS, MAX_NODES, TreeOptions
 
 COMPLETION_TOKENS = 16
 """OpenAI's longest output of /v1/completions, in tokens, for a request that names none."""
+
+
+class TreeBody(Body):
+    """How trees of drafts are made; TreeOptions checks the values."""
+
+    nodes: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_NODES})]
+    width: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_NODES})]
+    depth: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_DEPTH})]
+    replacement: bool = False
+    drafters: Annotated[list[Name], Field(max_length=MAX_DRAFTERS)] | None = None
+
+    def options(self) -> TreeOptions:
+        """The value; raises FieldInvalid."""
+        return TreeOptions(self.nodes, self.width, self.depth, self.replacement, tuple(self.drafters or ()))
 
 
 class SpeculationBody(Body):
@@ -51,6 +66,7 @@ class SpeculationBody(Body):
     lenience: Lenience | None = None
     drafter: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     detail: bool | None = None
+    tree: TreeBody | None = None
 
 
 class PredictionBody(Body):
@@ -137,6 +153,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             policy=speculation.gamma[1],
             drafter=speculation.drafter or "",
             detail=bool(speculation.detail),
+            tree=speculation.tree.options() if speculation.tree else None,
             lenience=1.0 if speculation.lenience is None else speculation.lenience,
             logprobs=logprobs,
             n=1 if self.n is None else self.n,

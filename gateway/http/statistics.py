@@ -77,6 +77,7 @@ class SpeculationReport(BaseModel):
 
     mode: Literal["off", "rejection", "block", "coupled"]
     gamma: int | PolicyKind | None = None
+    """None for trees, and in mode off."""
     lenience: float | None = None
     lossy: bool
     """Whether the output may differ in distribution from the target's: lenience is below 1."""
@@ -101,7 +102,7 @@ def report_of(summary: Summary) -> SpeculationReport:
         return SpeculationReport(mode="off", lossy=False, fallbacks={})
     report = SpeculationReport(
         mode=asked.mode.value,
-        gamma=asked.policy.policy if asked.gamma is None else asked.gamma,
+        gamma=asked.policy.policy if asked.gamma is None and asked.tree is None else asked.gamma,
         lenience=asked.lenience,
         lossy=asked.lossy,
         fallbacks=summary.fallbacks,

@@ -34,7 +34,7 @@ from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.params import SamplingParams
-from specdec.wire.params import GAMMA_POLICY, mode_from_pb
+from specdec.wire.params import GAMMA_POLICY, mode_from_pb, tree_from_pb
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 
@@ -167,6 +167,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
         drafter=speculation.drafter,
         detail=speculation.detail,
+        tree=tree_from_pb(speculation.tree) if speculation.HasField("tree") else None,
         prediction=message.prediction,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         request_id=message.request_id or new_id(),

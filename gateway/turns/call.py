@@ -26,7 +26,7 @@ def make_call(
         GammaTooLarge: gamma is over the model's limit.
         FieldInvalid: no token may be drawn, the mode allows no lenience, or nothing drafts under the request's name.
         FieldRequired: the prompt was tokenized to no token at all.
-        UnsupportedParameter: there is a grammar, which the verifiers cannot follow.
+        UnsupportedParameter: there is a grammar or a tree, which the verifiers cannot follow, or both.
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
@@ -39,10 +39,7 @@ def make_call(
     request.policy.check_limit(info.gamma_max)
     if request.drafter == "prediction" and not request.prediction:
         raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
-    if request.drafter and request.drafter not in info.drafter_names:
-        addresses = {drafter.address for drafter in info.drafters}  # which callers may know, and are not told
-        names = ", ".join(name for name in info.drafter_names if name not in addresses)
-        raise FieldInvalid(f"no drafter {request.drafter!r}; there are {names}", "speculation.drafter")
+    _check_drafters(request, info)
     if request.sampling.grammar and not info.grammars:
         raise UnsupportedParameter(
             f"{request.grammar_param}: the verifiers of this model follow no grammar", request.grammar_param
@@ -65,11 +62,29 @@ def make_call(
             tuple(prediction),
             detail=request.detail,
             policy=request.policy,
+            tree=request.tree,
         ),
         logprobs=request.logprobs,
         priority=request.priority.level,
         cache_salt=cache_domain(request.tenant, request.cache_salt),
     )
+
+
+def _check_drafters(request: GenerationRequest, info: VerifierInfo) -> None:
+    """Refuse names of nobody, and trees where there can be none."""
+    tree = request.tree
+    named = [("speculation.drafter", request.drafter)] if request.drafter else []
+    if tree is not None:
+        named += [("speculation.tree.drafters", name) for name in tree.drafters]
+        if not info.trees:
+            raise UnsupportedParameter("speculation.tree: this model's verifiers judge no trees", "speculation.tree")
+        if request.sampling.grammar:
+            raise UnsupportedParameter("speculation.tree: no tree is drafted under a grammar", "speculation.tree")
+    for param, name in named:
+        if name not in info.drafter_names:
+            addresses = {drafter.address for drafter in info.drafters}  # which callers may know, and are not told
+            names = ", ".join(known for known in info.drafter_names if known not in addresses)
+            raise FieldInvalid(f"no drafter {name!r}; there are {names}", param)
 
 
 def _mode(request: GenerationRequest, default: Mode) -> Mode:

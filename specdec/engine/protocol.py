@@ -1,7 +1,7 @@
 """What an engine can do. `NativeEngine` is one engine; a drafter may bring another."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -55,3 +55,11 @@ class Engine(SequenceMemory, Protocol):
             Logits, float32 [Σ chunk.logits, vocab_size], in the order of the chunks: row i of a chunk's rows is the
             distribution after its i-th token with logits.
         """
+
+
+@runtime_checkable
+class PathKeeper(Protocol):
+    """An engine that computes trees: of each it keeps a path."""
+
+    def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
+        """Keep the tokens at the indices `path` of those behind the first `base_len`, as if they had been a chain."""

@@ -48,6 +48,16 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
     return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
 
 
+def earliest(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int], count: int) -> list[list[int]]:
+    """The first `count` ids of each race on the host, in the order of arrival; the first is what `choose` returns."""
+    rows, columns = (p > 0).nonzero(as_tuple=True)
+    arrival = torch.full(p.shape, math.inf, dtype=torch.float64)
+    arrival[rows, columns] = exponential_on_host(seeds, positions, rows, ids[rows, columns]) / p[rows, columns]
+    order = arrival.sort(dim=-1, stable=True).indices[:, :count]
+    came = zip(ids.gather(-1, order).tolist(), arrival.gather(-1, order).tolist(), strict=True)
+    return [[each for each, at in zip(*row, strict=True) if at < math.inf] for row in came]
+
+
 def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     """The target's own draw from each row of p [N, V], int64 [N]: the winner of the race between its tokens.
 

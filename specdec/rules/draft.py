@@ -35,6 +35,11 @@ class Draft:
     tokens: tuple[int, ...] = ()
     probs: tuple[SparseProbs, ...] = ()
 
+    @property
+    def before(self) -> list[tuple[int, ...]]:
+        """The drafted tokens before each row of p: those before each draft, and all of them [γ + 1]."""
+        return [self.tokens[:seen] for seen in range(len(self.tokens) + 1)]
+
     def cut(self, gamma: int) -> "Draft":
         return Draft(self.tokens[:gamma], self.probs[:gamma])
 
@@ -65,12 +70,26 @@ class Verdict:
     """Length of the draft."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Log probabilities of each token; empty when the request does not ask for them."""
-    judged: tuple[JudgedToken, ...] = ()
+    judged_tokens: tuple[JudgedToken, ...] = ()
     """The numbers of each draft token; empty when the request does not ask for them."""
+    path: tuple[int, ...] | None = None
+    """The accepted nodes of a tree, from the root down; None for a chain."""
+    at_leaf: bool = False
+    """Whether the path ends where no more was drafted."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Which of the draft's rows of p each token comes from."""
+        return tuple(range(len(self.tokens))) if self.path is None else (0, *(node + 1 for node in self.path))
+
+    @property
+    def judged(self) -> int:
+        """Drafts that the rule looked at and that decided something: those accepted, and more if one was rejected."""
+        return self.accepted if self.at_leaf else self.drafted
 
     @property
     def origins(self) -> tuple[Origin, ...]:
         if self.drafted == 0:
             return (Origin.PLAIN,) * len(self.tokens)
-        last = Origin.BONUS if self.accepted == self.drafted else Origin.RECOVERED
+        last = Origin.BONUS if self.accepted == self.judged else Origin.RECOVERED
         return ((Origin.ACCEPTED,) * self.accepted + (last,))[: len(self.tokens)]

@@ -11,6 +11,7 @@ from specdec.rules.draft import Draft
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
 from specdec.rules.transfer import to_device
+from specdec.rules.tree import TreeDraft
 
 
 def lenient_greedy(
@@ -18,7 +19,7 @@ def lenient_greedy(
     logits: Tensor,
     params: Sequence[SamplingParams],
     histories: Sequence[History],
-    drafts: Sequence[Draft],
+    drafts: Sequence[Draft | TreeDraft],
     lenience: Sequence[float],
 ) -> Tensor:
     """Make p [R, V] accept near-best drafts: a row at temperature 0 becomes the one-hot of its draft token x iff
@@ -31,7 +32,7 @@ def lenient_greedy(
         logits: [R, V], γ + 1 rows of each draft, one draft after the other.
         params: sampling parameters of each row.
         histories: tokens before each row.
-        drafts: of any lengths [B].
+        drafts: of any lengths [B]; ℓ of trees is 1.
         lenience: ℓ in (0, 1] of each draft [B].
 
     Raises:

@@ -12,6 +12,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from specdec.rules.params import Mode
+
 NONE = -1
 """No sibling: padding in `children`; in `Choice.child` it means that all siblings were rejected."""
 
@@ -25,6 +27,13 @@ class Siblings(StrEnum):
     """Draws from q̂ that leave out what was drawn before."""
     DETERMINISTIC = "deterministic"
     """Not draws of their own: the likeliest tokens, a lookup, a prediction, or choices by the coupling's noise."""
+
+    @classmethod
+    def of(cls, mode: Mode, *, replacement: bool) -> "Siblings":
+        """How children are made in a mode, where sampled ones are drawn with replacement or without."""
+        if mode is Mode.COUPLED:
+            return cls.DETERMINISTIC
+        return cls.WITH_REPLACEMENT if replacement else cls.WITHOUT_REPLACEMENT
 
 
 @dataclass(frozen=True, slots=True, eq=False)

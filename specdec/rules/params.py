@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from specdec.errors import FieldInvalid, TokenOutOfRange
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from specdec.rules.grammar import Grammar
+from specdec.rules.tree_options import TreeOptions
 
 MAX_SEED = 2**63 - 1
 """Largest seed, so that it fits a signed 64-bit integer."""
@@ -114,6 +115,13 @@ class SamplingParams:
         )
 
     @property
+    def ranking(self) -> "SamplingParams":
+        """The parameters whose distribution ranks tokens: at temperature 0 their own has a single one."""
+        if self.temperature > 0.0:
+            return self
+        return replace(self, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+    @property
     def named_ids(self) -> Mapping[str, Collection[int]]:
         """The ids in every field that names token ids; they may lie outside the vocabulary."""
         return {
@@ -157,7 +165,8 @@ class Speculation:
     """How one request is speculated on.
 
     Raises:
-        FieldInvalid: a field is out of range, or lenience is below 1 in another mode than rejection.
+        FieldInvalid: a field is out of range, lenience is below 1 in another mode than rejection, or there is a tree
+            beside what is for chains alone.
     """
 
     mode: Mode = Mode.REJECTION
@@ -173,6 +182,8 @@ class Speculation:
     """Whether every round says what its verdict rests on; that changes no token."""
     policy: GammaPolicy = AUTO
     """How the draft length is chosen, and where drafts end before."""
+    tree: TreeOptions | None = None
+    """How trees are drafted; None drafts chains."""
 
     @property
     def lossy(self) -> bool:
@@ -189,3 +200,18 @@ class Speculation:
             raise FieldInvalid(
                 f"lenience is for mode {Mode.REJECTION}: mode {self.mode} allows none", "speculation.lenience"
             )
+        if self.tree is not None:
+            self._check_tree()
+
+    def _check_tree(self) -> None:
+        """Refuse what trees are not for."""
+        if self.mode not in (Mode.REJECTION, Mode.COUPLED):
+            raise FieldInvalid(f"trees are for modes rejection and coupled, not {self.mode}", "speculation.tree")
+        if self.gamma is not None or self.policy != AUTO:
+            raise FieldInvalid("gamma is the length of chains: leave it out with a tree", "speculation.gamma")
+        if self.lossy:
+            raise FieldInvalid("trees are judged without lenience: leave one of them out", "speculation.lenience")
+        if self.drafter and self.tree and self.tree.drafters:
+            raise FieldInvalid("name drafters in the tree or beside it, not both", "speculation.tree.drafters")
+        if self.prediction:
+            raise FieldInvalid("a prediction is drafted as a chain: leave it or the tree out", "speculation.tree")

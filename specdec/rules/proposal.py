@@ -72,17 +72,18 @@ def propose_each(
 
 
 def propose_siblings(
-    siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, width: int
+    siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, places: Sequence[int]
 ) -> tuple[list[list[int]], list[SparseProbs]]:
-    """Draw up to `width` drafts for the one position behind each row of q [N, V], in the order of the draw.
+    """Draw drafts for the one position behind each row of q [N, V], in the order of the draw.
 
-    Without replacement there are fewer than `width` when q̂ has fewer ids; deterministic siblings are the likeliest
-    tokens and have no q̂. The other arguments are those of `propose`.
+    There is one for each of the `places`, which are the indices of the numbers that they are drawn by; drafters whose
+    drafts for one position are judged together must not share any. Without replacement there are fewer when q̂ has
+    fewer ids; deterministic siblings are the likeliest tokens and have no q̂. The other arguments are as in `propose`.
 
     Raises:
         InternalError: q is not a batch of distributions.
     """
-    ids, weights = _quantised(q, width if siblings is Siblings.DETERMINISTIC else k)
+    ids, weights = _quantised(q, len(places) if siblings is Siblings.DETERMINISTIC else k)
     if siblings is Siblings.DETERMINISTIC:
         best = weights.argsort(dim=1, descending=True, stable=True)
         kept = weights.gather(1, best) > 0
@@ -90,7 +91,7 @@ def propose_siblings(
         return [row[possible].tolist() for row, possible in rows], []
     families: list[list[int]] = [[] for _ in seeds]
     left = weights
-    for place in range(width):
+    for place in places:
         tokens = draw(ids, left, uniform(seeds, positions, Lane.DRAFT, indices=[place] * len(seeds)))
         for row in (left.sum(1) > 0).nonzero()[:, 0].tolist():
             families[row].append(int(tokens[row]))

@@ -88,6 +88,16 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """What one drafter drew for one position."""
+
+    children: tuple[int, ...]
+    """The nodes that hold the draws, in the order of the draw."""
+    law: SparseProbs
+    """The q̂ that they were drawn from."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TreeDraft:
     """A token for each node, and the q̂ from which each set of siblings was drawn.
 
@@ -100,12 +110,46 @@ class TreeDraft:
     """The token of each node [n]."""
     probs: tuple[SparseProbs | None, ...] = ()
     """q̂ of the root's children, then of each node's, None for a leaf [n + 1]; empty when children are not sampled."""
+    proposals: tuple[tuple[Draws, ...], ...] = ()
+    """Where a position may have draws of several drafters: those of the root's children, then of each node's, in the
+    order in which they are judged [n + 1]. A token that several of them drew may be one node. Empty where `probs` says
+    all."""
+
+    def drawn(self, node: int) -> tuple[Draws, ...]:
+        """Who drew the children of a node, or of the ROOT; empty for a leaf, and when children are not sampled."""
+        if self.proposals:
+            return self.proposals[node + 1]
+        law, children = self.probs[node + 1] if self.probs else None, self.tree.children[node + 1]
+        return () if law is None or not children else (Draws(children, law),)
+
+    @property
+    def before(self) -> list[tuple[int, ...]]:
+        """The drafted tokens before each row of p: none, then the path down to each node [n + 1]."""
+        paths: list[tuple[int, ...]] = [()]
+        for token, parent in zip(self.tokens, self.tree.parents, strict=True):
+            paths.append((*paths[parent + 1], token))
+        return paths
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.tree):
             raise FieldInvalid(f"{len(self.tokens)} tokens for {len(self.tree)} nodes", "tokens")
         if len(self.probs) not in (0, len(self.tree) + 1):
             raise FieldInvalid(f"{len(self.probs)} distributions for {len(self.tree)} nodes and a root", "probs")
+
+    def cut(self, count: int) -> "TreeDraft":
+        """The first `count` nodes.
+
+        Where nodes lie by depth, and siblings in the order of the draw, how much is kept does not depend on what was
+        drawn: so it is cut before equal siblings are merged, and not after.
+        """
+        if count >= len(self.tree):
+            return self
+        proposals = tuple(tuple(_cut(each, count) for each in made) for made in self.proposals[: count + 1])
+        return TreeDraft(Tree(self.tree.parents[:count]), self.tokens[:count], self.probs[: count + 1], proposals)
+
+
+def _cut(draws: Draws, count: int) -> Draws:
+    return Draws(tuple(child for child in draws.children if child < count), draws.law)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +159,10 @@ class TreeVerdict:
     path: tuple[int, ...]
     """Accepted nodes, from the root down."""
     tokens: tuple[int, ...]
-    """The tokens of the path, then the target's own: len(path) + 1 tokens."""
+    """The tokens of the path, then the target's own, which is missing where the target has no distribution there."""
     last: Origin
     """Origin of the token the target adds: bonus when the path ends at a leaf, plain when there was no draft."""
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        return (Origin.ACCEPTED,) * len(self.path) + (self.last,)
+        return ((Origin.ACCEPTED,) * len(self.path) + (self.last,))[: len(self.tokens)]

@@ -14,7 +14,7 @@ from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
 from specdec.rules.checks import check_probs, masses, proper_counts
 from specdec.rules.coupling import draw
 from specdec.rules.draft import SparseProbs
-from specdec.rules.multidraft import NONE, Choice, Siblings, agreement, with_replacement, without_replacement
+from specdec.rules.multidraft import NONE, Siblings, agreement, with_replacement, without_replacement
 from specdec.rules.padding import NO_PROBS, supports
 from specdec.rules.params import Origin
 from specdec.rules.rng import Lane, final_uniform, uniform
@@ -38,12 +38,12 @@ def verify_tree(
 
     Raises:
         FieldInvalid, TokenOutOfRange: a draft is refused by `check_trees`.
-        InternalError: shapes disagree, or a row of p is not a distribution.
+        InternalError, NoDistribution: shapes disagree, or the first row of a draft is not a distribution. Where a later
+            one on the accepted path is not, the verdict commits the drafts before it and nothing more.
     """
     if not len(drafts) == len(seeds) == len(positions):
         raise InternalError(f"{len(drafts)} drafts, {len(seeds)} seeds, {len(positions)} positions")
     mass = masses(p, rows=sum(len(draft.tree) + 1 for draft in drafts))
-    proper_counts(mass.cpu(), range(len(mass)), [1] * len(mass))
     check_trees(siblings, drafts, p.shape[1])
     if not drafts:
         return []
@@ -52,7 +52,8 @@ def verify_tree(
     else:
         paths, law = walk(siblings, p, mass, drafts, _accept_noise(drafts, seeds, positions).to(p.device))
         final = sample(law, _final_noise(drafts, paths, seeds, positions).to(p.device))
-    return [_verdict(*each) for each in zip(drafts, paths, final.tolist(), strict=True)]
+    counts = _proper(mass.cpu(), drafts, paths)
+    return [_verdict(*each) for each in zip(drafts, paths, final.tolist(), counts, strict=True)]
 
 
 def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int) -> None:
@@ -67,7 +68,7 @@ def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int
         if not all(0 <= token < vocab_size for token in draft.tokens):
             raise TokenOutOfRange(f"a draft token is outside the vocabulary of {vocab_size}", "tokens")
         if siblings is not Siblings.WITH_REPLACEMENT:
-            _check_distinct(draft)
+            _check_distinct(siblings, draft)
     if siblings is not Siblings.DETERMINISTIC:
         _check_laws(drafts, vocab_size)
 
@@ -93,9 +94,8 @@ def walk(
         nodes = [_end(paths[b]) for b in going]
         rows = _rows(drafts, going, nodes)
         after = p[rows].double() / mass[rows, None]
-        choice = _choose(siblings, after, [drafts[b] for b in going], nodes, level[going])
-        law[going] = choice.left
-        going = _descend(drafts, paths, going, choice.child)
+        kept, law[going] = _choose(siblings, after, [drafts[b] for b in going], nodes, level[going])
+        going = _descend(paths, going, kept)
     return paths, law
 
 
@@ -115,36 +115,58 @@ def _agreed(
         at = [positions[b] + len(paths[b]) for b in going]
         after = p[_rows(drafts, going, nodes)]
         final[going] = draw(after, [seeds[b] for b in going], at)
-        children = _children([drafts[b] for b in going], nodes, p.device)
-        going = _descend(drafts, paths, going, agreement(final[going], children))
+        families = [drafts[b].tree.children[node + 1] for b, node in zip(going, nodes, strict=True)]
+        children = _tokens([drafts[b] for b in going], families, p.device)
+        going = _descend(paths, going, _nodes(families, agreement(final[going], children)))
     return paths, final
 
 
-def _descend(
-    drafts: Sequence[TreeDraft], paths: list[tuple[int, ...]], going: Sequence[int], places: Tensor
-) -> list[int]:
+def _descend(paths: list[tuple[int, ...]], going: Sequence[int], kept: Sequence[int]) -> list[int]:
     """Extend the paths of the drafts of which a child is kept; returns the indices of those drafts."""
-    kept = [(b, place) for b, place in zip(going, places.tolist(), strict=True) if place != NONE]
-    for b, place in kept:
-        paths[b] += (drafts[b].tree.children[_end(paths[b]) + 1][place],)
-    return [b for b, _ in kept]
+    on = [(b, node) for b, node in zip(going, kept, strict=True) if node != NONE]
+    for b, node in on:
+        paths[b] += (node,)
+    return [b for b, _ in on]
 
 
-def _choose(siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], nodes: Sequence[int], u: Tensor) -> Choice:
-    """Apply the rule at one node of each draft; a leaf has no siblings to choose from."""
-    laws = [draft.probs[node + 1] if draft.probs else None for draft, node in zip(drafts, nodes, strict=True)]
-    ids, q = supports([law or NO_PROBS for law in laws], p.device)
+def _choose(
+    siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], nodes: Sequence[int], u: Tensor
+) -> tuple[list[int], Tensor]:
+    """Apply the rule at one node of each draft: the child that is kept, or NONE, and the law of the token without one.
+
+    The draws of several drafters are judged one after the other: what the first leave is the p of the next.
+    """
     rule = with_replacement if siblings is Siblings.WITH_REPLACEMENT else without_replacement
-    return rule(p, ids, q, _children(drafts, nodes, p.device), u)
+    drawn = [draft.drawn(node) for draft, node in zip(drafts, nodes, strict=True)]
+    kept, law, used = [NONE] * len(drafts), p, torch.zeros(len(drafts), 1, dtype=torch.int64, device=p.device)
+    for turn in range(max(1, *map(len, drawn))):
+        laws = [each[turn].law if turn < len(each) else NO_PROBS for each in drawn]
+        families = [each[turn].children if turn < len(each) else () for each in drawn]
+        tokens = _tokens(drafts, families, p.device)
+        places = (used + torch.arange(tokens.shape[1], device=p.device)).clamp_max_(u.shape[1] - 1)
+        choice = rule(law / law.sum(1, keepdim=True), *supports(laws, p.device), tokens, u.gather(1, places))
+        judged = torch.tensor([node == NONE for node in kept], device=p.device)
+        law = torch.where(judged[:, None], choice.left, law)
+        found = _nodes(families, choice.child)
+        kept = [new if old == NONE else old for old, new in zip(kept, found, strict=True)]
+        used = used + torch.tensor([[len(family)] for family in families], device=p.device)
+    return kept, law
 
 
-def _children(drafts: Sequence[TreeDraft], nodes: Sequence[int], device: torch.device) -> Tensor:
-    """The tokens of the children of one node of each draft, int64 [n, K], NONE past a node's own."""
-    families = [
-        torch.tensor([draft.tokens[child] for child in draft.tree.children[node + 1]], dtype=torch.int64)
-        for draft, node in zip(drafts, nodes, strict=True)
+def _nodes(families: Sequence[Sequence[int]], places: Tensor) -> list[int]:
+    """The node at a place of each family, NONE for no place."""
+    chosen = zip(families, places.tolist(), strict=True)
+    return [NONE if place == NONE else family[place] for family, place in chosen]
+
+
+def _tokens(drafts: Sequence[TreeDraft], families: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """The tokens of a family of each draft, int64 [n, K], NONE past a family's own."""
+    width = max(map(len, families))
+    rows = [
+        [*(draft.tokens[child] for child in family), *[NONE] * (width - len(family))]
+        for draft, family in zip(drafts, families, strict=True)
     ]
-    return torch.nn.utils.rnn.pad_sequence(families, batch_first=True, padding_value=NONE).to(device)
+    return torch.tensor(rows, dtype=torch.int64).to(device)
 
 
 def _rows(drafts: Sequence[TreeDraft], going: Sequence[int], nodes: Sequence[int]) -> list[int]:
@@ -160,7 +182,14 @@ def _end(path: tuple[int, ...]) -> int:
 def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     """Uniforms by depth and index among the siblings [B, D, K]; no position is judged in more than one round."""
     deep = 1 + max((depth + 1 for draft in drafts for depth in draft.tree.depths), default=0)
-    wide = max(len(family) for draft in drafts for family in draft.tree.children)
+    wide = max(
+        1,
+        *(
+            sum(len(each.children) for each in draft.drawn(node))
+            for draft in drafts
+            for node in range(ROOT, len(draft.tree))
+        ),
+    )
     keys = list(product(range(len(drafts)), range(deep), range(wide)))
     u = uniform(
         [seeds[b] for b, _, _ in keys],
@@ -183,14 +212,23 @@ def _is_leaf(draft: TreeDraft, path: tuple[int, ...]) -> bool:
     return not draft.tree.children[_end(path) + 1]
 
 
-def _verdict(draft: TreeDraft, path: tuple[int, ...], token: int) -> TreeVerdict:
+def _proper(mass: Tensor, drafts: Sequence[TreeDraft], paths: Sequence[tuple[int, ...]]) -> list[int]:
+    """How many tokens of each verdict come from distributions; rows that no path reaches are not judged."""
+    ends = [0, *accumulate(len(draft.tree) + 1 for draft in drafts)]
+    reached = [first + 1 + node for first, path in zip(ends, paths, strict=False) for node in (ROOT, *path)]
+    lengths = [len(path) + 1 for path in paths]
+    return proper_counts(mass[reached], [0, *accumulate(lengths)][:-1], lengths)
+
+
+def _verdict(draft: TreeDraft, path: tuple[int, ...], token: int, count: int) -> TreeVerdict:
     last = Origin.BONUS if _is_leaf(draft, path) else Origin.RECOVERED
-    tokens = (*(draft.tokens[node] for node in path), token)
+    tokens = (*(draft.tokens[node] for node in path), token)[:count]
     return TreeVerdict(path, tokens, last if draft.tokens else Origin.PLAIN)
 
 
-def _check_distinct(draft: TreeDraft) -> None:
-    for family in draft.tree.children:
+def _check_distinct(siblings: Siblings, draft: TreeDraft) -> None:
+    drawn = (each.children for node in range(ROOT, len(draft.tree)) for each in draft.drawn(node))
+    for family in draft.tree.children if siblings is Siblings.DETERMINISTIC else drawn:
         if len({draft.tokens[child] for child in family}) != len(family):
             raise FieldInvalid("siblings share a token", "tokens")
 
@@ -200,13 +238,12 @@ def _check_laws(drafts: Sequence[TreeDraft], vocab_size: int) -> None:
     slots: list[int] = []
     tokens: list[int] = []
     for draft in drafts:
-        for slot, family in enumerate(draft.tree.children):
-            law = draft.probs[slot] if draft.probs else None
-            if family and law is None:
-                raise FieldInvalid("each set of siblings needs its distribution", "probs")
-            if law is not None:
-                slots += [len(laws)] * len(family)
-                tokens += [draft.tokens[child] for child in family]
-                laws.append(law)
+        drawn = [each for node in range(ROOT, len(draft.tree)) for each in draft.drawn(node)]
+        if {child for each in drawn for child in each.children} != set(range(len(draft.tree))):
+            raise FieldInvalid("each set of siblings needs its distribution", "probs")
+        for each in drawn:
+            slots += [len(laws)] * len(each.children)
+            tokens += [draft.tokens[child] for child in each.children]
+            laws.append(each.law)
     if laws:
         check_probs(laws, slots, tokens, vocab_size)

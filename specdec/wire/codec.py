@@ -27,6 +27,14 @@ def each(translation: "Translation") -> Pair:
     )
 
 
+def optional(translation: "Translation") -> Pair:
+    """The translation of a message that is not set for None; nor is one that says nothing."""
+    return Pair(
+        lambda value: None if value is None else translation.to_pb(value),
+        lambda message: translation.from_pb(message) if message.ByteSize() else None,
+    )
+
+
 class EnumCodec(Generic[V]):
     """Members of an enum and the protobuf numbers of the same names, so that a new member needs no line."""
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.padding import NO_PROBS
+from specdec.rules.tree import Tree, TreeDraft
 from specdec.wire.session import SessionMessage
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
@@ -27,13 +29,13 @@ class DraftTokens(SessionMessage):
     """Number of tokens before the first one here, committed and drafted."""
     prefix_hash: int
     """Value of the `PrefixHash` of those tokens."""
-    draft: Draft
-    """The tokens, and the q̂ of each in a mode that needs them."""
+    draft: Draft | TreeDraft
+    """The tokens, and the q̂ of each in a mode that needs them; of a tree, those of each set of siblings."""
 
 
 def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
     """The message of a draft; one without distributions is sent as token ids alone."""
-    probs = tokens.draft.probs
+    probs = [law or NO_PROBS for law in tokens.draft.probs]
     return pb.DraftTokens(
         session_id=tokens.session_id,
         epoch=tokens.epoch,
@@ -43,6 +45,7 @@ def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
         support_sizes=[len(row.ids) for row in probs],
         support_ids=_pack([row.ids for row in probs], np.int32),
         support_weights=_pack([row.weights for row in probs], np.uint16),
+        parents=tokens.draft.tree.parents if isinstance(tokens.draft, TreeDraft) else (),
     )
 
 
@@ -50,22 +53,27 @@ def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
     """The draft in a message, with tensors on the host.
 
     Raises:
-        FieldInvalid: the lengths of its arrays do not fit together.
+        FieldInvalid: the lengths of its arrays do not fit together, or the parents are those of no tree.
     """
     tokens = tuple(tokens_from_bytes(message.tokens))
+    if message.parents:
+        laws = tuple(law if len(law.ids) else None for law in _probs(message, len(tokens) + 1))
+        draft: Draft | TreeDraft = TreeDraft(Tree(tuple(message.parents)), tokens, laws)
+    else:
+        draft = Draft(tokens, tuple(_probs(message, len(tokens))))
     return DraftTokens(
         session_id=message.session_id,
         epoch=message.epoch,
         base_len=message.base_len,
         prefix_hash=message.prefix_hash,
-        draft=Draft(tokens, tuple(_probs(message, len(tokens)))),
+        draft=draft,
     )
 
 
 def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
     sizes = list(message.support_sizes)
     if sizes and len(sizes) != count:
-        raise FieldInvalid(f"{count} draft tokens with {len(sizes)} distributions", "support_sizes")
+        raise FieldInvalid(f"{count} distributions are due, got {len(sizes)}", "support_sizes")
     ids = _unpack(message.support_ids, np.int32, sizes, "support_ids")
     weights = _unpack(message.support_weights, np.uint16, sizes, "support_weights")
     return (SparseProbs(*row) for row in zip(ids, weights, strict=True))

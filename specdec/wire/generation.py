@@ -12,7 +12,7 @@ from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
 from specdec.wire.codec import Codec, Pair, each
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
-from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING
+from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING, TREE
 from specdec.wire.tokens import TOKENS
 
 
@@ -138,6 +138,7 @@ class Round:
     origins: tuple[Origin, ...] = ()
     """Where each of `tokens` came from."""
     draft: tuple[int, ...] = ()
+    """Of a tree, the accepted path first."""
     accepted: int = 0
     """Drafts among `tokens`."""
     drafter: str = ""
@@ -204,6 +205,8 @@ class VerifierInfo:
     """What a request may name as its drafter."""
     grammars: bool = False
     """Whether generations may have a grammar; one that cannot would ignore it."""
+    trees: bool = False
+    """Whether drafts may be trees."""
 
 
 _CALL = Codec(
@@ -211,7 +214,7 @@ _CALL = Codec(
     pb.GenerateRequest,
     tokens=TOKENS,
     sampling=SAMPLING,
-    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, policy=GAMMA_POLICY),
+    speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, policy=GAMMA_POLICY, tree=TREE),
 )
 _DETAIL = Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken)))
 _ROUND = Codec(

@@ -5,7 +5,8 @@ from specdec.errors import FieldInvalid
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
-from specdec.wire.codec import Codec, EnumCodec, Pair
+from specdec.rules.tree_options import TreeOptions
+from specdec.wire.codec import Codec, EnumCodec, Pair, optional
 
 _MODES = EnumCodec[Mode | None](Mode, pb.VerificationMode.DESCRIPTOR, unknown=None)
 ORIGIN = EnumCodec[Origin](Origin, pb.TokenOrigin.DESCRIPTOR, unknown=Origin.PLAIN)
@@ -50,6 +51,9 @@ mode_to_pb = _MODES.to_pb
 origin_to_pb, origin_from_pb = ORIGIN.to_pb, ORIGIN.from_pb
 finish_to_pb, finish_from_pb = FINISH.to_pb, FINISH.from_pb
 sampling_to_pb, sampling_from_pb = SAMPLING.to_pb, SAMPLING.from_pb
+_TREE = Codec(TreeOptions, pb.TreeOptions)
+TREE = optional(_TREE)
+tree_from_pb = _TREE.from_pb
 
 
 def mode_from_pb(number: int) -> Mode:

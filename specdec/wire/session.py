@@ -11,7 +11,7 @@ from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.vocabulary import Vocabulary
-from specdec.wire.codec import Codec, EnumCodec, Pair
+from specdec.wire.codec import Codec, EnumCodec, Pair, optional
 from specdec.wire.params import GAMMA_POLICY, MODE, SAMPLING
 from specdec.wire.tokens import TOKENS
 
@@ -23,6 +23,20 @@ class SessionMessage:
     session_id: str
     epoch: int
     """Fencing number of the session's owner; a refusal has that of the refused message."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlan:
+    """How a session's trees are drafted: one a round, with as many nodes as the round asks for."""
+
+    width: int
+    """Most children of a node."""
+    depth: int
+    """Most nodes on a path."""
+    replacement: bool = False
+    """Whether siblings are drawn independently, in a mode that draws them."""
+    first_place: int = 0
+    """Index of the first number that siblings are drawn by: drafters of one session must not share any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,8 @@ class Open(SessionMessage):
     """The span of the verifier's call, in the form of W3C Trace Context; empty where it is not traced."""
     policy: GammaPolicy = AUTO
     """Where drafts end before `gamma`."""
+    tree: TreePlan | None = None
+    """Asks for trees, of which γ counts the nodes; None asks for chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +123,17 @@ class Load:
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)
 
-OPEN = Codec(Open, pb.Open, {"params": "sampling"}, tokens=TOKENS, params=SAMPLING, mode=MODE, policy=GAMMA_POLICY)
+_PLAN = optional(Codec(TreePlan, pb.TreePlan))
+OPEN = Codec(
+    Open,
+    pb.Open,
+    {"params": "sampling"},
+    tokens=TOKENS,
+    params=SAMPLING,
+    mode=MODE,
+    policy=GAMMA_POLICY,
+    tree=_PLAN,
+)
 COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
 CLOSE = Codec(Close, pb.Close)
 END = Codec(DraftEnd, pb.DraftEnd)

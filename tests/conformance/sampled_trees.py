@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.rules import tree_verification
+from specdec.rules import tree_joining, tree_verification
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import SamplingParams
 from specdec.rules.proposal import propose_siblings
 from specdec.rules.tree import ROOT, Tree, TreeDraft
+from specdec.rules.tree_options import MAX_NODES
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Rows
 from tests.conformance.table_models import Context, TableModel, joint
@@ -91,7 +92,7 @@ class Forest:
                 contexts = [each.contexts[node + 1] for each in same]
                 q, seeds = rows.of([(context, context) for context in contexts]), [each.seed for each in same]
                 at = [len(PROMPT) + len(context) for context in contexts]
-                drawn, laws = propose_siblings(self.drawn, q, seeds, at, 3, width)
+                drawn, laws = propose_siblings(self.drawn, q, seeds, at, 3, range(width))
                 for each, tokens, law in zip(same, drawn, laws or [None] * len(same), strict=True):
                     each.take(node, tokens, law)
 
@@ -103,12 +104,29 @@ def forest(drawn: Siblings, rule: Siblings | None = None, params: SamplingParams
     return Forest(drawn, rule or drawn, params or SamplingParams(), TableModel(3, seed=1), TableModel(3, seed=2))
 
 
+def two_drafters_p_value() -> float:
+    """G-test of one position for which two drafters drew siblings, some of them equal, each from a q̂ of its own."""
+    p = torch.tensor([[0.25, 0.35, 0.4]], dtype=torch.float64)
+    many, rule = 3_000, Siblings.WITHOUT_REPLACEMENT
+    seeds, at = list(range(many)), [0] * many
+    trees: list[list[TreeDraft]] = [[] for _ in seeds]
+    for drafter, (q, width) in enumerate([([0.7, 0.2, 0.1], 1), ([0.5, 0.4, 0.1], 2)]):
+        places = [drafter * MAX_NODES + place for place in range(width)]
+        drawn, laws = propose_siblings(rule, torch.tensor([q] * many), seeds, at, 3, places)
+        for each, tokens, law in zip(trees, drawn, laws, strict=True):
+            each.append(TreeDraft(Tree((ROOT,) * width), tuple(tokens), (law, *[None] * width)))
+    drafts = [tree_joining.merged(tree_joining.side_by_side(each)) for each in trees]
+    rows = sum(len(each.tree) + 1 for each in drafts)
+    verdicts = tree_verification.verify_tree(rule, p.repeat(rows, 1), drafts, seeds, at)
+    return g_test([verdict.tokens[:1] for verdict in verdicts], p[0], 3)
+
+
 def first_token_p_value() -> float:
     """G-test of one position with two siblings, where the second is often judged after the first was rejected."""
     p, q = torch.tensor([[0.45, 0.45, 0.1]], dtype=torch.float64), torch.tensor([[0.4, 0.1, 0.5]])
     many, fork = 25_000, Tree((ROOT, ROOT))
     seeds, at = list(range(many)), [0] * many
-    drawn, laws = propose_siblings(Siblings.WITH_REPLACEMENT, q.repeat(many, 1), seeds, at, 3, 2)
+    drawn, laws = propose_siblings(Siblings.WITH_REPLACEMENT, q.repeat(many, 1), seeds, at, 3, range(2))
     drafts = [TreeDraft(fork, tuple(pair), (law, None, None)) for pair, law in zip(drawn, laws, strict=True)]
     verdicts = tree_verification.verify_tree(Siblings.WITH_REPLACEMENT, p.repeat(3 * many, 1), drafts, seeds, at)
     return g_test([verdict.tokens[:1] for verdict in verdicts], p[0], 3)

@@ -11,6 +11,7 @@ from drafter_service.app import RunningDrafter, drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.tree_options import TreeOptions
 from tests.integration.verifier.client import Client, connected, output
 from verifier_service.app import verifier
 from verifier_service.config import VerifierSettings
@@ -35,6 +36,7 @@ class Ask:
     logprobs: int | None = None
     drafter: str = ""
     prediction: tuple[int, ...] = ()
+    tree: TreeOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -112,4 +114,5 @@ def call(ask: Ask) -> dict[str, Any]:
         "logprobs": ask.logprobs,
         "drafter": ask.drafter,
         "prediction": ask.prediction,
+        "tree": ask.tree,
     }

@@ -23,15 +23,43 @@ from tests.conformance.bugs import (
     verdicts,
 )
 from tests.conformance.bugs import kept as kept_bugs
+from tests.conformance.bugs import trees as tree_bugs
 from tests.conformance.bugs.bug import Bug, Law
 from tests.conformance.checks import drafted, edges, engine, exact, failing, sampled, served, simulated
 from tests.conformance.checks import kept as kept_checks
 from tests.conformance.checks import translated as translated_checks
+from tests.conformance.checks import trees as tree_checks
 from tests.conformance.checks.check import Check
 from tests.conformance.notes import Note
 
-PLANTED = (drafts, dropped, lookup, verdicts, rows, grammars, noise, laws, passes, service, kept_bugs, translated)
-MEASURED = (exact, sampled, simulated, edges, failing, engine, kept_checks, served, drafted, translated_checks)
+PLANTED = (
+    drafts,
+    dropped,
+    lookup,
+    verdicts,
+    rows,
+    grammars,
+    noise,
+    laws,
+    passes,
+    service,
+    kept_bugs,
+    translated,
+    tree_bugs,
+)
+MEASURED = (
+    exact,
+    sampled,
+    simulated,
+    edges,
+    failing,
+    engine,
+    kept_checks,
+    served,
+    drafted,
+    translated_checks,
+    tree_checks,
+)
 BUGS = tuple(bug for bugs in PLANTED for bug in bugs.BUGS)
 CHECKS = {check.name: check for checks in MEASURED for check in checks.CHECKS}
 TITLE = "planted bugs, and the checks that caught them"

@@ -23,9 +23,11 @@ EXTRAS: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True}
 SAMPLING: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.3}
 
 
-def asked(seed: int, gamma: int | str | None = None, max_tokens: int = LENGTH) -> dict[str, Any]:
+def asked(
+    seed: int, gamma: int | str | None = None, max_tokens: int = LENGTH, tree: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """A request that chooses its seed and no mode, and so is served in coupled mode."""
-    speculation = {} if gamma is None else {"speculation": {"gamma": gamma}}
+    speculation = {} if gamma is None and tree is None else {"speculation": {"gamma": gamma, "tree": tree}}
     return {
         "model": "demo",
         "prompt": PROMPT,
@@ -65,6 +67,14 @@ async def test_in_a_batch_of_32_the_tokens_are_those_alone(system: System, plain
 async def test_a_request_that_is_sent_again_gets_the_same_at_any_gamma(system: System, plain: list[list[int]]) -> None:
     gammas: tuple[int | str | None, ...] = (1, 2, 4, 16, "auto", None)
     assert alone(system, *(asked(0, gamma) for gamma in gammas)) == [plain[0]] * len(gammas)
+
+
+def test_trees_of_one_drafter_and_of_two_change_no_token(system: System, plain: list[list[int]]) -> None:
+    tree = {"nodes": 6, "width": 2, "depth": 3}
+    requests = [
+        asked(seed, tree=each) for seed in SEEDS[:2] for each in (tree, tree | {"drafters": ["model", "ngram"]})
+    ]
+    assert alone(system, *requests) == [plain[0], plain[0], plain[1], plain[1]]
 
 
 def test_each_of_several_choices_is_what_its_own_seed_gives(system: System, plain: list[list[int]]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from specdec.grammar.state import GrammarState
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.sampling import History
+from specdec.rules.tree import TreeDraft
 from specdec.wire.generation import GenerationCall
 
 _LEVEL_SECONDS = 30.0
@@ -43,7 +44,7 @@ class Row:
     """Every committed token, at least one; not changed while the row waits."""
     goal: int
     """How many of the tokens, from the first, must have KV."""
-    draft: Draft = NO_DRAFT
+    draft: Draft | TreeDraft = NO_DRAFT
     grammar: GrammarState | None = None
     """The session's own state in its grammar; only the thread of the model uses it while the row waits."""
 

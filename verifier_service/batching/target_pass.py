@@ -19,8 +19,9 @@ from specdec.rules.lenience import lenient_greedy
 from specdec.rules.sampling import History, probabilities
 from specdec.rules.scoring import score
 from specdec.rules.transfer import to_device
-from specdec.rules.verification import verify_each
+from specdec.rules.tree import TreeDraft
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.batching.tree_rows import judge_rows, judged_row, keep
 
 _NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infinite or masked throughout"
 
@@ -62,25 +63,22 @@ def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> R
 
 
 def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
-    logits = engine.forward([_engine_chunk(chunk) for chunk in batch])
-    judged = [chunk.judged for chunk in batch]
+    judged = [judged_row(chunk) for chunk in batch]
+    logits = engine.forward([_engine_chunk(chunk, row) for chunk, row in zip(batch, judged, strict=True)])
     rows = [row for row in judged if row is not None]
     verdicts = iter(_verdicts(rows, logits) if rows else [])
-    results: list[Result] = []
-    for row in judged:
-        verdict = None if row is None else next(verdicts)
-        if row is not None and verdict is not None:
-            engine.truncate(row.kv_name, row.goal + len(verdict.tokens) - 1)
-        results.append(verdict)
-    return results
+    return [
+        None if row is None else keep(engine, chunk, next(verdicts)) for chunk, row in zip(batch, judged, strict=True)
+    ]
 
 
-def _engine_chunk(chunk: ScheduledChunk) -> Chunk:
+def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
     """The tokens that the engine computes; a judged row needs logits after its last token and after each draft."""
-    tokens, row = tuple(chunk.row.tokens[chunk.start : chunk.start + chunk.count]), chunk.judged
+    tokens = tuple(chunk.row.tokens[chunk.start : chunk.start + chunk.count])
     if row is None:
         return Chunk(chunk.row.kv_name, tokens, logits=0)
-    return Chunk(row.kv_name, tokens + row.draft.tokens, logits=len(row.draft.tokens) + 1)
+    parents = row.draft.tree.after(chunk.count).parents if isinstance(row.draft, TreeDraft) else None
+    return Chunk(row.kv_name, tokens + row.draft.tokens, len(row.draft.tokens) + 1, parents)
 
 
 def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
@@ -89,24 +87,22 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     params = [row.call.sampling for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
     histories = [history for row in rows for history in _histories(row)]
     p = probabilities(logits, params, histories)
-    modes, drafts = [row.call.speculation.mode for row in rows], [row.draft for row in rows]
-    seeds, lenience = [row.call.sampling.seed for row in rows], _lenience(rows)
+    lenience = _lenience(rows)
     if lenience is not None:
-        p = lenient_greedy(p, logits, params, histories, drafts, lenience)
-    verdicts = verify_each(modes, p, drafts, seeds, [row.goal for row in rows], lenience)
-    starts = [0, *accumulate(sizes)]
+        p = lenient_greedy(p, logits, params, histories, [row.draft for row in rows], lenience)
+    verdicts, starts = judge_rows(rows, p, lenience), [0, *accumulate(sizes)]
     return _scored(rows, starts, logits, _explained(rows, starts, p, verdicts))
 
 
 def _explained(rows: Sequence[Row], starts: Sequence[int], p: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, with the numbers that they rest on for each row that wants them; p is [Σ(γ+1), V]."""
+    """The verdicts, with the numbers that they rest on for each row of a chain that wants them; p is [Σ(γ+1), V]."""
     explained = list(verdicts)
     for b, row in enumerate(rows):
         asked = row.call.speculation
-        if asked.detail:
+        if asked.detail and not isinstance(row.draft, TreeDraft):
             own, seed = p[starts[b] : starts[b + 1]], row.call.sampling.seed
             judged = evidence(asked.mode, own, row.draft, seed, row.goal, asked.lenience)
-            explained[b] = replace(verdicts[b], judged=judged)
+            explained[b] = replace(verdicts[b], judged_tokens=judged)
     return explained
 
 
@@ -130,7 +126,7 @@ def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts
     wanted = {b: row.call.logprobs for b, row in enumerate(rows) if row.call.logprobs is not None}
     if not wanted:
         return scored
-    index = [starts[b] + step for b in wanted for step in range(len(verdicts[b].tokens))]
+    index = [starts[b] + row for b in wanted for row in verdicts[b].rows]
     tokens = [token for b in wanted for token in verdicts[b].tokens]
     (of_tokens,) = to_device(logits.device, torch.tensor(index))
     scores = iter(score(logits[of_tokens], tokens, max(wanted.values())))
@@ -141,11 +137,11 @@ def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts
 
 
 def _histories(row: Row) -> Iterator[History]:
-    """What penalties and grammar see at each position: the drafts before it are output, for the bonus all of them."""
+    """What penalties and grammar see at each position: the drafts before it on its own path are output."""
     history, drafts = row.history, row.draft.tokens
     histories = iter([history] * (len(drafts) + 1))
     if row.call.sampling.needs_history:
-        histories = (History(history.prompt, (*history.output, *drafts[:seen])) for seen in range(len(drafts) + 1))
+        histories = (History(history.prompt, (*history.output, *path)) for path in row.draft.before)
     if row.grammar is None:
         return histories
     masks = row.grammar.masks(row.tokens[row.call.prompt_len :], drafts)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.prefix import PrefixHash, common_length
+from specdec.rules.tree import TreeDraft
 from specdec.wire.draft import DraftTokens
 
 _REMEMBERED = 256
@@ -42,15 +43,20 @@ class DraftBuffer:
         """Length of committed and drafted tokens together."""
         return len(self._tokens)
 
+    def holds(self, gamma: int) -> bool:
+        """Whether γ drafts have come."""
+        return len(self) >= gamma
+
     def add(self, chunk: DraftTokens) -> bool:
         """Take the tokens that a chunk adds, also a late one whose first tokens have been committed meanwhile.
 
         Returns:
             Whether tokens were added; False for a chunk of another prefix.
         """
-        if self._hash_at(chunk.base_len) != chunk.prefix_hash:
+        draft = chunk.draft
+        if isinstance(draft, TreeDraft) or self._hash_at(chunk.base_len) != chunk.prefix_hash:
             return False
-        tokens, probs = chunk.draft.tokens, chunk.draft.probs
+        tokens, probs = draft.tokens, draft.probs
         same = common_length(self._tokens[chunk.base_len :], tokens)
         start = chunk.base_len + same
         if start < self._committed or same == len(tokens):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.rules.draft import NO_DRAFT, Draft
+from specdec.rules.tree import TreeDraft
 from specdec.wire.generation import Fallback
 
 
@@ -11,7 +12,7 @@ from specdec.wire.generation import Fallback
 class Proposal:
     """The draft to verify in a round."""
 
-    draft: Draft = NO_DRAFT
+    draft: Draft | TreeDraft = NO_DRAFT
     fallback: Fallback = Fallback.NONE
     """Why the draft is empty although one was wanted."""
     waited: float = 0.0

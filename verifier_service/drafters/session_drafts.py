@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 from specdec.serving.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
-from specdec.wire.session import Close, Commit, NackReason, Open
+from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.draft_buffer import DraftBuffer
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import Breaker, DrafterLink
 from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafters.tree_buffer import TreeBuffer
 
 _CATCH_UP = 32
 """Tokens that a drafter reads about as fast as it drafts; where it has more to read, nothing waits for it."""
-_MOST_DRAFTS = 128
+MOST_DRAFTS = 128
 """Most drafts held for one session; drafters send far fewer."""
 
 
@@ -49,7 +50,8 @@ class RemoteDrafts(Drafts):
         self._worth = patience
         self.gathers = patience is not None
         self._clock = clock
-        self._buffer = DraftBuffer(call.tokens, _MOST_DRAFTS)
+        self._plan: TreePlan | None = None
+        self._buffer: DraftBuffer | TreeBuffer = DraftBuffer(call.tokens, MOST_DRAFTS)
         self._patience = Breaker(1, settings.probe)
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
@@ -182,6 +184,7 @@ class RemoteDrafts(Drafts):
             call.cache_salt,
             trace_headers().get(TRACEPARENT, ""),
             call.speculation.policy,
+            self._plan,
         )
         self._link.open(opening, self)
 
@@ -194,7 +197,7 @@ class RemoteDrafts(Drafts):
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have come, or all that will."""
         ended = self._ended is not None and self._buffer.committed_len <= self._ended <= self._buffer.end
-        return ended or len(self._buffer) >= gamma
+        return ended or self._buffer.holds(gamma)
 
     async def _wait(self, link: DrafterLink, gamma: int, now: float) -> None:
         """Wait for γ drafts, if waits of this session and waits for this drafter are allowed at time `now`."""

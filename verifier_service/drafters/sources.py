@@ -5,13 +5,17 @@ from dataclasses import replace
 
 from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
+from specdec.rules.tree_options import MAX_NODES, TreeOptions
 from specdec.sources.maker import SourceKind, SourceMaker
 from specdec.wire.generation import GenerationCall
+from specdec.wire.session import TreePlan
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
+from verifier_service.drafters.joined_drafts import JoinedDrafts
 from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
 from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafters.remote_trees import RemoteTrees
 from verifier_service.drafters.session_drafts import RemoteDrafts
 
 HYBRID = "hybrid"
@@ -50,22 +54,37 @@ class DraftSources:
             limit: tokens that the sequence may reach.
             gamma: a draft length that is fixed; None where each source chooses its own.
         """
-        name = call.speculation.drafter or self._settings.drafter
+        tree = call.speculation.tree
+        if tree is None or not tree.drafters:
+            return self._of(call.speculation.drafter or self._settings.drafter, call, limit, gamma)
+        share = tree.nodes // len(tree.drafters)
+        calls = (replace(call, session_id=f"{call.session_id}+{place}") for place in range(len(tree.drafters)))
+        named = zip(tree.drafters, calls, strict=True)
+        return JoinedDrafts([self._of(name, each, limit, share, at) for at, (name, each) in enumerate(named)])
+
+    def asks_drafters(self, call: GenerationCall) -> bool:
+        """Whether a drafter may draft for the session."""
+        tree = call.speculation.tree
+        joined = tree is not None and bool(tree.drafters)
+        return joined or (call.speculation.drafter or self._settings.drafter) not in set(SourceKind)
+
+    def _of(self, name: str, call: GenerationCall, limit: int, gamma: int | None, place: int = 0) -> Drafts:
+        """The drafts of what has the name; `place` is its number among the drafters of the session's trees."""
+        tree = call.speculation.tree
         local = self._local(name)
         drafter: Drafts | None = None
         if name not in set(SourceKind):
-            drafter = self._remote(call, limit, gamma, "" if name == HYBRID else name)
+            asked = replace(call.speculation, drafter="" if name == HYBRID else name, tree=None)
+            named = replace(call, speculation=asked)
+            drafter = self._remote(named, limit, gamma) if tree is None else self._trees(named, limit, tree, place)
         if call.speculation.prediction:
             local = (SourceKind.PREDICTION, *(kind for kind in local if kind is not SourceKind.PREDICTION))
         if drafter is not None and not local:
             return drafter
         tokens = call.tokens[-2 * self._settings.sources.window :]
-        sources = [self._source(kind, call, len(tokens), gamma) for kind in local]
+        most = gamma if tree is None or gamma is None else min(gamma, tree.depth)
+        sources = [self._source(kind, call, len(tokens), most) for kind in local]
         return LocalDrafts(sources, tokens, limit - len(call.tokens), call.speculation.mode, drafter)
-
-    def asks_drafters(self, call: GenerationCall) -> bool:
-        """Whether a drafter may draft for the session."""
-        return (call.speculation.drafter or self._settings.drafter) not in set(SourceKind)
 
     def _local(self, name: str) -> Sequence[SourceKind]:
         """The sources of this process that a name stands for."""
@@ -75,11 +94,15 @@ class DraftSources:
             return self._settings.local or _HYBRID_SOURCES
         return () if name else self._settings.local
 
-    def _remote(self, call: GenerationCall, limit: int, gamma: int | None, name: str) -> RemoteDrafts:
-        named = replace(call, speculation=replace(call.speculation, drafter=name))
+    def _remote(self, call: GenerationCall, limit: int, gamma: int | None) -> RemoteDrafts:
         judged = gamma is None and call.speculation.policy.policy is PolicyKind.AUTO
         patience = self._speculation.patience if judged else None
-        return RemoteDrafts(named, limit, self._pool, self._settings.drafting, patience)
+        return RemoteDrafts(call, limit, self._pool, self._settings.drafting, patience)
+
+    def _trees(self, call: GenerationCall, limit: int, tree: TreeOptions, place: int) -> RemoteTrees:
+        """Trees of a drafter, which draws by numbers that no other drafter of the session draws by."""
+        plan = TreePlan(tree.width, tree.depth, tree.replacement, place * MAX_NODES)
+        return RemoteTrees(call, limit, self._pool, self._settings.drafting, plan)
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))

@@ -108,9 +108,11 @@ def greedy_as_coupled(call: GenerationCall) -> GenerationCall:
 
 
 def fixed_gamma(call: GenerationCall, default: int | Literal["auto"], gamma_max: int) -> int | None:
-    """The γ that the call or the settings fix; 0 is plain decoding, None follows the measured costs."""
+    """The γ that the call or the settings fix, or a tree's nodes; 0 is plain decoding, None follows measured costs."""
     if call.speculation.mode is Mode.OFF:
         return 0
+    if call.speculation.tree is not None:
+        return call.speculation.tree.nodes
     if call.speculation.gamma is not None:
         return call.speculation.gamma
     policy = call.speculation.policy
@@ -141,6 +143,8 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
         check_ids(ids, f"sampling.{field}", info.vocab_size)
     call.sampling.check_choice(info.vocab_size)
     check_logprobs(call.logprobs)
+    if call.speculation.tree is not None and call.sampling.grammar is not None:
+        raise UnsupportedParameter("trees are not drafted under a grammar", "speculation.tree")
     gamma = call.speculation.gamma
     if gamma is not None and gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma is at most {info.gamma_max} here, got {gamma}", "speculation.gamma")

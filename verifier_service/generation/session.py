@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import FinishReason
+from specdec.rules.tree import TreeDraft
 from specdec.serving.tracing import part_span
 from specdec.wire.generation import GRAMMAR, Fallback, GammaReason, Round, RoundDetail, Timing
 from verifier_service.batching.batch_plan import Row
@@ -91,13 +92,13 @@ class Session:
         outcome = await self._target.verify(self._next_row(base_len, proposal.draft))
         verdict = outcome.verdict
         if not proposal.local:  # nor do forced tokens say anything of the drafter
-            self._gamma.observe(min(verdict.drafted, drafted), min(verdict.accepted, drafted))
+            self._gamma.observe(min(verdict.judged, drafted), min(verdict.accepted, drafted))
         if verdict.drafted < outcome.offered:
             self._drafts.distrust()
             proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
         done = replace(
             cut(verdict, base_len, self._limit, self._stop_ids),
-            draft=proposal.draft.tokens[: verdict.drafted],
+            draft=_reported(proposal.draft.tokens[: verdict.drafted], verdict),
             drafter=proposal.drafter if verdict.drafted else "",
             forced=max(0, verdict.drafted - drafted),
             fallback=(Fallback.NONE if proposal.draft.tokens else self._declined or proposal.fallback).value,
@@ -117,10 +118,12 @@ class Session:
             return None
         if proposal.local and drafted:
             grounds = RoundDetail(drafted, GammaReason.SOURCE.value)
-        return replace(grounds, network=proposal.network, judged=verdict.judged)
+        return replace(grounds, network=proposal.network, judged=verdict.judged_tokens)
 
     def _with_forced(self, proposal: Proposal) -> Proposal:
         """The proposal with the tokens that the grammar forces behind its draft."""
+        if isinstance(proposal.draft, TreeDraft):
+            return proposal
         draft = with_forced(proposal.draft, self._row, self._tokens, self._limit - len(self._tokens) - 1)
         if draft is proposal.draft:
             return proposal
@@ -138,7 +141,7 @@ class Session:
         if goal:
             await self._target.prefill(self._next_row(goal))
 
-    def _next_row(self, goal: int, draft: Draft = NO_DRAFT) -> Row:
+    def _next_row(self, goal: int, draft: Draft | TreeDraft = NO_DRAFT) -> Row:
         return replace(self._row, tokens=self._tokens, goal=goal, draft=draft)
 
     def _next_gamma(self) -> int:
@@ -183,3 +186,13 @@ def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -
         finish=finish,
         logprobs=verdict.logprobs[:count],
     )
+
+
+def _reported(draft: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
+    """The tokens of a draft as they are told: of a tree, the accepted path comes first."""
+    if verdict.path is None:
+        return draft
+    left = list(draft)
+    for token in (path := verdict.tokens[: verdict.accepted]):
+        left.remove(token)
+    return (*path, *left)

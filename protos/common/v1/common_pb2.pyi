@@ -373,3 +373,43 @@ class GammaPolicy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min) -> _WhichOneofReturnType__min | None: ...
 
 Global___GammaPolicy: _TypeAlias = GammaPolicy  # noqa: Y015
+
+@_typing.final
+class TreeOptions(_message.Message):
+    """How trees of drafts are made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    REPLACEMENT_FIELD_NUMBER: _builtins.int
+    DRAFTERS_FIELD_NUMBER: _builtins.int
+    nodes: _builtins.int
+    """Most drafted tokens in a round, 1..64."""
+    width: _builtins.int
+    """Most children of a node that one drafter proposes, 1..64."""
+    depth: _builtins.int
+    """Most drafted tokens on a path, 1..32."""
+    replacement: _builtins.bool
+    """Whether siblings are drawn independently; without it, none is drawn twice."""
+    @_builtins.property
+    def drafters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of what drafts, at most 4: each makes a tree of its own, and they are judged as one. None is the one drafter."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _builtins.int = ...,
+        width: _builtins.int = ...,
+        depth: _builtins.int = ...,
+        replacement: _builtins.bool = ...,
+        drafters: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "drafters", b"drafters", "nodes", b"nodes", "replacement", b"replacement", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreeOptions: _TypeAlias = TreeOptions  # noqa: Y015

@@ -251,6 +251,7 @@ class Open(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -277,6 +278,10 @@ class Open(_message.Message):
     def policy(self) -> _common_pb2.GammaPolicy:
         """Where drafts end before gamma."""
 
+    @_builtins.property
+    def tree(self) -> Global___TreePlan:
+        """Asks for one tree a round instead of a chain; gamma is the most nodes of the next one."""
+
     def __init__(
         self,
         *,
@@ -291,14 +296,49 @@ class Open(_message.Message):
         cache_salt: _builtins.str = ...,
         traceparent: _builtins.str = ...,
         policy: _common_pb2.GammaPolicy | None = ...,
+        tree: Global___TreePlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
+
+@_typing.final
+class TreePlan(_message.Message):
+    """How a session's trees are drafted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    REPLACEMENT_FIELD_NUMBER: _builtins.int
+    FIRST_PLACE_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Most children of a node."""
+    depth: _builtins.int
+    """Most nodes on a path."""
+    replacement: _builtins.bool
+    """Whether siblings are drawn independently; without it, none is drawn twice. Mode coupled draws none."""
+    first_place: _builtins.int
+    """Index of the first number that siblings are drawn by: drafters of one session must not share any."""
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        depth: _builtins.int = ...,
+        replacement: _builtins.bool = ...,
+        first_place: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "first_place", b"first_place", "replacement", b"replacement", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreePlan: _TypeAlias = TreePlan  # noqa: Y015
 
 @_typing.final
 class Commit(_message.Message):
@@ -400,6 +440,7 @@ class DraftTokens(_message.Message):
     SUPPORT_SIZES_FIELD_NUMBER: _builtins.int
     SUPPORT_IDS_FIELD_NUMBER: _builtins.int
     SUPPORT_WEIGHTS_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -416,7 +457,15 @@ class DraftTokens(_message.Message):
     """Integer weights over the supports, uint16 little-endian; q(x) = weight(x) / sum of the support's weights."""
     @_builtins.property
     def support_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Support size of each token's distribution; empty for a mode that needs none."""
+        """Support size of each token's distribution; empty for a mode that needs none. Of a tree: those of the root's children,
+        then of each node's, 0 for a leaf.
+        """
+
+    @_builtins.property
+    def parents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of a tree, the index of each token's parent among the tokens, -1 for the root: levels from the root down, siblings in
+        the order of the draw. Empty for a chain.
+        """
 
     def __init__(
         self,
@@ -429,10 +478,11 @@ class DraftTokens(_message.Message):
         support_sizes: _abc.Iterable[_builtins.int] | None = ...,
         support_ids: _builtins.bytes = ...,
         support_weights: _builtins.bytes = ...,
+        parents: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "parents", b"parents", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

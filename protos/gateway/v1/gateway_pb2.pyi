@@ -497,6 +497,7 @@ class SpeculationOptions(_message.Message):
     DRAFTER_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Default: the server's, or coupled for a request with a seed."""
     gamma: _builtins.int
@@ -511,6 +512,10 @@ class SpeculationOptions(_message.Message):
     def policy(self) -> _common_pb2.GammaPolicy:
         """How the draft length is chosen where gamma is not set, and where drafts end before."""
 
+    @_builtins.property
+    def tree(self) -> _common_pb2.TreeOptions:
+        """Drafts trees in modes rejection and coupled. Default: chains."""
+
     def __init__(
         self,
         *,
@@ -520,10 +525,11 @@ class SpeculationOptions(_message.Message):
         drafter: _builtins.str = ...,
         detail: _builtins.bool = ...,
         policy: _common_pb2.GammaPolicy | None = ...,
+        tree: _common_pb2.TreeOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "policy", b"policy", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "policy", b"policy", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015

@@ -106,6 +106,7 @@ class Speculation(_message.Message):
     PREDICTION_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Rule."""
     gamma: _builtins.int
@@ -122,6 +123,10 @@ class Speculation(_message.Message):
     def policy(self) -> _common_pb2.GammaPolicy:
         """How the draft length is chosen where gamma is not set, and where drafts end before."""
 
+    @_builtins.property
+    def tree(self) -> _common_pb2.TreeOptions:
+        """How trees are drafted; unset drafts chains."""
+
     def __init__(
         self,
         *,
@@ -132,10 +137,11 @@ class Speculation(_message.Message):
         prediction: _builtins.bytes = ...,
         detail: _builtins.bool = ...,
         policy: _common_pb2.GammaPolicy | None = ...,
+        tree: _common_pb2.TreeOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "gamma", b"gamma", "lenience", b"lenience", "policy", b"policy", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "policy", b"policy", "prediction", b"prediction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_lenience", b"_lenience", "detail", b"detail", "drafter", b"drafter", "gamma", b"gamma", "lenience", b"lenience", "mode", b"mode", "policy", b"policy", "prediction", b"prediction", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
@@ -174,7 +180,7 @@ class GenerateResponse(_message.Message):
     tokens: _builtins.bytes
     """Tokens committed by this round, int32 little-endian."""
     draft_tokens: _builtins.bytes
-    """The draft of this round, int32 little-endian; empty in a plain round."""
+    """The draft of this round, int32 little-endian; empty in a plain round. Of a tree, the accepted path comes first."""
     accepted: _builtins.int
     """How many of the draft were accepted and kept."""
     finish_reason: _common_pb2.FinishReason.ValueType
@@ -260,7 +266,7 @@ class RoundDetail(_message.Message):
     """Of the seconds that the round waited for its draft, those of the way to the drafter and back."""
     @_builtins.property
     def judged(self) -> _containers.RepeatedCompositeFieldContainer[Global___JudgedToken]:
-        """One for each draft token."""
+        """One for each draft token of a chain."""
 
     def __init__(
         self,
@@ -450,6 +456,7 @@ class GetVerifierInfoResponse(_message.Message):
     PREFILL_RATE_FIELD_NUMBER: _builtins.int
     DRAFTER_NAMES_FIELD_NUMBER: _builtins.int
     GRAMMARS_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -467,6 +474,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Prompt tokens computed in a second, as measured; 0 until there was a prompt."""
     grammars: _builtins.bool
     """Whether generations may have a grammar; a verifier that does not say so would ignore it."""
+    trees: _builtins.bool
+    """Whether drafts may be trees; a verifier that does not say so would ignore the wish."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -495,11 +504,12 @@ class GetVerifierInfoResponse(_message.Message):
         prefill_rate: _builtins.float = ...,
         drafter_names: _abc.Iterable[_builtins.str] | None = ...,
         grammars: _builtins.bool = ...,
+        trees: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.checks.check import Check, Kind, count
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Service
-from tests.conformance.sampled_trees import first_token_p_value, forest
+from tests.conformance.sampled_trees import first_token_p_value, forest, two_drafters_p_value
 from tests.conformance.table_models import Context, TableModel, joint
 
 SESSIONS = 2_500
@@ -78,6 +78,7 @@ CHECKS: tuple[Check, ...] = (
     _sampled("sampled top-k", tables(SamplingParams(top_k=2)), 500),
     Check("sampled siblings", Kind.P_VALUE, P_VALUE, first_token_p_value),
     Check("sampled trees", Kind.P_VALUE, P_VALUE, lambda: forest(Siblings.WITHOUT_REPLACEMENT).p_value()),
+    Check("sampled trees of two drafters", Kind.P_VALUE, P_VALUE, two_drafters_p_value),
     count("same tokens for any drafter", other_outputs),
     count("same tokens in any company", other_company),
 )

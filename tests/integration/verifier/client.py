@@ -9,8 +9,9 @@ from typing import Any
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.tree_options import TreeOptions
 from specdec.serving.channel import open_channel
-from specdec.wire.params import mode_to_pb, sampling_to_pb
+from specdec.wire.params import TREE, mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 from tests.integration.verifier.target import LENGTH, PROMPT
 
@@ -38,6 +39,7 @@ class Client:
         salt: str = "",
         drafter: str = "",
         prediction: Sequence[int] = (),
+        tree: TreeOptions | None = None,
     ) -> Any:
         """Begin a generation."""
         speculation = pb.Speculation(
@@ -46,6 +48,7 @@ class Client:
             lenience=lenience,
             drafter=drafter,
             prediction=tokens_to_bytes(prediction),
+            tree=TREE.to_pb(tree),
         )
         return self.stub.Generate(
             pb.GenerateRequest(

@@ -19,8 +19,10 @@ from specdec.errors import (
 )
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode
+from specdec.rules.tree_options import TreeOptions
 
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "Say it"}
+TREE = {"nodes": 8, "width": 3, "depth": 4}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -104,6 +106,7 @@ def test_masks_and_lenience_arrive() -> None:
 
 def test_what_drafts_and_a_prediction_arrive() -> None:
     assert completion(speculation={"drafter": "ngram"}).drafter == "ngram"
+    assert completion(speculation={"tree": TREE}).tree == TreeOptions(8, 3, 4)
     assert (completion().drafter, chat().prediction) == ("", "")
     assert chat(prediction={"type": "content", "content": "as before"}).prediction == "as before"
     parts = [{"type": "text", "text": "as "}, {"type": "text", "text": "before"}]
@@ -229,6 +232,9 @@ def test_values_that_do_nothing_are_taken_in_chats(fields: dict[str, Any]) -> No
         ({"speculation": {"gamma": "many"}}, FieldInvalid, "speculation.gamma"),
         ({"speculation": {"gamma": {"policy": "egag", "ema": 1}}}, FieldInvalid, "speculation.gamma.ema"),
         ({"speculation": {"gama": 3}}, UnsupportedParameter, "speculation.gama"),
+        ({"speculation": {"tree": {"nodes": 0, "width": 1, "depth": 1}}}, FieldInvalid, "speculation.tree.nodes"),
+        ({"speculation": {"tree": {"nodes": 8, "depth": 1}}}, FieldRequired, "speculation.tree.width"),
+        ({"speculation": {"tree": TREE, "gamma": 2}}, FieldInvalid, "speculation.gamma"),
         ({"speculation": 3}, FieldInvalid, "speculation"),
         ({"n": 0}, FieldInvalid, "n"),
         ({"n": 17}, FieldInvalid, "n"),

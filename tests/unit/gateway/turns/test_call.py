@@ -1,12 +1,15 @@
 """What a request names as its drafter, predicts and asks of its form reaches the verifier's call."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.call import make_call
-from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.errors import FieldInvalid, RequestError, UnsupportedParameter
 from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.tree_options import TreeOptions
 from specdec.wire.generation import DrafterState
 from tests.gateway_fakes import facts
 
@@ -50,3 +53,29 @@ def test_a_prediction_that_shall_draft_must_be_there() -> None:
     request = GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(), drafter="prediction")
     with pytest.raises(FieldInvalid, match="needs a prediction"):
         make_call(request, (1,), facts(drafter_names=("prediction",)), Mode.REJECTION)
+
+
+def with_tree(**changes: object) -> GenerationRequest:
+    tree = TreeOptions(8, 2, 3, drafters=("model", "ngram"))
+    return GenerationRequest(**{"prompt": TextPrompt("x"), "sampling": SamplingParams(), "tree": tree, **changes})  # type: ignore[arg-type]
+
+
+def test_a_tree_reaches_the_call() -> None:
+    assert make_call(with_tree(), (1,), INFO, Mode.REJECTION).speculation.tree == with_tree().tree
+
+
+@pytest.mark.parametrize(
+    ("changes", "served", "mode", "param"),
+    [
+        ({}, {"trees": False}, Mode.REJECTION, "speculation.tree"),
+        ({"sampling": SamplingParams(grammar=GRAMMAR)}, {}, Mode.REJECTION, "speculation.tree"),
+        ({}, {}, Mode.BLOCK, "speculation.tree"),
+        ({}, {"drafter_names": ("model",)}, Mode.REJECTION, "speculation.tree.drafters"),
+    ],
+)
+def test_a_tree_that_cannot_be_is_refused_by_name(
+    changes: dict[str, object], served: dict[str, object], mode: Mode, param: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        make_call(with_tree(**changes), (1,), replace(INFO, **served), mode)  # type: ignore[arg-type]
+    assert refused.value.param == param

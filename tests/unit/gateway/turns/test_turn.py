@@ -24,6 +24,7 @@ from gateway.turns.turn import (
 from specdec.errors import FieldInvalid, GenerationNotFound, InternalError
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
+from specdec.rules.tree_options import TreeOptions
 from specdec.wire.generation import GenerationCall, Round, Timing
 from tests.gateway_fakes import ByteTokenizer
 
@@ -42,6 +43,9 @@ TURN = Turn("0" * 32, "t", 2)
 def test_a_header_comes_back_as_it_was() -> None:
     assert header_from_bytes(header_to_bytes(HEADER), HEADER.prompt) == HEADER
     assert b"[1,2,3]" not in header_to_bytes(HEADER)
+    trees = replace(CALL, speculation=Speculation(tree=TreeOptions(8, 3, 4, drafters=("model", "ngram"))))
+    header = replace(HEADER, call=trees)
+    assert header_from_bytes(header_to_bytes(header), header.prompt) == header
 
 
 def verified(base: int, text: str, drafted: int, accepted: int) -> Round:

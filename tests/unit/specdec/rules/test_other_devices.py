@@ -48,7 +48,7 @@ def test_proposals(mode: Mode, support: int, device: torch.device) -> None:
 @pytest.mark.parametrize("siblings", Siblings)
 def test_siblings(siblings: Siblings, device: torch.device) -> None:
     q = probabilities(_logits(), PARAMS, HISTORIES).double()
-    here, there = (propose_siblings(siblings, each, SEEDS, POSITIONS, 16, 3) for each in (q, q.to(device)))
+    here, there = (propose_siblings(siblings, each, SEEDS, POSITIONS, 16, range(3)) for each in (q, q.to(device)))
     assert (there[0], _rows(there[1])) == (here[0], _rows(here[1]))
 
 

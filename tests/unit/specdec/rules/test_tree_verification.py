@@ -44,7 +44,7 @@ def fill(siblings: Siblings, tree: Tree, seed: int, position: int = 10) -> TreeD
 def draw(siblings: Siblings, q: Tensor, seed: int, at: int, width: int) -> tuple[list[list[int]], list[SparseProbs]]:
     if width == 0:
         return [[]], []
-    return propose_siblings(siblings, q, [seed], [at], VOCAB, width)
+    return propose_siblings(siblings, q, [seed], [at], VOCAB, range(width))
 
 
 @pytest.mark.parametrize("siblings", SAMPLED)
@@ -52,7 +52,7 @@ def test_one_sibling_draws_what_the_chain_draws(siblings: Siblings) -> None:
     q = distributions(20, 3)
     seeds, positions = list(range(20)), list(range(20))
     tokens, probs = propose(Mode.REJECTION, q, seeds, positions, 5)
-    families, laws = propose_siblings(siblings, q, seeds, positions, 5, 1)
+    families, laws = propose_siblings(siblings, q, seeds, positions, 5, range(1))
     assert families == [[token] for token in tokens]
     assert all(torch.equal(law.ids, each.ids) for law, each in zip(laws, probs, strict=True))
 
@@ -135,17 +135,19 @@ def test_siblings_are_in_the_order_of_the_draw() -> None:
 
 def test_fewer_siblings_than_asked_for_when_q_has_no_more() -> None:
     q = torch.tensor([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
-    families, _ = propose_siblings(Siblings.WITHOUT_REPLACEMENT, q, [1, 2], [5, 5], 4, 3)
+    families, _ = propose_siblings(Siblings.WITHOUT_REPLACEMENT, q, [1, 2], [5, 5], 4, range(3))
     assert [sorted(family) for family in families] == [[1, 2], [0]]
-    families, _ = propose_siblings(Siblings.WITH_REPLACEMENT, q, [1, 2], [5, 5], 4, 3)
+    families, _ = propose_siblings(Siblings.WITH_REPLACEMENT, q, [1, 2], [5, 5], 4, range(3))
     assert [len(family) for family in families] == [3, 3]
-    families, laws = propose_siblings(Siblings.DETERMINISTIC, torch.tensor([[0.1, 0.3, 0.6, 0.0]]), [1], [5], 9, 2)
+    families, laws = propose_siblings(
+        Siblings.DETERMINISTIC, torch.tensor([[0.1, 0.3, 0.6, 0.0]]), [1], [5], 9, range(2)
+    )
     assert (families, laws) == ([[2, 1]], [])
 
 
 def test_siblings_do_not_share_a_number() -> None:
     q = torch.full((400, 2), 0.5)
-    families, _ = propose_siblings(Siblings.WITH_REPLACEMENT, q, list(range(400)), [0] * 400, 2, 2)
+    families, _ = propose_siblings(Siblings.WITH_REPLACEMENT, q, list(range(400)), [0] * 400, 2, range(2))
     assert 100 < sum(first != second for first, second in families) < 300
 
 

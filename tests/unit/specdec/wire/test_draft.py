@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.tree import ROOT, Tree, TreeDraft
 from specdec.wire.draft import DraftTokens, draft_from_pb, draft_to_pb
 
 supports = st.dictionaries(st.integers(0, 2**31 - 1), st.integers(1, 65535), min_size=1, max_size=5)
 
 
-def _message(draft: Draft) -> DraftTokens:
+def _message(draft: Draft | TreeDraft) -> DraftTokens:
     return DraftTokens("s", epoch=3, base_len=7, prefix_hash=2**64 - 1, draft=draft)
 
 
@@ -79,3 +80,30 @@ def test_arrays_that_do_not_fit_together_are_refused(broken: dict[str, object]) 
     assert len(draft_from_pb(pb.DraftTokens(**whole)).draft.probs) == 2  # type: ignore[arg-type]
     with pytest.raises(FieldInvalid):
         draft_from_pb(pb.DraftTokens(**(whole | broken)))  # type: ignore[arg-type]
+
+
+def test_a_tree_survives_the_wire_with_the_q_of_each_family() -> None:
+    law = SparseProbs(torch.tensor([3, 8]), torch.tensor([5, 65535]))
+    tree = TreeDraft(Tree((ROOT, ROOT, 1)), (3, 8, 3), (law, None, law, None))
+    received = draft_from_pb(_sent(_message(tree))).draft
+    assert isinstance(received, TreeDraft)
+    assert (received.tree, received.tokens) == (tree.tree, tree.tokens)
+    assert [None if each is None else each.weights.tolist() for each in received.probs] == [
+        [5, 65535],
+        None,
+        [5, 65535],
+        None,
+    ]
+
+
+def test_a_tree_that_was_not_sampled_is_tokens_and_parents() -> None:
+    received = draft_from_pb(_sent(_message(TreeDraft(Tree((ROOT, ROOT)), (3, 8))))).draft
+    assert isinstance(received, TreeDraft)
+    assert received.probs == ()
+
+
+def test_parents_of_no_tree_are_refused() -> None:
+    sent = _sent(_message(TreeDraft(Tree((ROOT, ROOT)), (3, 8))))
+    sent.parents[0] = 1
+    with pytest.raises(FieldInvalid, match="parent of node 0"):
+        draft_from_pb(sent)

@@ -1,0 +1,58 @@
+"""Checks of trees in the target's pass."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.engine import Chunk
+from specdec.rules.draft import Verdict
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.tree import ROOT, Tree, TreeDraft
+from specdec.wire.generation import GenerationCall
+from tests.conformance.checks.check import Check, count
+from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.batching.target_pass import verify_batch
+
+LOGITS = torch.tensor([0.0, -1.0, -2.0, -3.0])
+PENALTY = SamplingParams(temperature=0.0, presence_penalty=1.5)
+GREEDY = (0, 1, 0, 0)
+"""What these logits give when each token of the output loses 1.5 from then on."""
+DRAFT = TreeDraft(Tree((ROOT, ROOT, 0, 1, 3)), (1, 0, 2, 1, 0))
+"""The second child begins the path of the argmaxes, and nodes of the first child's path lie between its own."""
+
+
+class SameLogits:
+    """An engine that says the same after every token."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        return LOGITS.repeat(sum(chunk.logits for chunk in chunks), 1)
+
+    def truncate(self, session: str, length: int) -> None:
+        """Nothing is kept of a failed pass."""
+
+    def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
+        self.kept = list(path)
+
+
+def wrong_paths() -> float:
+    """1 unless a greedy pass commits the path of the argmaxes, and keeps it."""
+    call = GenerationCall(
+        tokens=(3,),
+        prompt_len=1,
+        sampling=PENALTY,
+        max_tokens=9,
+        stop_token_ids=(),
+        speculation=Speculation(Mode.COUPLED),
+    )
+    engine = SameLogits()
+    row = Row(call, "s", rank=0.0, limit=10, tokens=(3,), goal=1, draft=DRAFT)
+    (verdict,) = verify_batch(engine, [ScheduledChunk(row, 0, 1)])  # type: ignore[arg-type]
+    sound = isinstance(verdict, Verdict) and verdict.tokens == GREEDY and engine.kept == [0, 2, 4, 5]
+    return float(not sound)
+
+
+CHECKS: tuple[Check, ...] = (count("penalties along the paths of a tree", wrong_paths),)
