@@ -111,7 +111,7 @@ def test_rights_are_exactly_these(full: list[Manifest]) -> None:
         "gateway": {("endpointslices", (), ("get", "list", "watch"))},
         "ratio-controller": {
             ("deployments/scale", ("prod-specdec-drafter",), ("get", "patch")),
-            ("leases", ("prod-specdec-ratio-controller",), ("get", "update")),
+            ("leases", ("prod-specdec-ratio-controller",), ("get", "update", "delete")),
             ("leases", (), ("create",)),
         },
     }

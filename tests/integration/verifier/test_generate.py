@@ -197,4 +197,5 @@ async def test_check_tells_what_fits_and_what_does_not(house: House, target: Tar
     assert found["tokenizer"]["detail"].endswith(target.tokenizer_hash)
     assert found[f"drafter {fits.address}"]["status"] == "ok"
     assert found[f"drafter {foreign.address}"]["status"] == "fail"
+    assert "--drafter-vocabulary translate" in found[f"drafter {foreign.address}"]["remedy"]
     assert found["drafter 127.0.0.1:1"]["status"] == "warn"

@@ -132,9 +132,12 @@ def test_kinds_without_a_model_need_the_target_alone(settings: UpSettings, kind:
 
 
 def test_verifiers_are_told_their_own_sources_and_what_drafts_by_default(settings: UpSettings) -> None:
-    told = settings.model_copy(update={"local": "suffix, ngram", "default_drafter": "suffix"})
+    told = settings.model_copy(
+        update={"local": "suffix, ngram", "default_drafter": "suffix", "drafter_vocabulary": "translate"}
+    )
     config = next(each.config for each in plan.services(told, ADDRESSES, "redis://x") if each.role == "verifier")
     assert (config["local"], config["drafter"]) == (["suffix", "ngram"], "suffix")
+    assert config["drafter_vocabulary"] == "translate"
 
 
 def test_a_source_that_does_not_exist_is_refused_by_name() -> None:
