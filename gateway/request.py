@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.callers.caller import ApiKey, tenant_name
+from gateway.callers.caller import ApiKey, check_name, tenant_of
 from gateway.callers.priority import PriorityClass
 from gateway.lists import check_stops, unique_ids
 from gateway.tools.choice import ToolChoice
@@ -22,7 +22,6 @@ from specdec.rules.tree_options import TreeOptions
 
 MAX_CHOICES = 16
 """Most choices of one request, those of all its prompts together."""
-MAX_NAME = 256
 
 _IDS = 2**31
 """Token ids that any vocabulary may have are below this."""
@@ -65,18 +64,6 @@ def new_id() -> str:
 def random_seed() -> int:
     """A seed for a request that has none; small enough to be exact as a JSON number."""
     return secrets.randbits(_SEED_BITS)
-
-
-def check_name(name: str, param: str) -> str:
-    """A name that a caller chose; raises FieldInvalid when it has over MAX_NAME characters."""
-    if len(name) > MAX_NAME:
-        raise FieldInvalid(f"{param} must have at most {MAX_NAME} characters", param)
-    return name
-
-
-def tenant_of(user: str, key: ApiKey | None = None) -> str:
-    """Whose sessions a caller with that key may touch when it names that user. Raises FieldInvalid."""
-    return tenant_name(check_name(user, "user"), key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

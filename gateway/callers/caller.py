@@ -9,8 +9,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from gateway.callers.priority import PriorityClass
-from specdec.errors import PriorityNotAllowed
+from specdec.errors import FieldInvalid, PriorityNotAllowed
 
+MAX_NAME = 256
+"""Most characters of a name that a caller chooses."""
 ANONYMOUS = "default"
 """The tenant of all callers that have no key and name no user."""
 _KEYED = "key:"
@@ -62,6 +64,18 @@ def tenant_name(user: str, key: ApiKey | None) -> str:
     if key is None:
         return f"user:{user}" if user else ANONYMOUS
     return f"{_KEYED}{key.tenant}{_USER}{user}" if user else f"{_KEYED}{key.tenant}"
+
+
+def check_name(name: str, param: str) -> str:
+    """A name that a caller chose; raises FieldInvalid when it has over MAX_NAME characters."""
+    if len(name) > MAX_NAME:
+        raise FieldInvalid(f"{param} must have at most {MAX_NAME} characters", param)
+    return name
+
+
+def tenant_of(user: str, key: ApiKey | None = None) -> str:
+    """Whose sessions a caller with that key may touch when it names that user. Raises FieldInvalid."""
+    return tenant_name(check_name(user, "user"), key)
 
 
 def allowed_priority(asked: PriorityClass, key: ApiKey | None, param: str) -> PriorityClass:

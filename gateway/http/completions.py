@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from gateway.callers.caller import MAX_NAME
 from gateway.callers.priority import PriorityClass
 from gateway.http.body import Body
 from gateway.http.fields import (
@@ -33,7 +34,7 @@ from gateway.http.messages import Messages, chat_prompt
 from gateway.http.sampling import SamplingBody
 from gateway.http.structured import StructuredBody
 from gateway.http.tools import ToolsBody
-from gateway.request import MAX_NAME, GenerationRequest, Prompt
+from gateway.request import GenerationRequest, Prompt
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.gamma_policy import AUTO

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from gateway.request import MAX_CHOICES, check_name
+from gateway.callers.caller import check_name
+from gateway.request import MAX_CHOICES
 from specdec.errors import FieldInvalid
 
 _CURSOR = re.compile(rf"([^.]+)((?:\.[0-9]{{1,9}}){{1,{MAX_CHOICES}}})")

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
+from gateway.callers.caller import MAX_NAME
 from gateway.lists import MAX_IDS, MAX_STOP_CHARS, MAX_STOPS, unique_stops
-from gateway.request import MAX_CHOICES, MAX_NAME, Prompt, TextPrompt, TokenPrompt
+from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
 from specdec.rules.params import MAX_LOGPROBS

@@ -8,13 +8,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from gateway.callers.caller import MAX_NAME
 from gateway.http.body import Body
 from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.fields import BOUND
 from gateway.http.replies import ChatCompletionChunk, ErrorBody
 from gateway.http.session_replies import SessionBody
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
-from gateway.request import MAX_NAME
 
 Limits = Mapping[str, Mapping[str, Any]]
 

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from gateway.callers.caller import allowed_priority, calling_key
+from gateway.callers.caller import allowed_priority, calling_key, tenant_of
 from gateway.http import openapi, page, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
@@ -23,7 +23,7 @@ from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, T
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.writers import AnswerFormat
 from gateway.models.served import ServedModel
-from gateway.request import GenerationRequest, tenant_of
+from gateway.request import GenerationRequest
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import UserSessions

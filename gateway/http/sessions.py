@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import WithJsonSchema
 
-from gateway.callers.caller import calling_key
+from gateway.callers.caller import calling_key, tenant_of
 from gateway.http import cursor, openapi
 from gateway.http.answers import json_response, streamed, while_connected
 from gateway.http.body import parse_body
@@ -20,7 +20,6 @@ from gateway.http.session_replies import (
     SessionReply,
     session_reply,
 )
-from gateway.request import tenant_of
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, MAX_PAGE, UserSessions

@@ -7,20 +7,11 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.callers.caller import allowed_priority, calling_key
+from gateway.callers.caller import allowed_priority, calling_key, tenant_of
 from gateway.callers.priority import PriorityClass
 from gateway.lists import unique_ids, unique_stops
 from gateway.models.served import ServedModel
-from gateway.request import (
-    GenerationRequest,
-    Prompt,
-    TextPrompt,
-    TokenPrompt,
-    check_prompt,
-    new_id,
-    random_seed,
-    tenant_of,
-)
+from gateway.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt, check_prompt, new_id, random_seed
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
 from gateway.rpc.structured import structured_output

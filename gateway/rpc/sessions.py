@@ -5,8 +5,7 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.callers.caller import calling_key
-from gateway.request import check_name, tenant_of
+from gateway.callers.caller import calling_key, check_name, tenant_of
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, SessionInfo, UserSessions
 from protos.gateway.v1 import gateway_pb2 as pb

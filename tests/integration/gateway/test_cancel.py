@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.request import tenant_of
+from gateway.callers.caller import tenant_of
 from gateway.turns.turn import session_id_for
 from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas

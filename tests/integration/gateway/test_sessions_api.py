@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from gateway.request import tenant_of
+from gateway.callers.caller import tenant_of
 from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.turns.turn import session_id_for

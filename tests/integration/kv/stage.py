@@ -11,8 +11,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
-from gateway.callers.caller import cache_domain
-from gateway.request import tenant_of
+from gateway.callers.caller import cache_domain, tenant_of
 from gateway.verifiers.client import VerifierClient
 from tests.integration.verifier.target import Target
 from verifier_service.app import verifier

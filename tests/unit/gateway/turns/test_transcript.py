@@ -81,7 +81,8 @@ def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
         drafted(6, b"abc", 2),
         drafter="model",
         timing=Timing(0.5, 0.25, 1.0),
-        detail=RoundDetail(4, "goodput", 0.75, 0.5, 0.125, 1, (JudgedToken(0.5, 0.25, 0.125, 1.0),) * 3),
+        forced=1,
+        detail=RoundDetail(4, "goodput", 0.75, 0.5, 0.125, (JudgedToken(0.5, 0.25, 0.125, 1.0),) * 3),
     )
     kept, shown = Transcript(TURN, asked, ByteTokenizer().decode).take(done)
     report = shown.report

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.callers.caller import MAX_NAME, tenant_of
 from gateway.http.cursor import cursor, idempotency_key, received
-from gateway.request import MAX_CHOICES, MAX_NAME, GenerationRequest, TextPrompt, tenant_of
+from gateway.request import MAX_CHOICES, GenerationRequest, TextPrompt
 from gateway.store.values import StoredRound
 from gateway.turns.events import OutputRound
 from gateway.turns.transcript import Transcript

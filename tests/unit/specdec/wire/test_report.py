@@ -10,7 +10,7 @@ JUDGED = (JudgedToken(0.25, 0.5, 0.125, 0.5), JudgedToken(0.0), JudgedToken(1.0,
 
 
 def test_numbers_that_a_mode_does_not_have_stay_unset_on_the_first_hop() -> None:
-    done = Round(base_len=7, detail=RoundDetail(4, "goodput", 0.7, 0.2, 0.001, 1, JUDGED))
+    done = Round(base_len=7, detail=RoundDetail(4, "goodput", 0.7, 0.2, 0.001, JUDGED))
     assert round_from_pb(verifier_pb2.GenerateResponse.FromString(round_to_pb(done).SerializeToString())) == done
 
 
