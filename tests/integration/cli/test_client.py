@@ -181,7 +181,7 @@ def test_gamma_can_be_left_to_the_verifier(gateway: tuple[StandIn, Callable[...,
         assert servicer.asked[-1].speculation.HasField("gamma") is sent
 
 
-@pytest.mark.parametrize(("options", "says"), [(("--gamma", "many"), "or auto"), (("--address", "x"), "host:port")])
+@pytest.mark.parametrize(("options", "says"), [(("--gamma", "many"), "one of auto"), (("--address", "x"), "host:port")])
 def test_an_option_that_cannot_be_read_is_named(capsys: Capture, options: tuple[str, str], says: str) -> None:
     assert status_of(["run", "x", *options]) == ExitCode.USAGE
     assert says in capsys.readouterr().err

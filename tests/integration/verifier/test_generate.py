@@ -147,8 +147,8 @@ async def test_a_newer_epoch_ends_the_older_run(house: House, target: Target) ->
 async def test_a_caller_that_leaves_frees_its_room_and_its_drafter(house: House, target: Target) -> None:
     drafter = await house.drafter(silent)
     client = await house.verifier(drafter, kv_bytes=ONE_PAGE, drafting={"timeout": 60, "probe": 60})
-    left = client.call(gamma=None)
-    await left.read()
+    left = client.call(gamma=3)
+    await eventually(lambda: len(drafter.servicer.opens) == 1)
     left.cancel()
     await eventually(lambda: drafter.servicer.closes == ["s"])
     assert output(await client.rounds(session="next", mode=Mode.OFF)) == target.greedy(PROMPT, LENGTH)
