@@ -15,6 +15,7 @@ from tests.e2e.system import DEMO, ROOT, System, environment, running_system
 REQUESTS = 6
 SECONDS = 280
 COMMANDS = ROOT / "build" / "benchmark-clients" / "bin"
+NAMES = ("aiperf", "vllm", "guidellm")
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +25,22 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    if not any(place(name).exists() for name in NAMES):
+        pytest.skip("there is no benchmark here: `make benchmark-clients`")
     with running_system(tmp_path_factory.mktemp("system"), "--no-kv", "--gamma", "4", "--log-dir", str(logs)) as system:
         yield system
 
 
+def place(name: str) -> Path:
+    """Where the command of a benchmark is, if it is anywhere."""
+    return Path(os.environ.get(f"SPECDEC_TEST_{name.upper()}", COMMANDS / name))
+
+
 def command(name: str) -> str:
     """The command of a benchmark; skips the test where there is none."""
-    found = Path(os.environ.get(f"SPECDEC_TEST_{name.upper()}", COMMANDS / name))
-    if not found.exists():
+    if not place(name).exists():
         pytest.skip(f"there is no {name} here: `make benchmark-clients`, or SPECDEC_TEST_{name.upper()}")
-    return str(found)
+    return str(place(name))
 
 
 def run(*arguments: str, folder: Path) -> str:
