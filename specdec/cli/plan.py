@@ -1,7 +1,7 @@
 """Every process of `specdec up` with its configuration, from the settings: nothing is started or written here."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ from specdec.cli import ports
 from specdec.cli.known_models import KNOWN
 from specdec.cli.settings import UpSettings, find_model, source_names
 from specdec.errors import ConfigError
+from specdec.serving.settings import split_address
 
 Role = Literal["drafter", "verifier", "gateway"]
 
@@ -81,14 +82,16 @@ def wanted(settings: UpSettings) -> list[ports.Wanted]:
     """The addresses of each kind, in the order of the fields of Addresses.
 
     Nobody dials the metrics but who reads them at the address that is shown, so their defaults need not be exact.
-    A system without drafters keeps an address for the metrics of one that is started later.
+    A system without drafters keeps addresses for one that is started later; the one that it is dialled at may be taken,
+    by a drafter that is there.
     """
     given = settings.model_fields_set
+    drafters = settings.drafters or int(split_address(settings.drafter_address)[1] == 0)
     drafter_metrics, verifier_metrics = ("drafter_metrics" in given, "verifier_metrics" in given)
     return [
         ports.Wanted("--http", settings.http, settings.gateways),
         ports.Wanted("--grpc", settings.grpc, settings.gateways),
-        ports.Wanted("--drafter-address", settings.drafter_address, settings.drafters),
+        ports.Wanted("--drafter-address", settings.drafter_address, drafters),
         ports.Wanted("--verifier-address", settings.verifier_address, settings.verifiers),
         ports.Wanted("--drafter-metrics", settings.drafter_metrics, max(1, settings.drafters), drafter_metrics),
         ports.Wanted("--verifier-metrics", settings.verifier_metrics, settings.verifiers, verifier_metrics),
@@ -96,12 +99,13 @@ def wanted(settings: UpSettings) -> list[ports.Wanted]:
 
 
 def allot(settings: UpSettings) -> Addresses:
-    """Find an address for every process.
+    """Find an address for every process, and for a drafter that is started later where there is none.
 
     Raises:
         ConfigError: an address of the settings is taken.
     """
-    return Addresses(*ports.allot(wanted(settings)))
+    found = Addresses(*ports.allot(wanted(settings)))
+    return found if found.drafter else replace(found, drafter=[settings.drafter_address])
 
 
 def services(
@@ -120,8 +124,9 @@ def services(
     drafter = _drafter_config(settings) | shared
     verifier = _verifier_config(settings, addresses.drafter) | shared
     gateway = _gateway_config(settings, addresses.verifier, redis_url, kv_redis_url) | shared
+    started = settings.drafters
     return [
-        *_services("drafter", addresses.drafter, addresses.drafter_http[: settings.drafters], drafter),
+        *_services("drafter", addresses.drafter[:started], addresses.drafter_http[:started], drafter),
         *_services("verifier", addresses.verifier, addresses.verifier_http, verifier),
         *_services("gateway", addresses.gateway, addresses.gateway_http, gateway),
     ]
@@ -130,7 +135,7 @@ def services(
 def later_drafter(settings: UpSettings, addresses: Addresses, token: str) -> Service:
     """The drafter that a system started without any would use, if a person starts it later."""
     config = _drafter_config(settings) | {"token": token}
-    (drafter,) = _services("drafter", [settings.drafter_address], addresses.drafter_http, config)
+    (drafter,) = _services("drafter", addresses.drafter, addresses.drafter_http, config)
     return drafter
 
 
@@ -149,8 +154,7 @@ def _drafter_config(settings: UpSettings) -> dict[str, Any]:
 
 def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:
     model = {"dtype": settings.dtype, "compile": settings.compile, **_target(settings)}
-    known = drafters or [settings.drafter_address]  # without a drafter, one may be started at that address later
-    config = {"model": model, "drafters": known, "log": settings.log.model_dump(), **_mode(settings)}
+    config = {"model": model, "drafters": drafters, "log": settings.log.model_dump(), **_mode(settings)}
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     config |= {"drafter_vocabulary": settings.drafter_vocabulary}
     return config if settings.gamma is None else {**config, "gamma": settings.gamma}

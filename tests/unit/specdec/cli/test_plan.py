@@ -83,6 +83,15 @@ def test_a_drafter_that_is_started_later_has_addresses_of_its_own(settings: UpSe
     assert [each.role for each in plan.services(alone, addresses, "redis://x")].count("drafter") == 0
 
 
+def test_a_drafter_that_is_started_later_at_any_free_port_is_where_the_verifiers_dial(settings: UpSettings) -> None:
+    alone = settings.model_copy(update={"drafters": 0, "drafter_address": "127.0.0.1:0"})
+    addresses = plan.allot(alone)
+    later = plan.later_drafter(alone, addresses, "secret")
+    (verifier,) = [each for each in plan.services(alone, addresses, "redis://x") if each.name == "verifier-1"]
+    assert verifier.config["drafters"] == [later.grpc]
+    assert not later.grpc.endswith(":0")
+
+
 def test_what_was_not_asked_for_is_left_to_the_services(settings: UpSettings) -> None:
     quiet = plan.services(settings, ADDRESSES, "redis://x")
     asked = settings.model_copy(update={"gamma": 0, "mode": Mode.BLOCK})
