@@ -9,6 +9,7 @@ from specdec.wire.report import ReportedDraft, RoundReport
 
 _REASONS = {
     "fixed": "fixed by the request or the verifier's settings",
+    "optimal": "best for this request alone, as it asks",
     "goodput": "the batch is expected to commit most tokens a second with it",
     "trial": "a trial of the way that is not in use",
     "room": "the output has no room for more",

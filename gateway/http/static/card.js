@@ -4,6 +4,7 @@ import { element, visible } from "./element.js";
 
 const REASONS = {
   fixed: "fixed by the request or by the verifier's settings",
+  optimal: "best for this request alone, as it asks",
   goodput: "the batch is expected to commit most tokens a second with it",
   trial: "a trial of the way that is not in use, drafting or plain decoding",
   room: "the output has no room for more",

@@ -1,20 +1,23 @@
-"""A stream of events becomes an result with its times."""
+"""A stream of events becomes a result with its times."""
 
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from specdec.cli.explain import show_report
+from specdec.cli.explain import lines, show_report
 from specdec.cli.run import report
 from specdec.client.collect import collect
 from specdec.client.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 from specdec.rules.params import FinishReason, Origin
+from specdec.wire.generation import GammaReason
 from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport
 
+CARD = Path(__file__).parents[4] / "gateway" / "http" / "static" / "card.js"
 STARTED = StartedEvent("g1", "demo", 7)
 FINISHED = FinishedEvent(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})
 ROUNDS = (
@@ -92,6 +95,12 @@ def test_a_round_without_a_draft_says_why() -> None:
     console = Console(record=True, width=120, file=io.StringIO())
     show_report(console, replace(REPORT, drafted=(), accepted=0, drafter="", fallback="late"))
     assert "no draft: late" in console.export_text()
+
+
+@pytest.mark.parametrize("reason", GammaReason)
+def test_every_reason_for_a_draft_length_is_put_in_words_on_the_console_and_on_the_page(reason: GammaReason) -> None:
+    assert f"γ 3: {reason.value} ·" not in "".join(lines(replace(REPORT, gamma=3, gamma_reason=reason.value)))
+    assert f"\n  {reason.value}: " in CARD.read_text(encoding="utf-8")
 
 
 def test_the_report_in_json_has_the_rounds_that_were_explained() -> None:
