@@ -55,7 +55,7 @@ class Way:
     """Whether n-grams of the sequence draft beside the model, each for half of the nodes."""
 
 
-class Forester:
+class TreeDecoder:
     """Decodes one sequence at a time by chains or by trees."""
 
     def __init__(self, target: NativeEngine, drafter: Drafter) -> None:
@@ -74,30 +74,30 @@ class Forester:
             if not (memory.admit(_NAME, limit) and memory.reserve(_NAME, limit)):
                 raise InternalError(f"no room for {limit} tokens")
         try:
-            rounds = self._decode(Planting(self._drafter, ask, way.tree, ngrams=way.ngrams), ask)
+            rounds = self._decode(TreeDrafts(self._drafter, ask, way.tree, ngrams=way.ngrams), ask)
         finally:
             self._target.release(_NAME)
             self._drafter.sequences.release(_NAME)
         return Work(ask.tokens, rounds, time.process_time() - started)
 
-    def _decode(self, planting: "Planting", ask: Ask) -> int:
+    def _decode(self, drafts: "TreeDrafts", ask: Ask) -> int:
         """The number of rounds that the tokens took."""
         tokens, computed, rounds = list(ask.prompt), 0, 0
         while len(tokens) < len(ask.prompt) + ask.tokens:
-            row = target_row(_NAME, ask, tuple(tokens), planting.draft())
-            call = replace(row.call, speculation=Speculation(planting.mode))
+            row = target_row(_NAME, ask, tuple(tokens), drafts.draft())
+            call = replace(row.call, speculation=Speculation(drafts.mode))
             chunk = ScheduledChunk(replace(row, call=call), computed, len(tokens) - computed)
             (verdict,) = verify_batch(self._target, [chunk])
             if not isinstance(verdict, Verdict):
                 raise InternalError("the pass failed")
             computed = len(tokens) + verdict.accepted
-            planting.commit(len(tokens), verdict.tokens)
+            drafts.commit(len(tokens), verdict.tokens)
             tokens += verdict.tokens
             rounds += 1
         return rounds
 
 
-class Planting:
+class TreeDrafts:
     """The drafters' side of one generation, without a wire."""
 
     def __init__(self, drafter: Drafter, ask: Ask, tree: TreeOptions, *, ngrams: bool) -> None:

@@ -6,7 +6,7 @@ from benchmarks.local import load
 from benchmarks.results import Figure, Report, Table, figure
 from benchmarks.sections.lab import Lab
 from benchmarks.statistics import Ratio, paired, spread
-from benchmarks.trees import Forester, Way, Work
+from benchmarks.trees import TreeDecoder, Way, Work
 from drafter_service.app import load_drafter
 from drafter_service.config import DrafterSettings
 from specdec.rules.tree_options import TreeOptions
@@ -37,7 +37,7 @@ def measure(lab: Lab) -> Report:
     scale = lab.scale
     target = load(scale.pair.target, compiled=scale.compiled)
     settings = DrafterSettings.load(None, {"model": {"path": scale.pair.drafter, "device": "cpu"}})
-    forester = Forester(target, load_drafter(settings))
+    forester = TreeDecoder(target, load_drafter(settings))
     rows, figures = list[list[str]](), list[Figure]()
     temperatures = TEMPERATURES if scale.repeats > 1 else TEMPERATURES[-1:]
     for temperature in temperatures:
