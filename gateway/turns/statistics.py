@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from specdec.rules.params import Speculation
@@ -39,7 +39,14 @@ class Tally:
         return self.passes / self.timed if self.timed else None
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Tally(  # field by field: it is made every round, and `astuple` copies each number
+            self.rounds + other.rounds,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+            self.rejections + other.rejections,
+            self.timed + other.timed,
+            self.passes + other.passes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
