@@ -1,75 +1,15 @@
-"""One session and its drafters: waiting, falling back, moving, fencing."""
-
-import asyncio
-import math
-from collections.abc import Callable
+"""One session and its drafters: what they are told, falling back, moving, fencing."""
 
 import pytest
 
 from specdec.rules.draft import Draft
-from specdec.rules.params import Mode, Speculation
+from specdec.rules.params import Mode
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback
-from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open
-from tests.clock import Clock
-from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
-from verifier_service.config import DraftingSettings
+from specdec.wire.session import Close, Commit, Nack, NackReason, Open
+from tests.unit.verifier_service.drafters.drafts_scene import PATIENT, PROMPT, SETTINGS, Scene
+from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call
 from verifier_service.drafters.drafts import Proposal
-from verifier_service.drafters.link import DrafterLink
-from verifier_service.drafters.outbox import Frame
-from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.session_drafts import RemoteDrafts
-
-PROMPT = (1, 2, 3)
-SETTINGS = DraftingSettings(timeout=0.02, probe=100.0, overload_pause=50.0)
-PATIENT = DraftingSettings(timeout=60.0, probe=100.0)
-
-
-class Scene:
-    """A session, its links, and what was sent over them."""
-
-    def __init__(
-        self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True, worth: float | None = None
-    ) -> None:
-        self.clock = Clock(1000.0)
-        self.links = [DrafterLink(f"d{index}:1", 100.0, make_metrics()) for index in range(links)]
-        for link in self.links if ready else ():
-            link.connected("small", 0.001)
-        self.pool = DrafterPool(self.links)
-        call = make_call(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
-        self.worth = worth
-        """Seconds for which a wait pays; None at first for a fixed γ."""
-        patience = None if worth is None else lambda: self.worth
-        self.drafts = RemoteDrafts(call, 20, self.pool, settings, patience, self.clock)
-
-    @property
-    def link(self) -> DrafterLink:
-        return self.links[0]
-
-    async def propose(self, gamma: int = 2) -> Proposal:
-        return await self.drafts.propose(gamma)
-
-    def caught_up(self) -> None:
-        """Let the drafter answer once, with something that is of no use any more."""
-        self.drafts.begin(2)
-        for link in self.links:
-            link.drafted(chunk_after((9, 9, 9)))
-
-    async def sent(self, link: DrafterLink | None = None) -> Frame:
-        return await (link or self.link).outbox.take()
-
-    async def waiting(self, gamma: int = 2) -> "asyncio.Task[Proposal]":
-        task = asyncio.create_task(self.propose(gamma))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not task.done()
-        return task
-
-    async def after(self, event: Callable[[], None], gamma: int = 2) -> Proposal:
-        """What a waiting round gets once `event` happens."""
-        task = await self.waiting(gamma)
-        event()
-        return await task
 
 
 async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
@@ -79,125 +19,6 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
     (opened,) = (await scene.sent()).opens
     call = make_call(tokens=PROMPT)
     assert opened == Open("s", 1, PROMPT, 3, call.sampling, Mode.REJECTION, 4, 20)
-
-
-async def test_a_round_waits_for_all_its_drafts() -> None:
-    scene = Scene()
-    task = await scene.waiting()
-    scene.link.drafted(chunk_after(PROMPT, 7))
-    await asyncio.sleep(0)
-    assert not task.done()
-    scene.link.drafted(chunk_after((*PROMPT, 7), 8))
-    proposal = await task
-    assert proposal.draft.tokens == (7, 8)
-    assert proposal.fallback is Fallback.NONE
-
-
-async def test_what_is_there_already_is_not_waited_for() -> None:
-    scene = Scene()
-    scene.drafts.begin(2)
-    scene.link.drafted(chunk_after(PROMPT, 7, 8, 9))
-    assert (await scene.propose()).draft.tokens == (7, 8)
-
-
-async def test_the_end_of_drafting_ends_the_wait_with_what_is_there() -> None:
-    scene = Scene()
-    scene.drafts.begin(2)
-    scene.link.drafted(chunk_after(PROMPT, 7))
-    assert (await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4)))).draft.tokens == (7,)
-
-
-async def test_an_end_that_overtook_nothing_gives_a_reason() -> None:
-    proposal = await (scene := Scene()).after(lambda: scene.link.ended(DraftEnd("s", 1, 3)))
-    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.NO_MATCH)
-
-
-async def test_a_lost_link_ends_the_wait_at_once() -> None:
-    proposal = await (scene := Scene()).after(lambda: scene.link.lost("gone"))
-    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.UNAVAILABLE)
-
-
-async def test_after_a_timeout_ragged_drafts_are_used() -> None:
-    scene = Scene(settings=SETTINGS)
-    scene.drafts.begin(4)
-    scene.link.drafted(chunk_after(PROMPT, 7))
-    proposal = await scene.propose(gamma=4)
-    assert (proposal.draft.tokens, proposal.fallback) == ((7,), Fallback.NONE)
-
-
-async def test_after_a_wait_in_vain_rounds_do_not_wait_until_drafts_fit_again() -> None:
-    scene = Scene(settings=SETTINGS)
-    assert (await scene.propose()).fallback is Fallback.LATE
-    async with asyncio.timeout(0):
-        assert (await scene.propose()).fallback is Fallback.LATE
-    scene.link.drafted(chunk_after(PROMPT, 7))
-    task = await scene.waiting()
-    scene.link.drafted(chunk_after((*PROMPT, 7), 8))
-    assert (await task).draft.tokens == (7, 8)
-
-
-async def test_a_late_draft_is_not_waited_for_longer_than_it_is_worth() -> None:
-    scene = Scene(worth=0.0)
-    scene.caught_up()
-    assert (await scene.propose()).fallback is Fallback.LATE
-    scene.link.drafted(chunk_after(PROMPT, 7))
-    assert (await scene.propose()).draft.tokens == (7,)
-    # The drafter is late, not gone: nobody else waits less for it.
-    assert scene.link.breaker.allows(scene.clock.now)
-    scene.worth = math.inf
-    task = await scene.waiting()
-    scene.link.drafted(chunk_after((*PROMPT, 7), 8))
-    assert (await task).draft.tokens == (7, 8)
-
-
-async def test_a_caller_who_fixed_gamma_waits_for_it_whatever_it_is_worth() -> None:
-    scene = Scene()
-    task = await scene.waiting()
-    scene.link.drafted(chunk_after(PROMPT, 7, 8))
-    assert (await task).draft.tokens == (7, 8)
-
-
-async def test_after_a_probe_interval_a_round_waits_again() -> None:
-    scene = Scene(settings=SETTINGS)
-    await scene.propose()
-    scene.clock.now += SETTINGS.probe
-    await (await scene.waiting())
-
-
-async def test_a_drafter_that_hangs_for_others_is_not_waited_for() -> None:
-    scene = Scene(settings=SETTINGS)
-    for _ in range(4):
-        scene.link.breaker.failed(scene.clock.now)
-    async with asyncio.timeout(0):
-        assert (await scene.propose()).fallback is Fallback.LATE
-
-
-async def test_nothing_waits_for_a_drafter_that_still_reads() -> None:
-    scene = Scene(worth=math.inf)
-    async with asyncio.timeout(0):
-        proposal = await scene.propose()
-    assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.FIRST_ROUND)
-    assert (proposal.waited, proposal.awaited) == (0.0, 0)
-    scene.caught_up()
-    task = await scene.waiting()
-    scene.link.drafted(chunk_after(PROMPT, 7, 8))
-    assert (await task).awaited == 2
-
-
-async def test_a_drafter_with_much_to_read_has_to_catch_up_again() -> None:
-    scene = Scene(worth=math.inf)
-    scene.caught_up()
-    scene.drafts.commit(range(40), 0, 0)
-    scene.drafts.commit((7,), 0, 2)
-    assert (await scene.propose()).fallback is Fallback.FIRST_ROUND
-
-
-async def test_what_the_drafter_could_not_draft_was_not_waited_for() -> None:
-    scene = Scene()
-    scene.drafts.begin(3)
-    scene.link.drafted(chunk_after(PROMPT, 7))
-    proposal = await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4)), gamma=3)
-    assert (len(proposal.draft.tokens), proposal.awaited) == (1, 1)
 
 
 async def test_a_round_that_declines_says_whether_there_was_a_choice() -> None:

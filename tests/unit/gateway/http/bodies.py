@@ -1,0 +1,18 @@
+"""Bodies with what each must have, and the requests that they become."""
+
+from typing import Any
+
+from gateway.http.completions import ChatBody, CompletionBody
+from gateway.request import GenerationRequest
+
+COMPLETION: dict[str, Any] = {"model": "m", "prompt": "Say it"}
+TREE = {"nodes": 8, "width": 3, "depth": 4}
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def completion(**fields: Any) -> GenerationRequest:
+    return CompletionBody.parse(COMPLETION | fields).request("r-1")
+
+
+def chat(**fields: Any) -> GenerationRequest:
+    return ChatBody.parse(CHAT | fields).request("r-1")
