@@ -27,7 +27,8 @@ def test_the_official_client_parses_an_answer_of_a_schema(system: System, stream
     asked: dict[str, Any] = {
         "model": client_of(system).models.list().data[0].id,
         "messages": [{"role": "user", "content": "is it?"}],
-        "max_tokens": 40,
+        "max_tokens": 80,
+        "temperature": 0,
         "response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}},
     }
     client: OpenAI = client_of(system)

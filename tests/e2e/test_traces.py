@@ -37,13 +37,18 @@ def of_trace(spans: list[Sent], trace: str, service: str = "") -> list[Sent]:
     return [each for each in spans if each.trace == trace and service in each.service]
 
 
-def ended(trace: str, drafts: int) -> Callable[[list[Sent]], bool]:
-    """Whether the outermost span of a trace has come, and so many drafts."""
+def ended(trace: str, name: str) -> Callable[[list[Sent]], bool]:
+    """Whether the outermost span of a trace has come, one of this name, and the parent of every span that has.
+
+    Each service sends its spans on a timer of its own, so a child may come before its parent.
+    """
 
     def enough(spans: list[Sent]) -> bool:
         own = of_trace(spans, trace)
+        known = {each.span.span_id for each in own} | {bytes.fromhex(CALLER)}
         outer = [each for each in own if each.span.parent_span_id.hex() == CALLER]
-        return bool(outer) and sum(each.name == "draft" for each in own) >= drafts
+        whole = all(each.span.parent_span_id in known for each in own)
+        return bool(outer) and whole and name in {each.name for each in own}
 
     return enough
 
@@ -53,7 +58,7 @@ def test_a_request_over_http_is_one_trace(system: System, kept: Collector) -> No
     headers = {"content-type": "application/json", "traceparent": PARENT}
     with urllib.request.urlopen(urllib.request.Request(f"{system.http}/v1/completions", body, headers)) as reply:
         answer = json.loads(reply.read())
-    spans = of_trace(kept.until(ended(TRACE, 2)), TRACE)
+    spans = of_trace(kept.until(ended(TRACE, "draft")), TRACE)
     by_id = {each.span.span_id: each for each in spans}
     names = Counter((each.service, each.name) for each in spans)
     gateway, verifier = "specdec-gateway", "specdec-verifier"
@@ -78,5 +83,5 @@ def test_a_request_over_grpc_is_one_trace(system: System, kept: Collector) -> No
         stub = pb_grpc.GenerationServiceStub(channel)
         request = pb.GenerateRequest(text="def main(", stop=pb.StopOptions(max_tokens=8))
         stub.Generate(request, metadata=(("traceparent", f"00-{OTHER}-{CALLER}-01"),), timeout=60)
-    spans = of_trace(kept.until(ended(OTHER, 0)), OTHER)
+    spans = of_trace(kept.until(ended(OTHER, "round")), OTHER)
     assert {"generate_content demo", "round"} <= {each.name for each in spans}
