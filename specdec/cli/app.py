@@ -88,6 +88,8 @@ def run(
     gamma: options.ChosenGamma = None,
     mode: options.ModeOption = None,
     lenience: options.Lenience = None,
+    drafter: options.Drafter = "",
+    tree: options.Tree = None,
     no_speculation: options.NoSpeculation = False,
     address: options.Address = options.DEFAULT_ADDRESS,
     api_key: options.ApiKey = "",
@@ -96,7 +98,9 @@ def run(
 ) -> None:
     """Stream one generation, each token looking like where it came from."""
     chosen = options.mode_of(mode, no_speculation)
-    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience, detail=explain)
+    request = PromptRequest(
+        prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience, drafter, tree, detail=explain
+    )
     running.run(Console(), GatewayConnection(address, api_key, ca), request, show_draft, as_json)
 
 
@@ -110,6 +114,8 @@ def compare(
     gamma: options.ChosenGamma = None,
     mode: options.ModeOption = None,
     lenience: options.Lenience = None,
+    drafter: options.Drafter = "",
+    tree: options.Tree = None,
     runs: Annotated[int, typer.Option(min=1, help="How often each way; medians are shown.")] = 3,
     address: options.Address = options.DEFAULT_ADDRESS,
     api_key: options.ApiKey = "",
@@ -119,7 +125,7 @@ def compare(
     """Run the same prompt with and without speculation, and say which was faster."""
     if mode is Mode.OFF:
         raise ConfigError("--mode off leaves nothing to compare")
-    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, mode, lenience)
+    request = PromptRequest(prompt, max_tokens, temperature, top_p, seed, gamma, mode, lenience, drafter, tree)
     comparing.compare(Console(), GatewayConnection(address, api_key, ca), request, runs, as_json)
 
 

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from specdec.errors import ConfigError, FieldInvalid
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, parse_gamma
 from specdec.rules.params import Mode
+from specdec.rules.tree_options import TreeOptions
 from specdec.serving.settings import Address as HostPort
 from specdec.serving.settings import Origins, parse_address
 
@@ -45,6 +46,17 @@ def policy_of(value: str) -> int | GammaPolicy | None:
     if fixed is not None and policy != AUTO:
         raise ValueError("a fixed length has no min_confidence here")
     return policy if fixed is None and policy != AUTO else fixed
+
+
+def tree_of(value: str) -> TreeOptions:
+    """The trees that an object in JSON describes; raises ValueError when it describes none."""
+    try:
+        fields = json.loads(value)
+        return TreeOptions(**fields | {"drafters": tuple(fields.get("drafters", ()))})
+    except FieldInvalid as error:
+        raise ValueError(error.message) from error
+    except (TypeError, AttributeError) as error:
+        raise ValueError("must be an object with nodes, width and depth, and no field that the API has not") from error
 
 
 DraftLength = Annotated[int | None, BeforeValidator(gamma_of)]
@@ -88,6 +100,16 @@ ChosenGamma = Annotated[
         otherwise="auto",
         parser=policy_of,
         metavar="N|auto|optimal|egag|JSON",
+    ),
+]
+Drafter = Annotated[str, typer.Option(help="Name of what drafts.", show_default="the server's")]
+Tree = Annotated[
+    Any | None,
+    _option(
+        "Draft trees: an object with nodes, width and depth, and other fields of the API.",
+        otherwise="chains",
+        parser=tree_of,
+        metavar="JSON",
     ),
 ]
 Lenience = Annotated[

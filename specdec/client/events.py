@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from specdec.rules.gamma_policy import GammaPolicy
 from specdec.rules.params import FinishReason, Mode, Origin
+from specdec.rules.tree_options import TreeOptions
 from specdec.wire.report import RoundReport
 
 
@@ -20,6 +21,10 @@ class PromptRequest:
     gamma: int | GammaPolicy | None = None
     mode: Mode | None = None
     lenience: float | None = None
+    drafter: str = ""
+    """The name of what drafts; empty for the server's choice."""
+    tree: TreeOptions | None = None
+    """How trees are drafted; None asks for chains."""
     stop: tuple[str, ...] = ()
     """Strings that end the output."""
     user: str = ""

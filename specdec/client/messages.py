@@ -4,7 +4,7 @@ from protos.gateway.v1 import gateway_pb2
 from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 from specdec.rules.gamma_policy import GammaPolicy
-from specdec.wire.params import GAMMA_POLICY, finish_from_pb, mode_to_pb, origin_from_pb
+from specdec.wire.params import GAMMA_POLICY, TREE, finish_from_pb, mode_to_pb, origin_from_pb
 from specdec.wire.report import report_from_pb
 
 
@@ -20,6 +20,8 @@ def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
             gamma=request.gamma if isinstance(request.gamma, int) else None,
             policy=GAMMA_POLICY.to_pb(request.gamma) if isinstance(request.gamma, GammaPolicy) else None,
             lenience=request.lenience,
+            drafter=request.drafter,
+            tree=TREE.to_pb(request.tree),
             detail=request.detail,
         ),
     )

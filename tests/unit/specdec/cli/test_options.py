@@ -1,12 +1,13 @@
-"""What `--gamma` takes: a number, the name of a policy, or the object that the API takes."""
+"""What `--gamma` and `--tree` take: a number, the name of a policy, or the object that the API takes."""
 
 import pytest
 
-from specdec.cli.options import policy_of
+from specdec.cli.options import policy_of, tree_of
 from specdec.client.events import PromptRequest
 from specdec.client.messages import request_to_pb
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
-from specdec.wire.params import GAMMA_POLICY
+from specdec.rules.tree_options import TreeOptions
+from specdec.wire.params import GAMMA_POLICY, TREE
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,29 @@ def test_a_policy_travels_beside_the_length() -> None:
     assert not asked.HasField("gamma")
     assert GAMMA_POLICY.from_pb(asked.policy) == policy
     assert request_to_pb(PromptRequest("x", gamma=3)).speculation.gamma == 3
+
+
+def test_a_tree_travels_with_all_its_fields() -> None:
+    tree = tree_of('{"nodes": 8, "width": 2, "depth": 4, "replacement": true, "drafters": ["a", "b"]}')
+    assert tree == TreeOptions(8, 2, 4, True, ("a", "b"))
+    asked = request_to_pb(PromptRequest("x", drafter="a", tree=tree)).speculation
+    assert (asked.drafter, TREE.from_pb(asked.tree)) == ("a", tree)
+    plain = request_to_pb(PromptRequest("x")).speculation
+    assert not plain.drafter
+    assert not plain.HasField("tree")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"nodes": 65, "width": 2, "depth": 4}', "speculation.tree.nodes"),
+        ('{"nodes": 8, "width": 2}', "must be an object"),
+        ('{"nodes": "8", "width": 2, "depth": 4}', "must be an object"),
+        ('{"nodes": 8, "width": 2, "depth": 4, "high": 1}', "must be an object"),
+        ("[8]", "must be an object"),
+        ("8x2", "Extra data"),
+    ],
+)
+def test_what_is_no_tree_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        tree_of(text)
