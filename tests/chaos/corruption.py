@@ -74,7 +74,7 @@ async def corruption(
         folder: for logs and sockets.
     """
     async with cluster.running(setup, folder) as running:
-        asked, expected = await undisturbed(running, load, seed)
+        asked, expected = await undisturbed(running, setup.target, load, seed)
         for hop in hops:
             yield await _spoiled(running, hop, (asked, expected), load.clients, tokens, every, seed)
 

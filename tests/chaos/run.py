@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ from tests.chaos.client import Client
 from tests.chaos.cluster import Cluster, Setup
 from tests.chaos.faults import Fault
 from tests.chaos.injector import FaultInjector
+from tests.chaos.near_ties import Judge
 from tests.chaos.observer import CommitLatency, stored_logs
 from tests.chaos.report import Report, Timing
-from tests.chaos.scenarios import PROMPT, scenarios, with_stop
+from tests.chaos.scenarios import PROMPT, scenario, with_stop
 from tests.chaos.stream import Answer, Scenario, Stream
 
 
@@ -36,7 +38,7 @@ async def chaos(
 ) -> Report:
     """Inject `faults` into a new system under load; clients stop when the last fault is repaired."""
     async with cluster.running(setup, folder) as running:
-        asked, expected = await undisturbed(running, load, seed)
+        asked, expected = await undisturbed(running, setup.target, load, seed)
         say(f"{len(asked)} undisturbed answers, {sum(len(answer.tokens) for answer in expected.values())} tokens")
         clients = [Client(number, running.urls) for number in range(load.clients)]
         injector = FaultInjector(running, clients, setup.lease, say)
@@ -58,21 +60,29 @@ async def chaos(
         return Report(seed, checked, tuple(injector.injected), len(injector.skipped), timing)
 
 
-async def undisturbed(running: Cluster, load: Load, seed: int) -> tuple[list[Scenario], dict[str, Answer]]:
-    """The requests of a load and, by their names, the answers while nothing is hurt."""
-    client = Client(0, running.urls)
-    plain = list(scenarios(seed, load.scenarios, load.tokens, load.vocabulary))
-    expected = {scenario.name: await _answer(client, scenario) for scenario in plain}
-    stopped = [with_stop(scenario, expected[scenario.name]) for scenario in plain]
-    expected |= {scenario.name: await _answer(client, scenario) for scenario in stopped}
+async def undisturbed(
+    running: Cluster, target: Path, load: Load, seed: int
+) -> tuple[list[Scenario], dict[str, Answer]]:
+    """The requests of a load and, by their names, the answers while nothing is hurt; none rests on a near tie."""
+    client, judge, rng = Client(0, running.urls), Judge(target), random.Random(seed)
+    plain: list[Scenario] = []
+    expected: dict[str, Answer] = {}
+    while len(plain) < load.scenarios:
+        asked = scenario(rng, len(plain), load.tokens, load.vocabulary)
+        answer = await _answer(client, asked)
+        if not judge.has_near_tie(asked.body["prompt"], answer.tokens, asked.body.get("seed")):
+            plain.append(asked)
+            expected[asked.name] = answer
+    stopped = [with_stop(each, expected[each.name]) for each in plain]
+    expected |= {each.name: await _answer(client, each) for each in stopped}
     return [*plain, *stopped], expected
 
 
-async def _answer(client: Client, scenario: Scenario) -> Answer:
-    stream = await client.ask(scenario)
+async def _answer(client: Client, asked: Scenario) -> Answer:
+    stream = await client.ask(asked)
     slow = {"ReadTimeout"}  # on a busy machine, also with nothing hurt
     if set(stream.interruptions) - slow or not stream.finish:
-        raise RuntimeError(f"{scenario.name} failed with nothing hurt: {stream.interruptions}")
+        raise RuntimeError(f"{asked.name} failed with nothing hurt: {stream.interruptions}")
     return stream.answer
 
 

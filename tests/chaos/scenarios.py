@@ -1,7 +1,6 @@
 """Requests whose answer is a function of the request and the target alone, with and without a stop string."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,24 +11,22 @@ PROMPT = 12
 _STOP_CHARS = 6
 
 
-def scenarios(seed: int, count: int, tokens: int, vocabulary: int) -> Iterator[Scenario]:
-    """`count` requests for `tokens` tokens each, by turns greedy and sampled in coupled mode."""
-    rng = random.Random(seed)
-    for number in range(count):
-        prompt = [rng.randrange(1, vocabulary) for _ in range(PROMPT)]
-        sampling: dict[str, Any] = {"temperature": 1, "seed": number} if number % 2 else {"temperature": 0}
-        mode = "coupled" if number % 2 else "rejection"
-        speculation = {"mode": mode} | ({"gamma": 3} if number % 4 > 1 else {})
-        body = {
-            "prompt": prompt,
-            "max_tokens": tokens,
-            "stream": True,
-            "stream_options": {"resumable": True},
-            "ignore_eos": True,
-            "return_token_ids": True,
-            "speculation": speculation,
-        }
-        yield Scenario(f"{mode}-{number}", body | sampling)
+def scenario(rng: random.Random, number: int, tokens: int, vocabulary: int) -> Scenario:
+    """A request for `tokens` tokens with a prompt at random: greedy for even numbers, of coupled mode for odd ones."""
+    prompt = [rng.randrange(1, vocabulary) for _ in range(PROMPT)]
+    sampling: dict[str, Any] = {"temperature": 1, "seed": number} if number % 2 else {"temperature": 0}
+    mode = "coupled" if number % 2 else "rejection"
+    speculation = {"mode": mode} | ({"gamma": 3} if number % 4 > 1 else {})
+    body = {
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "stream": True,
+        "stream_options": {"resumable": True},
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "speculation": speculation,
+    }
+    return Scenario(f"{mode}-{number}", body | sampling)
 
 
 def with_stop(scenario: Scenario, answer: Answer) -> Scenario:
