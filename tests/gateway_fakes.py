@@ -151,6 +151,7 @@ class ScriptedVerifier:
         self.reachable = True
         self.draining = False
         self.slow = False
+        self.redials = 0
         self.failures: list[tuple[int, SpecdecError]] = []
         """For each call to come: after how many rounds it fails, and how."""
 
@@ -176,6 +177,9 @@ class ScriptedVerifier:
         except (GeneratorExit, asyncio.CancelledError):
             self.cancelled += 1
             raise
+
+    def redial(self) -> None:
+        self.redials += 1
 
     async def close(self) -> None:
         return

@@ -139,6 +139,7 @@ def _info(settings: VerifierSettings, engine: NativeEngine) -> VerifierInfo:
         gamma_max=settings.gamma_max,
         system_fingerprint=engine.fingerprint,
         trees=isinstance(engine, PathKeeper),
+        heartbeats=True,
     )
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.errors import Draining, NoVerifier
-from specdec.wire.generation import VerifierInfo, call_from_pb, info_to_pb, round_to_pb
+from specdec.wire.generation import HEARTBEAT, VerifierInfo, call_from_pb, info_to_pb, round_to_pb
 from specdec.wire.kv import pieces, span_from_pb, values_from_pb
 from specdec.wire.tokens import tokens_from_bytes
 from verifier_service.batching.costs import PromptRate
@@ -41,7 +41,9 @@ class Ready:
 class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     """Refuses calls until it is made ready, and from the moment it drains."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat: float = HEARTBEAT) -> None:
+        """`heartbeat` is the time in seconds without a round after which a stream says that it goes on."""
+        self._heartbeat = heartbeat
         self._ready: Ready | None = None
         self._draining = False
 
@@ -69,9 +71,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         run = self._loaded().generations.start(call_from_pb(request))
         stop: Any = lambda _: run.cancel()  # noqa: E731 - the stubs know no callable that fits
         context.add_done_callback(stop)
-        async with aclosing(run.rounds()) as rounds:
+        async with aclosing(run.rounds(self._heartbeat if request.heartbeats else None)) as rounds:
             async for done in rounds:
-                yield round_to_pb(done)
+                yield round_to_pb(done) if done else pb.GenerateResponse(heartbeat=True)
 
     @override
     async def GetVerifierInfo(self, request: pb.GetVerifierInfoRequest, context: Context) -> pb.GetVerifierInfoResponse:

@@ -14,7 +14,7 @@ from gateway.metrics import KvMetrics
 from gateway.store.redis_client import connect
 from gateway.verifiers.client import VerifierClient
 from specdec.serving.access import Access
-from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+from specdec.wire.generation import GenerationCall, Round
 
 
 class KvTier:
@@ -35,12 +35,6 @@ class KvVerifierClient(VerifierClient):
     def __init__(self, address: str, access: Access, tier: KvTier) -> None:
         super().__init__(address, access)
         self._tier = tier
-        self._info: VerifierInfo | None = None
-
-    async def info(self, timeout: float) -> VerifierInfo:
-        """The facts about its model, which are also kept for `generate`."""
-        self._info = await super().info(timeout)
-        return self._info
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         """The rounds of one generation, whose stored blocks are restored first and whose new blocks are offered.

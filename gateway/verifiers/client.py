@@ -1,7 +1,9 @@
 """Hop 1, gateway to verifier, over gRPC: one call goes out, a stream of rounds comes back."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import grpc.aio
 
@@ -12,12 +14,24 @@ from specdec.serving.access import UNGUARDED, Access
 from specdec.serving.channel import open_channel
 from specdec.serving.checksum import received
 from specdec.serving.status import from_rpc_error
-from specdec.wire.generation import GenerationCall, Round, VerifierInfo, call_to_pb, info_from_pb, round_from_pb
+from specdec.wire.generation import (
+    SILENCE,
+    GenerationCall,
+    Round,
+    VerifierInfo,
+    call_to_pb,
+    info_from_pb,
+    round_from_pb,
+)
 from specdec.wire.kv import KvSpan, restore_to_pb
 from specdec.wire.tokens import tokens_to_bytes
 
+GenerateStream = grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]
+
 _KV_TIMEOUT = 30.0
 """Seconds after which a block transfer is given up; generations stop waiting for one much earlier."""
+_KEPT = 3600.0
+"""Seconds for which calls may go on over a channel that was replaced."""
 
 
 class VerifierRefused(NoVerifier):
@@ -31,9 +45,13 @@ class VerifierClient:
     DeadlineExceeded when the time is over, and the error that the verifier refused with.
     """
 
-    def __init__(self, address: str, access: Access = UNGUARDED) -> None:
+    def __init__(self, address: str, access: Access = UNGUARDED, silence: float = SILENCE) -> None:
+        """A generation whose stream has nothing for `silence` seconds, not even a heartbeat, is lost."""
         self.address = address
         self._access = access
+        self._silence = silence
+        self._info: VerifierInfo | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._dial()
 
     def _dial(self) -> None:
@@ -42,13 +60,18 @@ class VerifierClient:
         self._channel = open_channel(self.address, self._access)
         self._stub = VerifierServiceStub(self._channel)
 
-    async def _redial_with_new_certificates(self) -> None:
+    def redial(self) -> None:
+        """Replace the channel, whose connection may answer pings and carry nothing else; calls on the old one go on."""
+        closing = asyncio.create_task(self._channel.close(_KEPT))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        self._dial()
+
+    def _redial_with_new_certificates(self) -> None:
         """Replace a broken channel whose certificates are out of date: a channel keeps those it was opened with."""
         certificates = self._access.certificates
         if certificates and certificates.pems != self._pems:
-            broken = self._channel
-            self._dial()
-            await broken.close()
+            self.redial()
 
     async def info(self, timeout: float) -> VerifierInfo:
         """The facts about its model, asked anew; an unreachable verifier is dialled again if certificates changed.
@@ -62,22 +85,38 @@ class VerifierClient:
         try:
             with self._errors():
                 answer = await self._stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=timeout)
-                return info_from_pb(received(answer))
+                self._info = info_from_pb(received(answer))
+                return self._info
         except (Draining, DeadlineExceeded, VerifierRefused):
             raise
         except SpecdecError as error:
-            await self._redial_with_new_certificates()
+            self._redial_with_new_certificates()
             raise NoVerifier(f"verifier {self.address} does not answer: {error.message}") from error
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
-        rpc = self._stub.Generate(call_to_pb(call), timeout=timeout)
+        request = call_to_pb(call)
+        request.heartbeats = True
+        rpc = self._stub.Generate(request, timeout=timeout)
         try:
-            with self._errors():
-                async for message in rpc:
-                    yield round_from_pb(received(message))
+            while (message := await self._next(rpc)) is not None:
+                if not message.heartbeat:
+                    with self._errors():
+                        verified = round_from_pb(message)
+                    yield verified
         finally:
             rpc.cancel()
+
+    async def _next(self, rpc: GenerateStream) -> pb.GenerateResponse | None:
+        """The next message of a generation; None behind the last one."""
+        beats = self._info is not None and self._info.heartbeats
+        try:
+            async with asyncio.timeout(self._silence if beats else None):
+                with self._errors():
+                    message: Any = await rpc.read()
+                    return None if message is grpc.aio.EOF else received(message)
+        except TimeoutError as error:
+            raise NoVerifier(f"verifier {self.address} was lost: its stream is silent") from error
 
     async def find_kv(self, tokens: Sequence[int], cache_salt: str) -> int:
         """How many of `tokens`, from the first on, the verifier has in its prefix cache."""
@@ -103,8 +142,10 @@ class VerifierClient:
             return answer.held, answer.miss
 
     async def close(self) -> None:
-        """Close the channel."""
-        await self._channel.close()
+        """Close the channel, and those that were replaced."""
+        for closing in self._closing:
+            closing.cancel()
+        await asyncio.gather(self._channel.close(), *self._closing, return_exceptions=True)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

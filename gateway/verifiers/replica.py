@@ -10,7 +10,8 @@ from specdec.wire.generation import VerifierInfo
 INFO_TIMEOUT = 2.0
 """Seconds that a verifier has to answer a probe."""
 _MAX_MISSED = 3
-"""Probes missed in a row after which a ready verifier is unreachable: a busy machine may miss one or two."""
+"""Probes missed in a row after which a ready verifier is unreachable, since a busy machine may miss one or two; it is
+dialled again then, and behind as many more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +54,8 @@ class Replica:
             return self._enter("draining", None)
         except DeadlineExceeded:
             self.missed += 1
+            if self.missed % _MAX_MISSED == 0:
+                self.verifier.redial()
             return self.missed >= _MAX_MISSED and self._enter("unreachable", None)
         except VerifierRefused as error:
             return self._enter(f"refused: {error.message}", None)
@@ -65,6 +68,6 @@ class Replica:
 
     def _enter(self, condition: str, info: VerifierInfo | None) -> bool:
         self.info = info
-        self.missed = 0 if info else _MAX_MISSED
+        self.missed = 0 if info else max(self.missed, _MAX_MISSED)
         before, self.condition = self.condition, condition
         return condition != before

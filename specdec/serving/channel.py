@@ -20,6 +20,8 @@ _OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # A channel that replaces another one has a connection of its own.
+    ("grpc.use_local_subchannel_pool", 1),
     # A channel connects to a restarted peer within a second.
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),

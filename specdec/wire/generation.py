@@ -15,6 +15,11 @@ from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
 from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING, TREE
 from specdec.wire.tokens import TOKENS
 
+HEARTBEAT = 5.0
+"""Seconds without a round after which a generation's stream says that it goes on."""
+SILENCE = 4 * HEARTBEAT
+"""Seconds without a round or a heartbeat after which a stream is lost, however well its connection answers pings."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationCall:
@@ -207,6 +212,8 @@ class VerifierInfo:
     """Whether generations may have a grammar; one that cannot would ignore it."""
     trees: bool = False
     """Whether drafts may be trees."""
+    heartbeats: bool = False
+    """Whether the streams of generations have heartbeats."""
 
 
 _CALL = Codec(

@@ -43,14 +43,22 @@ class Run:
             self._error = error
             self.task.cancel()
 
-    async def rounds(self) -> AsyncGenerator[Round, None]:
-        """Yield the rounds; leaving early ends the run.
+    async def rounds(self, heartbeat: float | None = None) -> AsyncGenerator[Round | None, None]:
+        """Yield the rounds, and None whenever there was none for `heartbeat` seconds; leaving early ends the run.
 
         Raises:
             SpecdecError: the error that the run was failed with, or that the source raised.
         """
         try:
-            while (done := await self._buffer.get()) is not None:
+            while True:
+                try:
+                    async with asyncio.timeout(heartbeat):
+                        done = await self._buffer.get()
+                except TimeoutError:
+                    yield None
+                    continue
+                if done is None:
+                    break
                 self._space.release()
                 yield done
             if self._error is not None:

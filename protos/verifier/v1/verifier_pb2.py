@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.common.v1 import common_pb2 as protos_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/verifier/v1/verifier.proto\x12\x13specdec.verifier.v1\x1a\x1dprotos/common/v1/common.proto\"\xcc\x02\n\x0fGenerateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x35\n\x0bspeculation\x18\x08 \x01(\x0b\x32 .specdec.verifier.v1.Speculation\x12\x15\n\x08logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08priority\x18\n \x01(\x05\x12\x12\n\ncache_salt\x18\x0b \x01(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x42\x0b\n\t_logprobs\"\x95\x02\n\x0bSpeculation\x12\x31\n\x04mode\x18\x01 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\x12\n\x05gamma\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08lenience\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x64rafter\x18\x04 \x01(\t\x12\x12\n\nprediction\x18\x05 \x01(\x0c\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\x08\x12.\n\x06policy\x18\x0c \x01(\x0b\x32\x1e.specdec.common.v1.GammaPolicy\x12,\n\x04tree\x18\r \x01(\x0b\x32\x1e.specdec.common.v1.TreeOptionsB\x08\n\x06_gammaB\x0b\n\t_lenience\"\xec\x03\n\x10GenerateResponse\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12/\n\x07origins\x18\x03 \x03(\x0e\x32\x1e.specdec.common.v1.TokenOrigin\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x01(\x0c\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\r\x12\x36\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1f.specdec.common.v1.FinishReason\x12\x17\n\x0f\x66\x61llback_reason\x18\x07 \x01(\t\x12\x30\n\x06timing\x18\x08 \x01(\x0b\x32 .specdec.verifier.v1.RoundTiming\x12/\n\x08logprobs\x18\t \x01(\x0b\x32\x1d.specdec.verifier.v1.Logprobs\x12\x0f\n\x07\x64rafter\x18\n \x01(\t\x12\x15\n\rcached_tokens\x18\x0c \x01(\r\x12-\n\x07speedup\x18\r \x01(\x0b\x32\x1c.specdec.verifier.v1.Speedup\x12\x30\n\x06\x64\x65tail\x18\x0e \x01(\x0b\x32 .specdec.verifier.v1.RoundDetail\x12\x0e\n\x06\x66orced\x18\x10 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\x90\x01\n\x0bRoundDetail\x12\r\n\x05gamma\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x61lpha\x18\x03 \x01(\x01\x12\x10\n\x08survival\x18\x04 \x01(\x01\x12\x0f\n\x07network\x18\x05 \x01(\x01\x12\x30\n\x06judged\x18\x06 \x03(\x0b\x32 .specdec.verifier.v1.JudgedToken\"j\n\x0bJudgedToken\x12\t\n\x01p\x18\x01 \x01(\x01\x12\x0e\n\x01q\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x01u\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tthreshold\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x04\n\x02_qB\x04\n\x02_uB\x0c\n\n_threshold\".\n\x07Speedup\x12\x11\n\tpredicted\x18\x01 \x01(\x01\x12\x10\n\x08measured\x18\x02 \x01(\x01\"A\n\x08Logprobs\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x0f\n\x07top_ids\x18\x02 \x01(\x0c\x12\x14\n\x0ctop_logprobs\x18\x03 \x01(\x0c\";\n\x0bRoundTiming\x12\r\n\x05\x64raft\x18\x01 \x01(\x01\x12\r\n\x05queue\x18\x02 \x01(\x01\x12\x0e\n\x06verify\x18\x03 \x01(\x01\"*\n\x16GetVerifierInfoRequest\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xc7\x02\n\x17GetVerifierInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x15\n\rend_token_ids\x18\x05 \x03(\r\x12\x11\n\tgamma_max\x18\x06 \x01(\r\x12\x33\n\x08\x64rafters\x18\x07 \x03(\x0b\x32!.specdec.verifier.v1.DrafterState\x12\x1a\n\x12system_fingerprint\x18\x08 \x01(\t\x12\x14\n\x0cprefill_rate\x18\t \x01(\x01\x12\x15\n\rdrafter_names\x18\n \x03(\t\x12\x10\n\x08grammars\x18\x0b \x01(\x08\x12\r\n\x05trees\x18\x0c \x01(\x08\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\\\n\x0c\x44rafterState\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07overlap\x18\x05 \x01(\x01\"E\n\rFindKvRequest\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"0\n\x0e\x46indKvResponse\x12\x0c\n\x04held\x18\x01 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"V\n\x0f\x45xportKvRequest\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"2\n\x10\x45xportKvResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"q\n\x10RestoreKvRequest\x12)\n\x04span\x18\x01 \x01(\x0b\x32\x1b.specdec.verifier.v1.KvSpan\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nends_block\x18\x03 \x01(\x08\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"Q\n\x06KvSpan\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x04 \x01(\r\"A\n\x11RestoreKvResponse\x12\x0c\n\x04held\x18\x01 \x01(\r\x12\x0c\n\x04miss\x18\x02 \x01(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x32\xe6\x03\n\x0fVerifierService\x12Y\n\x08Generate\x12$.specdec.verifier.v1.GenerateRequest\x1a%.specdec.verifier.v1.GenerateResponse0\x01\x12l\n\x0fGetVerifierInfo\x12+.specdec.verifier.v1.GetVerifierInfoRequest\x1a,.specdec.verifier.v1.GetVerifierInfoResponse\x12Q\n\x06\x46indKv\x12\".specdec.verifier.v1.FindKvRequest\x1a#.specdec.verifier.v1.FindKvResponse\x12Y\n\x08\x45xportKv\x12$.specdec.verifier.v1.ExportKvRequest\x1a%.specdec.verifier.v1.ExportKvResponse0\x01\x12\\\n\tRestoreKv\x12%.specdec.verifier.v1.RestoreKvRequest\x1a&.specdec.verifier.v1.RestoreKvResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/verifier/v1/verifier.proto\x12\x13specdec.verifier.v1\x1a\x1dprotos/common/v1/common.proto\"\xe0\x02\n\x0fGenerateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x35\n\x0bspeculation\x18\x08 \x01(\x0b\x32 .specdec.verifier.v1.Speculation\x12\x15\n\x08logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08priority\x18\n \x01(\x05\x12\x12\n\ncache_salt\x18\x0b \x01(\t\x12\x12\n\nheartbeats\x18\x0c \x01(\x08\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x42\x0b\n\t_logprobs\"\x95\x02\n\x0bSpeculation\x12\x31\n\x04mode\x18\x01 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\x12\n\x05gamma\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08lenience\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x64rafter\x18\x04 \x01(\t\x12\x12\n\nprediction\x18\x05 \x01(\x0c\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\x08\x12.\n\x06policy\x18\x0c \x01(\x0b\x32\x1e.specdec.common.v1.GammaPolicy\x12,\n\x04tree\x18\r \x01(\x0b\x32\x1e.specdec.common.v1.TreeOptionsB\x08\n\x06_gammaB\x0b\n\t_lenience\"\xff\x03\n\x10GenerateResponse\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12/\n\x07origins\x18\x03 \x03(\x0e\x32\x1e.specdec.common.v1.TokenOrigin\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x01(\x0c\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\r\x12\x36\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1f.specdec.common.v1.FinishReason\x12\x17\n\x0f\x66\x61llback_reason\x18\x07 \x01(\t\x12\x30\n\x06timing\x18\x08 \x01(\x0b\x32 .specdec.verifier.v1.RoundTiming\x12/\n\x08logprobs\x18\t \x01(\x0b\x32\x1d.specdec.verifier.v1.Logprobs\x12\x0f\n\x07\x64rafter\x18\n \x01(\t\x12\x15\n\rcached_tokens\x18\x0c \x01(\r\x12-\n\x07speedup\x18\r \x01(\x0b\x32\x1c.specdec.verifier.v1.Speedup\x12\x30\n\x06\x64\x65tail\x18\x0e \x01(\x0b\x32 .specdec.verifier.v1.RoundDetail\x12\x0e\n\x06\x66orced\x18\x10 \x01(\r\x12\x11\n\theartbeat\x18\x11 \x01(\x08\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\x90\x01\n\x0bRoundDetail\x12\r\n\x05gamma\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x61lpha\x18\x03 \x01(\x01\x12\x10\n\x08survival\x18\x04 \x01(\x01\x12\x0f\n\x07network\x18\x05 \x01(\x01\x12\x30\n\x06judged\x18\x06 \x03(\x0b\x32 .specdec.verifier.v1.JudgedToken\"j\n\x0bJudgedToken\x12\t\n\x01p\x18\x01 \x01(\x01\x12\x0e\n\x01q\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x01u\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tthreshold\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x04\n\x02_qB\x04\n\x02_uB\x0c\n\n_threshold\".\n\x07Speedup\x12\x11\n\tpredicted\x18\x01 \x01(\x01\x12\x10\n\x08measured\x18\x02 \x01(\x01\"A\n\x08Logprobs\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x0f\n\x07top_ids\x18\x02 \x01(\x0c\x12\x14\n\x0ctop_logprobs\x18\x03 \x01(\x0c\";\n\x0bRoundTiming\x12\r\n\x05\x64raft\x18\x01 \x01(\x01\x12\r\n\x05queue\x18\x02 \x01(\x01\x12\x0e\n\x06verify\x18\x03 \x01(\x01\"*\n\x16GetVerifierInfoRequest\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xdb\x02\n\x17GetVerifierInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x15\n\rend_token_ids\x18\x05 \x03(\r\x12\x11\n\tgamma_max\x18\x06 \x01(\r\x12\x33\n\x08\x64rafters\x18\x07 \x03(\x0b\x32!.specdec.verifier.v1.DrafterState\x12\x1a\n\x12system_fingerprint\x18\x08 \x01(\t\x12\x14\n\x0cprefill_rate\x18\t \x01(\x01\x12\x15\n\rdrafter_names\x18\n \x03(\t\x12\x10\n\x08grammars\x18\x0b \x01(\x08\x12\r\n\x05trees\x18\x0c \x01(\x08\x12\x12\n\nheartbeats\x18\r \x01(\x08\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\\\n\x0c\x44rafterState\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07overlap\x18\x05 \x01(\x01\"E\n\rFindKvRequest\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"0\n\x0e\x46indKvResponse\x12\x0c\n\x04held\x18\x01 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"V\n\x0f\x45xportKvRequest\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"2\n\x10\x45xportKvResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"q\n\x10RestoreKvRequest\x12)\n\x04span\x18\x01 \x01(\x0b\x32\x1b.specdec.verifier.v1.KvSpan\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nends_block\x18\x03 \x01(\x08\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"Q\n\x06KvSpan\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x12\n\ncache_salt\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x04 \x01(\r\"A\n\x11RestoreKvResponse\x12\x0c\n\x04held\x18\x01 \x01(\r\x12\x0c\n\x04miss\x18\x02 \x01(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x32\xe6\x03\n\x0fVerifierService\x12Y\n\x08Generate\x12$.specdec.verifier.v1.GenerateRequest\x1a%.specdec.verifier.v1.GenerateResponse0\x01\x12l\n\x0fGetVerifierInfo\x12+.specdec.verifier.v1.GetVerifierInfoRequest\x1a,.specdec.verifier.v1.GetVerifierInfoResponse\x12Q\n\x06\x46indKv\x12\".specdec.verifier.v1.FindKvRequest\x1a#.specdec.verifier.v1.FindKvResponse\x12Y\n\x08\x45xportKv\x12$.specdec.verifier.v1.ExportKvRequest\x1a%.specdec.verifier.v1.ExportKvResponse0\x01\x12\\\n\tRestoreKv\x12%.specdec.verifier.v1.RestoreKvRequest\x1a&.specdec.verifier.v1.RestoreKvResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,41 +33,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.verifier.v1.verifier
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST']._serialized_start=90
-  _globals['_GENERATEREQUEST']._serialized_end=422
-  _globals['_SPECULATION']._serialized_start=425
-  _globals['_SPECULATION']._serialized_end=702
-  _globals['_GENERATERESPONSE']._serialized_start=705
-  _globals['_GENERATERESPONSE']._serialized_end=1197
-  _globals['_ROUNDDETAIL']._serialized_start=1200
-  _globals['_ROUNDDETAIL']._serialized_end=1344
-  _globals['_JUDGEDTOKEN']._serialized_start=1346
-  _globals['_JUDGEDTOKEN']._serialized_end=1452
-  _globals['_SPEEDUP']._serialized_start=1454
-  _globals['_SPEEDUP']._serialized_end=1500
-  _globals['_LOGPROBS']._serialized_start=1502
-  _globals['_LOGPROBS']._serialized_end=1567
-  _globals['_ROUNDTIMING']._serialized_start=1569
-  _globals['_ROUNDTIMING']._serialized_end=1628
-  _globals['_GETVERIFIERINFOREQUEST']._serialized_start=1630
-  _globals['_GETVERIFIERINFOREQUEST']._serialized_end=1672
-  _globals['_GETVERIFIERINFORESPONSE']._serialized_start=1675
-  _globals['_GETVERIFIERINFORESPONSE']._serialized_end=2002
-  _globals['_DRAFTERSTATE']._serialized_start=2004
-  _globals['_DRAFTERSTATE']._serialized_end=2096
-  _globals['_FINDKVREQUEST']._serialized_start=2098
-  _globals['_FINDKVREQUEST']._serialized_end=2167
-  _globals['_FINDKVRESPONSE']._serialized_start=2169
-  _globals['_FINDKVRESPONSE']._serialized_end=2217
-  _globals['_EXPORTKVREQUEST']._serialized_start=2219
-  _globals['_EXPORTKVREQUEST']._serialized_end=2305
-  _globals['_EXPORTKVRESPONSE']._serialized_start=2307
-  _globals['_EXPORTKVRESPONSE']._serialized_end=2357
-  _globals['_RESTOREKVREQUEST']._serialized_start=2359
-  _globals['_RESTOREKVREQUEST']._serialized_end=2472
-  _globals['_KVSPAN']._serialized_start=2474
-  _globals['_KVSPAN']._serialized_end=2555
-  _globals['_RESTOREKVRESPONSE']._serialized_start=2557
-  _globals['_RESTOREKVRESPONSE']._serialized_end=2622
-  _globals['_VERIFIERSERVICE']._serialized_start=2625
-  _globals['_VERIFIERSERVICE']._serialized_end=3111
+  _globals['_GENERATEREQUEST']._serialized_end=442
+  _globals['_SPECULATION']._serialized_start=445
+  _globals['_SPECULATION']._serialized_end=722
+  _globals['_GENERATERESPONSE']._serialized_start=725
+  _globals['_GENERATERESPONSE']._serialized_end=1236
+  _globals['_ROUNDDETAIL']._serialized_start=1239
+  _globals['_ROUNDDETAIL']._serialized_end=1383
+  _globals['_JUDGEDTOKEN']._serialized_start=1385
+  _globals['_JUDGEDTOKEN']._serialized_end=1491
+  _globals['_SPEEDUP']._serialized_start=1493
+  _globals['_SPEEDUP']._serialized_end=1539
+  _globals['_LOGPROBS']._serialized_start=1541
+  _globals['_LOGPROBS']._serialized_end=1606
+  _globals['_ROUNDTIMING']._serialized_start=1608
+  _globals['_ROUNDTIMING']._serialized_end=1667
+  _globals['_GETVERIFIERINFOREQUEST']._serialized_start=1669
+  _globals['_GETVERIFIERINFOREQUEST']._serialized_end=1711
+  _globals['_GETVERIFIERINFORESPONSE']._serialized_start=1714
+  _globals['_GETVERIFIERINFORESPONSE']._serialized_end=2061
+  _globals['_DRAFTERSTATE']._serialized_start=2063
+  _globals['_DRAFTERSTATE']._serialized_end=2155
+  _globals['_FINDKVREQUEST']._serialized_start=2157
+  _globals['_FINDKVREQUEST']._serialized_end=2226
+  _globals['_FINDKVRESPONSE']._serialized_start=2228
+  _globals['_FINDKVRESPONSE']._serialized_end=2276
+  _globals['_EXPORTKVREQUEST']._serialized_start=2278
+  _globals['_EXPORTKVREQUEST']._serialized_end=2364
+  _globals['_EXPORTKVRESPONSE']._serialized_start=2366
+  _globals['_EXPORTKVRESPONSE']._serialized_end=2416
+  _globals['_RESTOREKVREQUEST']._serialized_start=2418
+  _globals['_RESTOREKVREQUEST']._serialized_end=2531
+  _globals['_KVSPAN']._serialized_start=2533
+  _globals['_KVSPAN']._serialized_end=2614
+  _globals['_RESTOREKVRESPONSE']._serialized_start=2616
+  _globals['_RESTOREKVRESPONSE']._serialized_end=2681
+  _globals['_VERIFIERSERVICE']._serialized_start=2684
+  _globals['_VERIFIERSERVICE']._serialized_end=3170
 # @@protoc_insertion_point(module_scope)

@@ -36,6 +36,7 @@ class GenerateRequest(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    HEARTBEATS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
@@ -53,6 +54,8 @@ class GenerateRequest(_message.Message):
     """Place in the queue: 0 is usual, less goes first, more goes last; it counts as time waited, so nobody starves."""
     cache_salt: _builtins.str
     """Only generations of one salt share what has been computed of a common prefix."""
+    heartbeats: _builtins.bool
+    """Whether the stream has a heartbeat whenever nothing else was sent for five seconds."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -81,11 +84,12 @@ class GenerateRequest(_message.Message):
         logprobs: _builtins.int | None = ...,
         priority: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
+        heartbeats: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "logprobs", b"logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -174,6 +178,7 @@ class GenerateResponse(_message.Message):
     SPEEDUP_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     FORCED_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
     """Committed length before this round."""
@@ -193,6 +198,8 @@ class GenerateResponse(_message.Message):
     """On the first round: tokens of the prompt whose keys and values were here already."""
     forced: _builtins.int
     """How many of the draft's last tokens a grammar forced behind what the drafter drafted."""
+    heartbeat: _builtins.bool
+    """This is no round: it says that the generation goes on. Sent where the call asks for it."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -232,11 +239,12 @@ class GenerateResponse(_message.Message):
         speedup: Global___Speedup | None = ...,
         detail: Global___RoundDetail | None = ...,
         forced: _builtins.int = ...,
+        heartbeat: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "heartbeat", b"heartbeat", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -457,6 +465,7 @@ class GetVerifierInfoResponse(_message.Message):
     DRAFTER_NAMES_FIELD_NUMBER: _builtins.int
     GRAMMARS_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
+    HEARTBEATS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -476,6 +485,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Whether generations may have a grammar; a verifier that does not say so would ignore it."""
     trees: _builtins.bool
     """Whether drafts may be trees; a verifier that does not say so would ignore the wish."""
+    heartbeats: _builtins.bool
+    """Whether generations have heartbeats; a verifier that does not say so sends none."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -505,11 +516,12 @@ class GetVerifierInfoResponse(_message.Message):
         drafter_names: _abc.Iterable[_builtins.str] | None = ...,
         grammars: _builtins.bool = ...,
         trees: _builtins.bool = ...,
+        heartbeats: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -244,3 +244,15 @@ async def test_a_wait_that_finds_no_verifier_is_counted() -> None:
     with pytest.raises(NoVerifier):
         await pool.wait_for_verifier("s", "", 0.0)
     assert pool._metrics.registry.get_sample_value("specdec_unserved_requests_total", {"model": ""}) == 1.0
+
+
+async def test_one_that_is_slow_again_and_again_is_dialled_anew_now_and_then() -> None:
+    verifier = ScriptedVerifier()
+    pool = make(verifier)
+    await pool.probe()
+    verifier.slow = True
+    redials = []
+    for _ in range(7):
+        await pool.probe()
+        redials.append(verifier.redials)
+    assert redials == [0, 0, 1, 1, 1, 2, 2]

@@ -149,3 +149,10 @@ async def test_epochs_of_a_store_whose_clock_is_ahead_are_served_and_the_latest_
     assert await lengths(runs.start("s", ahead + 1, newer.run())) == [0]
     with pytest.raises(Fenced):
         await lengths(first)
+
+
+async def test_a_run_without_rounds_shows_that_it_goes_on() -> None:
+    stream = Runs().start("s", 1, Source(2, hangs=True).run()).rounds(heartbeat=0.01)
+    shown = [await anext(stream) for _ in range(5)]
+    assert [done and done.base_len for done in shown] == [0, 1, None, None, None]
+    await stream.aclose()

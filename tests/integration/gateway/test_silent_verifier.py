@@ -1,0 +1,128 @@
+"""A generation whose stream is silent is lost in bounded time, though the connection answers; one that beats is not."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.verifiers.client import VerifierClient
+from protos.verifier.v1 import verifier_pb2 as pb
+from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
+from specdec.errors import NoVerifier
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.serving.server import start_grpc
+from specdec.wire.generation import GenerationCall, Round, info_to_pb
+from tests.gateway_fakes import ScriptedVerifier
+from verifier_service.generation.runs import Runs
+from verifier_service.service import Ready, VerifierServicer
+
+SILENCE = 1.0
+CALL = GenerationCall(
+    session_id="s",
+    epoch=1,
+    tokens=(1, 2),
+    prompt_len=2,
+    sampling=SamplingParams(),
+    max_tokens=8,
+    stop_token_ids=(),
+    speculation=Speculation(Mode.OFF),
+)
+
+
+class Silent(pb_grpc.VerifierServiceServicer):
+    """Says that it sends heartbeats, and sends nothing."""
+
+    def __init__(self, heartbeats: bool = True) -> None:
+        self.facts = replace(ScriptedVerifier().facts, heartbeats=heartbeats)
+        self.peers: set[str] = set()
+        self.ended = asyncio.Event()
+
+    async def GetVerifierInfo(self, request: Any, context: Any) -> pb.GetVerifierInfoResponse:
+        self.peers.add(context.peer())
+        return info_to_pb(self.facts)
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateResponse]:
+        try:
+            yield pb.GenerateResponse(base_len=2, tokens=b"\1\0\0\0", origins=[4])
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+class OneSlowRun:
+    """Stands for the generations of a verifier: one round, a pause as long as several silences, and the last round."""
+
+    def start(self, call: GenerationCall) -> Any:
+        return Runs().start(call.session_id, call.epoch, self._rounds())
+
+    async def _rounds(self) -> AsyncGenerator[Round, None]:
+        yield Round(base_len=2, tokens=(1,))
+        await asyncio.sleep(3 * SILENCE)
+        yield Round(base_len=3, tokens=(2,))
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as made:
+        yield made
+
+
+async def connected(servicer: Any, stack: AsyncExitStack, silence: float = SILENCE) -> VerifierClient:
+    """A client of the servicer that knows what it says of itself."""
+    server = await start_grpc("127.0.0.1:0", lambda it: pb_grpc.add_VerifierServiceServicer_to_server(servicer, it), ())
+    stack.push_async_callback(server.stop, 0)
+    client = VerifierClient(server.address, silence=silence)
+    stack.push_async_callback(client.close)
+    return client
+
+
+async def test_a_silent_stream_is_lost_and_its_generation_is_cancelled(stack: AsyncExitStack) -> None:
+    servicer = Silent()
+    client = await connected(servicer, stack)
+    await client.info(30)
+    async with aclosing(client.generate(CALL, 600)) as rounds:
+        assert (await anext(rounds)).tokens == (1,)
+        with pytest.raises(NoVerifier, match="its stream is silent"):
+            await anext(rounds)
+    async with asyncio.timeout(30):
+        await servicer.ended.wait()
+
+
+async def test_a_verifier_of_a_version_without_heartbeats_may_be_silent(stack: AsyncExitStack) -> None:
+    client = await connected(Silent(heartbeats=False), stack)
+    await client.info(30)
+    async with aclosing(client.generate(CALL, 600)) as rounds:
+        await anext(rounds)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2 * SILENCE):
+                await anext(rounds)
+
+
+async def test_heartbeats_keep_a_slow_generation_and_are_no_rounds(stack: AsyncExitStack) -> None:
+    servicer = VerifierServicer(heartbeat=SILENCE / 20)
+    facts: Any = replace(ScriptedVerifier().facts, heartbeats=True)
+    pool: Any = type("NoDrafters", (), {"states": list})()
+    sources: Any = type("NoSources", (), {"names": ()})()
+    prompts: Any = type("NoPrompts", (), {"per_second": 0.0})()
+    generations: Any = OneSlowRun()
+    kv: Any = None
+    servicer.become_ready(Ready(facts, generations, pool, sources, prompts, kv))
+    client = await connected(servicer, stack)
+    await client.info(30)
+    async with aclosing(client.generate(CALL, 600)) as rounds:
+        assert [each.tokens async for each in rounds] == [(1,), (2,)]
+
+
+async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own(stack: AsyncExitStack) -> None:
+    servicer = Silent()
+    client = await connected(servicer, stack, silence=60)
+    await client.info(30)
+    async with aclosing(client.generate(CALL, 600)) as rounds:
+        assert (await anext(rounds)).tokens == (1,)
+        client.redial()
+        await client.info(30)
+        assert len(servicer.peers) == 2
+        assert not servicer.ended.is_set()
