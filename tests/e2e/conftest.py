@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.system import System, running_system
+from tests.e2e.system import NO_DRAFT_IS_LATE, System, running_system
 
 
 @pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """One system on the demo pair, shared by the tests that do not break it."""
-    with running_system(tmp_path_factory.mktemp("system")) as running:
+    with running_system(tmp_path_factory.mktemp("system"), **NO_DRAFT_IS_LATE) as running:
         yield running
 
 

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -36,9 +37,13 @@ def gateways(system: System) -> list[dict[str, Any]]:
 
 
 class Listener:
-    """Reads an event stream, and keeps what it has read when the connection breaks."""
+    """Reads an event stream, and keeps what it has read when the connection breaks.
 
-    def __init__(self) -> None:
+    `early` is called once, by the thread that reads, when a few tokens have come.
+    """
+
+    def __init__(self, early: Callable[[], object] = lambda: None) -> None:
+        self._early: Callable[[], object] | None = early
         self.choices: dict[int, list[int]] = {0: []}
         self.last = ""
 
@@ -46,6 +51,11 @@ class Listener:
     def ids(self) -> list[int]:
         """The tokens of the first choice."""
         return self.choices[0]
+
+    @property
+    def was_early(self) -> bool:
+        """Whether `early` has been called."""
+        return self._early is None
 
     @property
     def generation(self) -> str:
@@ -61,6 +71,9 @@ class Listener:
                 assert "error" not in chunk, chunk
                 for choice in chunk["choices"]:
                     self.choices.setdefault(choice["index"], []).extend(choice["token_ids"])
+                if self._early is not None and len(self.ids) > 5:
+                    self._early()
+                    self._early = None
                 if len(self.ids) >= enough:
                     return
 
@@ -105,12 +118,11 @@ def test_a_gateway_stopped_past_its_lease_is_fenced_and_sends_its_reader_what_th
     request = REQUEST | {"temperature": 0}
     expected = undisturbed(system, request)[0]
     first, second, _ = gateways(pair)
-    left, moved = Listener(), Listener()
+    left, moved = Listener(partial(os.kill, first["pid"], signal.SIGSTOP)), Listener()
     reader = threading.Thread(target=left.begin, args=(first["http"], request))
     reader.start()
-    wait_until(lambda: len(left.ids) > 5)
-    os.kill(first["pid"], signal.SIGSTOP)
     try:
+        wait_until(lambda: left.was_early)
         moved.last = f"{left.generation}.0"
         moved.resume(second["http"])
         assert len(left.ids) < len(expected), "the gateway was stopped too late"
@@ -127,17 +139,9 @@ def test_a_killed_gateway_costs_no_token_and_repeats_none(
     request = REQUEST | sampling
     expected = undisturbed(system, request)
     first, second = gateways(pair)[victim : victim + 2]
-    client = Listener()
-    killer = threading.Thread(target=kill_when, args=(first["pid"], lambda: len(client.ids) > 5))
-    killer.start()
+    client = Listener(partial(os.kill, first["pid"], signal.SIGKILL))
     with suppress(httpx2.HTTPError):
         client.begin(first["http"], request)
-    killer.join()
     assert len(client.ids) < len(expected[0]), "the gateway was killed too late"
     client.resume(second["http"])
     assert client.choices == expected
-
-
-def kill_when(pid: int, condition: Callable[[], bool]) -> None:
-    wait_until(condition)
-    os.kill(pid, signal.SIGKILL)

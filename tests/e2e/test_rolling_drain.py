@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 from specdec.cli.serve import command_of
-from tests.e2e.system import ROOT, System, alive, environment, running_system, wait_until
+from tests.e2e.system import ROOT, START_SECONDS, System, alive, environment, running_system, wait_until
 
 PROMPTS = ("import os\n\n\ndef main(", "class Node:\n    def __init__(self, ")
 SAMPLING: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 1, "seed": 5})
@@ -36,13 +36,13 @@ def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]
     log = Path(f"/proc/{entry['pid']}/fd/1").readlink()
     command = command_of("verifier", log.parents[1] / f"{log.stem}.yaml")
     os.kill(entry["pid"], signal.SIGTERM)
-    wait_until(lambda: not alive(entry["pid"]), 60)
+    wait_until(lambda: not alive(entry["pid"]))
     process = subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stderr=subprocess.DEVNULL)
     try:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=START_SECONDS)
 
 
 @pytest.mark.parametrize("drain_seconds", ["0", "60"], ids=["handed over", "finished"])
