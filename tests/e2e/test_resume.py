@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.system import System, running_system, wait_until
+from tests.e2e.system import START_SECONDS, System, running_system, wait_until
 
 REQUEST: dict[str, Any] = {
     "model": "demo",
@@ -80,7 +80,7 @@ class Listener:
     def begin(self, gateway: str, request: dict[str, Any], enough: int = 10**6) -> None:
         """Request a generation from a gateway."""
         with (
-            httpx2.Client(timeout=60) as client,
+            httpx2.Client(timeout=START_SECONDS) as client,
             client.stream("POST", f"http://{gateway}/v1/completions", json=request) as events,
         ):
             self.read(events.iter_lines(), enough)
@@ -89,14 +89,14 @@ class Listener:
         """Read on at a gateway, from the last event."""
         path = f"http://{gateway}/v1/generations/{self.generation}/events"
         headers = {"last-event-id": self.last}
-        with httpx2.Client(timeout=60) as client, client.stream("GET", path, headers=headers) as events:
+        with httpx2.Client(timeout=START_SECONDS) as client, client.stream("GET", path, headers=headers) as events:
             assert events.status_code == 200
             self.read(events.iter_lines())
 
 
 def undisturbed(system: System, request: dict[str, Any]) -> dict[int, list[int]]:
     """The tokens of each choice, from a system in which nothing is stopped."""
-    with httpx2.Client(timeout=60) as client:
+    with httpx2.Client(timeout=START_SECONDS) as client:
         answer = client.post(
             f"{system.http}/v1/completions", json=request | {"stream": False, "stream_options": None}
         ).json()
