@@ -43,6 +43,8 @@ FLOODS := tests/attacks/test_front_door.py tests/attacks/test_admission.py
 # Tests that start whole systems run behind the others, and two at a time, since all processes share the cores.
 SYSTEMS := tests/e2e tests/kubernetes tests/attacks
 
+# Hundreds of processes start: with bytecode on the disk, none compiles anew what another has compiled.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: install-dev proto-tools chart-tools node-clients browser ## Run every test; ARGS='tests/unit -x' for those of a path, in one process.
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)

@@ -120,7 +120,7 @@ class ListStream:
     def until(self, happened: Callable[[], bool]) -> None:
         """Wait for frames until it has happened."""
         with self._delivered:
-            assert self._delivered.wait_for(happened, timeout=30), self.frames
+            assert self._delivered.wait_for(happened, timeout=60), self.frames
 
     @property
     def drafts(self) -> list[DraftTokens]:

@@ -192,7 +192,7 @@ def knowing(pool: VerifierPool, *verifiers: ScriptedVerifier) -> VerifierPool:
     return pool
 
 
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Return when `condition()` holds; fail when it does not come true."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in code that knows no events of ours

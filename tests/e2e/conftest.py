@@ -5,18 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.system import System, running_system
+from tests.e2e.system import NO_DRAFT_IS_LATE, System, running_system
 
 
 @pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """One system on the demo pair, shared by the tests that do not break it."""
-    with running_system(tmp_path_factory.mktemp("system")) as running:
+    with running_system(tmp_path_factory.mktemp("system"), **NO_DRAFT_IS_LATE) as running:
         yield running
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder starts processes."""
+    """Everything in this folder starts processes, for which a busy machine is given time."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(900))

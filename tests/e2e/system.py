@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 SPECDEC = str(Path(sys.executable).with_name("specdec"))
 DEMO = ROOT / "models" / "demo"
 START_SECONDS = 120
+NO_DRAFT_IS_LATE = {"SPECDEC_VERIFIER_DRAFTING__TIMEOUT": "30"}
+"""For a system whose drafter nobody hurts: a round waits for its draft also while a busy machine runs others."""
 PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 
 
@@ -60,8 +62,8 @@ class System:
         try:
             for entry in self.state:
                 if entry["role"] == "verifier":
-                    urllib.request.urlopen(f"http://{entry['http']}/readyz", timeout=10).close()
-            with urllib.request.urlopen(f"{self.http}/readyz", timeout=10) as reply:
+                    urllib.request.urlopen(f"http://{entry['http']}/readyz", timeout=60).close()
+            with urllib.request.urlopen(f"{self.http}/readyz", timeout=60) as reply:
                 return set(json.loads(reply.read())["verifiers"].values()) == {"ready"}
         except OSError:
             return False
@@ -81,7 +83,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
     """Poll until `condition()` holds; fail when it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -116,7 +118,7 @@ def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[
         yield system
         pids = {*system.pids(), *(entry["pid"] for entry in system.of_now())}
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=30)
+        process.wait(timeout=START_SECONDS)
         wait_until(lambda: not any(map(alive, pids)))
     finally:
         if process.poll() is None:

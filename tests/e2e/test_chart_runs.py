@@ -130,7 +130,7 @@ def test_the_chart_s_processes_pass_the_chart_s_probes_and_test(cluster: Cluster
 
 
 def _metrics(address: str) -> str:
-    with urlopen(f"http://{address}/metrics", timeout=5) as reply:
+    with urlopen(f"http://{address}/metrics", timeout=60) as reply:
         text: str = reply.read().decode()
     return text
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.addresses import free_addresses
-from tests.e2e.system import ROOT, SPECDEC, System, alive, environment, running_system, wait_until
+from tests.e2e.system import ROOT, SPECDEC, START_SECONDS, System, alive, environment, running_system, wait_until
 
 
-def specdec(*arguments: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:
+def specdec(*arguments: str, timeout: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [SPECDEC, *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout
     )
@@ -100,7 +100,7 @@ def test_an_unreachable_gateway_is_one_line_and_exit_3() -> None:
 
 def test_every_process_exposes_metrics(system: System) -> None:
     for role in ("gateway", "verifier", "drafter"):
-        with urllib.request.urlopen(f"http://{system.one(role)['http']}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://{system.one(role)['http']}/metrics", timeout=60) as reply:
             assert b"specdec_" in reply.read()
 
 
@@ -109,7 +109,7 @@ def test_several_of_each_tier_start_on_ports_of_their_own(tmp_path: Path) -> Non
         roles = sorted(entry["role"] for entry in many.state)
         addresses = [entry["grpc"] for entry in many.state if entry["grpc"]]
         for gateway in (entry for entry in many.state if entry["role"] == "gateway"):
-            with urllib.request.urlopen(f"http://{gateway['http']}/readyz", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://{gateway['http']}/readyz", timeout=60) as reply:
                 assert reply.status == 200
     assert roles == ["drafter"] * 2 + ["gateway"] * 2 + ["redis", "redis-kv"] + ["verifier"] * 2
     assert len(set(addresses)) == len(addresses) == 6
@@ -129,7 +129,7 @@ def test_a_terminated_up_leaves_no_file_behind(tmp_path: Path) -> None:
         with running_system(tmp_path, "--drafters", "0") as system:
             assert any(scratch.iterdir())
             system.process.send_signal(signal.SIGTERM)
-            system.process.wait(timeout=30)
+            system.process.wait(timeout=START_SECONDS)
     finally:
         del os.environ["TMPDIR"]
     assert not any(scratch.iterdir())

@@ -41,19 +41,20 @@ def tokens(system: System, request: dict[str, Any]) -> list[int]:
     return list(answer.choices[0].token_ids)
 
 
-def serving_verifier(system: System) -> int:
-    """The pid of the verifier that has a generation now."""
+def killed_verifier(system: System) -> int:
+    """Kill the verifier that has a generation now, and return its pid; 0 where none says that it has one."""
     for entry in system.of_now():
         if entry["role"] == "verifier":
-            with urllib.request.urlopen(f"http://{entry['http']}/metrics", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://{entry['http']}/metrics", timeout=60) as reply:
                 if b"specdec_requests_running 1.0" in reply.read():
+                    os.kill(entry["pid"], signal.SIGKILL)
                     return int(entry["pid"])
-    raise AssertionError("no verifier has the generation")
+    return 0
 
 
 def metric(system: System, name: str) -> float:
     """A counter of the gateway; 0 before it first counts."""
-    with urllib.request.urlopen(f"{system.http}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"{system.http}/metrics", timeout=60) as reply:
         found = re.search(rf"^{name} (\S+)$", reply.read().decode(), re.MULTILINE)
     return float(found[1]) if found else 0.0
 
@@ -65,10 +66,11 @@ def test_a_killed_verifier_costs_no_token_and_repeats_none(
     request = REQUEST | sampling
     expected = tokens(system, request)
     ids: list[int] = []
+    killed = 0
     for chunk in client_of(pair).completions.create(**request, stream=True):
-        if not ids:
-            os.kill(serving_verifier(pair), signal.SIGKILL)
+        killed = killed or killed_verifier(pair)
         ids += chunk.choices[0].token_ids or []
+    assert killed
     assert ids == expected
 
 
@@ -82,12 +84,11 @@ def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(pair: 
     killed = 0
     for chunk in client_of(pair).completions.create(**request, stream=True):
         if not killed and metric(pair, stored) > before[stored]:
-            killed = serving_verifier(pair)
-            os.kill(killed, signal.SIGKILL)
+            killed = killed_verifier(pair)
         ids += chunk.choices[0].token_ids or []
     assert killed
     assert ids == expected
     assert metric(pair, restored) >= before[restored] + 64
     wait_until(lambda: killed not in [entry["pid"] for entry in pair.of_now()])
-    assert "is started again" in pair.log.read_text()
+    wait_until(lambda: "is started again" in pair.log.read_text())
     assert [entry["role"] for entry in pair.of_now()] == [entry["role"] for entry in pair.state]

@@ -61,8 +61,8 @@ async def test_greedy_tokens_are_those_of_transformers_for_20_held_out_prompts_a
             )
         )
     assert [answer.choices[0].token_ids for answer in answers] == reference(prompts)
-    accepted = [answer.metrics["speculative_decoding"]["num_accepted_draft_tokens"] for answer in answers]
-    assert sum(accepted) > 0
+    counts = [answer.metrics["speculative_decoding"] for answer in answers if answer.metrics]  # γ is the verifier's
+    assert sum(each["num_accepted_draft_tokens"] for each in counts) > 0
 
 
 async def test_32_concurrent_completions_all_finish(system: System, model: str) -> None:

@@ -6,12 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.e2e.system import System, running_system, wait_until
+from tests.e2e.system import START_SECONDS, System, running_system, wait_until
 
 REQUEST: dict[str, Any] = {
     "model": "demo",
@@ -36,9 +37,13 @@ def gateways(system: System) -> list[dict[str, Any]]:
 
 
 class Listener:
-    """Reads an event stream, and keeps what it has read when the connection breaks."""
+    """Reads an event stream, and keeps what it has read when the connection breaks.
 
-    def __init__(self) -> None:
+    `early` is called once, by the thread that reads, when a few tokens have come.
+    """
+
+    def __init__(self, early: Callable[[], object] = lambda: None) -> None:
+        self._early: Callable[[], object] | None = early
         self.choices: dict[int, list[int]] = {0: []}
         self.last = ""
 
@@ -46,6 +51,11 @@ class Listener:
     def ids(self) -> list[int]:
         """The tokens of the first choice."""
         return self.choices[0]
+
+    @property
+    def was_early(self) -> bool:
+        """Whether `early` has been called."""
+        return self._early is None
 
     @property
     def generation(self) -> str:
@@ -61,13 +71,16 @@ class Listener:
                 assert "error" not in chunk, chunk
                 for choice in chunk["choices"]:
                     self.choices.setdefault(choice["index"], []).extend(choice["token_ids"])
+                if self._early is not None and len(self.ids) > 5:
+                    self._early()
+                    self._early = None
                 if len(self.ids) >= enough:
                     return
 
     def begin(self, gateway: str, request: dict[str, Any], enough: int = 10**6) -> None:
         """Request a generation from a gateway."""
         with (
-            httpx2.Client(timeout=60) as client,
+            httpx2.Client(timeout=START_SECONDS) as client,
             client.stream("POST", f"http://{gateway}/v1/completions", json=request) as events,
         ):
             self.read(events.iter_lines(), enough)
@@ -76,14 +89,14 @@ class Listener:
         """Read on at a gateway, from the last event."""
         path = f"http://{gateway}/v1/generations/{self.generation}/events"
         headers = {"last-event-id": self.last}
-        with httpx2.Client(timeout=60) as client, client.stream("GET", path, headers=headers) as events:
+        with httpx2.Client(timeout=START_SECONDS) as client, client.stream("GET", path, headers=headers) as events:
             assert events.status_code == 200
             self.read(events.iter_lines())
 
 
 def undisturbed(system: System, request: dict[str, Any]) -> dict[int, list[int]]:
     """The tokens of each choice, from a system in which nothing is stopped."""
-    with httpx2.Client(timeout=60) as client:
+    with httpx2.Client(timeout=START_SECONDS) as client:
         answer = client.post(
             f"{system.http}/v1/completions", json=request | {"stream": False, "stream_options": None}
         ).json()
@@ -105,12 +118,11 @@ def test_a_gateway_stopped_past_its_lease_is_fenced_and_sends_its_reader_what_th
     request = REQUEST | {"temperature": 0}
     expected = undisturbed(system, request)[0]
     first, second, _ = gateways(pair)
-    left, moved = Listener(), Listener()
+    left, moved = Listener(partial(os.kill, first["pid"], signal.SIGSTOP)), Listener()
     reader = threading.Thread(target=left.begin, args=(first["http"], request))
     reader.start()
-    wait_until(lambda: len(left.ids) > 5)
-    os.kill(first["pid"], signal.SIGSTOP)
     try:
+        wait_until(lambda: left.was_early)
         moved.last = f"{left.generation}.0"
         moved.resume(second["http"])
         assert len(left.ids) < len(expected), "the gateway was stopped too late"
@@ -127,17 +139,9 @@ def test_a_killed_gateway_costs_no_token_and_repeats_none(
     request = REQUEST | sampling
     expected = undisturbed(system, request)
     first, second = gateways(pair)[victim : victim + 2]
-    client = Listener()
-    killer = threading.Thread(target=kill_when, args=(first["pid"], lambda: len(client.ids) > 5))
-    killer.start()
+    client = Listener(partial(os.kill, first["pid"], signal.SIGKILL))
     with suppress(httpx2.HTTPError):
         client.begin(first["http"], request)
-    killer.join()
     assert len(client.ids) < len(expected[0]), "the gateway was killed too late"
     client.resume(second["http"])
     assert client.choices == expected
-
-
-def kill_when(pid: int, condition: Callable[[], bool]) -> None:
-    wait_until(condition)
-    os.kill(pid, signal.SIGKILL)

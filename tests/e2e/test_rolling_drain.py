@@ -1,5 +1,6 @@
 """Verifiers can be replaced one after the other under load: every stream has the tokens of an undisturbed one."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,12 +15,13 @@ import pytest
 from openai import OpenAI
 
 from specdec.cli.serve import command_of
-from tests.e2e.system import ROOT, System, alive, environment, running_system, wait_until
+from tests.e2e.system import ROOT, START_SECONDS, System, alive, environment, running_system, wait_until
 
 PROMPTS = ("import os\n\n\ndef main(", "class Node:\n    def __init__(self, ")
 SAMPLING: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 1, "seed": 5})
 REQUESTS = [{"prompt": prompt, **sampling} for prompt in PROMPTS for sampling in SAMPLING]
 TOKENS = 120
+CLIENTS = 3
 
 
 def tokens(http: str, request: dict[str, Any]) -> list[int]:
@@ -36,13 +38,13 @@ def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]
     log = Path(f"/proc/{entry['pid']}/fd/1").readlink()
     command = command_of("verifier", log.parents[1] / f"{log.stem}.yaml")
     os.kill(entry["pid"], signal.SIGTERM)
-    wait_until(lambda: not alive(entry["pid"]), 60)
+    wait_until(lambda: not alive(entry["pid"]))
     process = subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stderr=subprocess.DEVNULL)
     try:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=START_SECONDS)
 
 
 @pytest.mark.parametrize("drain_seconds", ["0", "60"], ids=["handed over", "finished"])
@@ -50,29 +52,44 @@ def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, sy
     expected = [tokens(system.http, request) for request in REQUESTS]
     variables = {"SPECDEC_VERIFIER_DRAIN_SECONDS": drain_seconds}
     two = ("--verifiers", "2", "--restarts", "0")
-    over = threading.Event()
+    wanted, over = threading.Event(), threading.Event()
+    done: list[int] = []
 
-    def keep_asking(first: int) -> int:
-        """Request streams until the drain is over, and return their number."""
-        count = 0
-        while not over.is_set():
-            number = (first + count) % len(REQUESTS)
+    def keep_asking(first: int) -> None:
+        """Request streams while they are wanted, until the drain is over."""
+        for turn in itertools.count(first):
+            while not wanted.wait(0.1) and not over.is_set():
+                pass
+            if over.is_set():
+                return
+            number = turn % len(REQUESTS)
             assert tokens(pair.http, REQUESTS[number]) == expected[number]
-            count += 1
-        return count
+            done.append(number)
+
+    def under_load(streams: int = CLIENTS) -> None:
+        """Return in the middle of streams, when so many more have ended as they must."""
+        wanted.set()
+        enough = len(done) + streams
+        wait_until(lambda: len(done) >= enough or any(each.done() for each in asking))
 
     with (
         running_system(tmp_path, *two, **variables) as pair,
-        ThreadPoolExecutor(3) as clients,
+        ThreadPoolExecutor(CLIENTS) as clients,
     ):
-        asking = [clients.submit(keep_asking, number) for number in range(3)]
+        asking = [clients.submit(keep_asking, number) for number in range(CLIENTS)]
         try:
             verifiers = [entry for entry in pair.state if entry["role"] == "verifier"]
+            under_load()
             with replaced(verifiers[0], variables):
-                wait_until(pair.has_ready_verifiers, 120)
+                wanted.clear()  # a process that starts needs the cores
+                wait_until(pair.has_ready_verifiers)
+                under_load()
                 with replaced(verifiers[1], variables):
-                    wait_until(pair.has_ready_verifiers, 120)
+                    wanted.clear()
+                    wait_until(pair.has_ready_verifiers)
+                    under_load()
                     over.set()
-                    assert min(each.result(timeout=120) for each in asking) > 0
+                    for each in asking:
+                        each.result(timeout=START_SECONDS)
         finally:
             over.set()

@@ -69,6 +69,7 @@ def test_a_call_of_a_tool_is_of_its_schema(system: System) -> None:
         model=client.models.list().data[0].id,
         messages=[{"role": "user", "content": "which?"}],
         max_tokens=80,
+        temperature=0,
         tools=[tool],
         tool_choice="required",
         parallel_tool_calls=False,

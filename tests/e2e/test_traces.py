@@ -10,7 +10,7 @@ import pytest
 
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.e2e.system import System, running_system
+from tests.e2e.system import NO_DRAFT_IS_LATE, System, running_system
 from tests.otlp_collector import Collector, Sent, collector
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -29,7 +29,7 @@ def system(kept: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", kept.url)
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        with running_system(tmp_path_factory.mktemp("system"), "--no-kv", "--gamma", "3") as made:
+        with running_system(tmp_path_factory.mktemp("system"), "--no-kv", "--gamma", "3", **NO_DRAFT_IS_LATE) as made:
             yield made
 
 

@@ -152,7 +152,7 @@ async def until_states(house: House, wanted: dict[str, str]) -> None:
 def _read(url: str) -> bytes:
     """The body, of a refusal as well."""
     try:
-        answer = urllib.request.urlopen(url, timeout=10)
+        answer = urllib.request.urlopen(url, timeout=60)
     except urllib.error.HTTPError as refusal:
         answer = refusal
     with answer:

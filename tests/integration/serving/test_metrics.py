@@ -35,7 +35,7 @@ def server(readiness: Readiness) -> Iterator[MetricsServer]:
 
 def _get(server: MetricsServer, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=60) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:

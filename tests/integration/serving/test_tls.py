@@ -91,7 +91,7 @@ async def test_a_client_without_a_certificate_is_refused(server: GrpcServer, set
     options = (("grpc.ssl_target_name_override", settings.peer),)
     async with grpc.aio.secure_channel(server.address, credentials, options=options) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

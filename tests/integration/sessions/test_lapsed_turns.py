@@ -64,13 +64,20 @@ async def test_those_that_were_silent_longest_are_found_first(brief: RedisSessio
     assert [lapsed.session_id for lapsed in await brief.lapsed_turns(2)] == sessions[:2]
 
 
-async def test_who_was_told_of_it_has_it_to_himself_for_a_lease(brief: RedisSessionStore) -> None:
+async def test_who_was_told_of_it_has_it_to_himself_for_a_lease(server: Server, brief: RedisSessionStore) -> None:
     session_id, _ = await owned(brief)
     await asyncio.sleep(0.05)
-    assert await found(brief) == [session_id]
-    assert await found(brief) == []
-    await asyncio.sleep(0.05)
-    assert await found(brief) == [session_id]
+    patient = RedisSessionStore.at(server.url, StorePolicy(lease=60.0))
+    assert await found(patient) == [session_id]
+    assert await found(patient) == []
+    await patient.close()
+
+
+async def test_after_that_lease_it_is_found_again(brief: RedisSessionStore) -> None:
+    session_id, _ = await owned(brief)
+    for _ in range(2):
+        await asyncio.sleep(0.05)
+        assert await found(brief) == [session_id]
 
 
 async def test_paused_ended_and_deleted_turns_are_in_no_index(server: Server, brief: RedisSessionStore) -> None:

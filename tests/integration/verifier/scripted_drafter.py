@@ -122,7 +122,7 @@ class RunningDrafter:
         return cls(servicer, server, f"127.0.0.1:{port}")
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for a condition."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what a test waits for has no event

@@ -160,7 +160,7 @@ async def test_metrics_tell_what_speculation_did(target: Target, house: House, h
     rounds = await client.rounds(gamma=4)
     accepted = sum(response.accepted for response in rounds)
     assert accepted > 0
-    body = await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{http}/metrics", timeout=5).read().decode())
+    body = await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{http}/metrics", timeout=60).read().decode())
     assert f"specdec_spec_accepted_tokens_total {accepted}.0" in body
     assert f'specdec_spec_tokens_by_origin_total{{origin="accepted"}} {accepted}.0' in body
     assert f'specdec_drafter_up{{address="{drafter.address}",state="ready"}} 1.0' in body

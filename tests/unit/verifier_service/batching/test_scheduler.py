@@ -110,7 +110,7 @@ async def test_a_session_that_stops_waiting_does_not_block_the_others() -> None:
         waiting = asyncio.create_task(admitted(scheduler, "b", 10).__aenter__())
         await steps()
         waiting.cancel()
-        async with asyncio.timeout(5), admitted(scheduler, "c", 4):
+        async with asyncio.timeout(60), admitted(scheduler, "c", 4):
             assert set(engine.held) == {"a", "c"}
 
 

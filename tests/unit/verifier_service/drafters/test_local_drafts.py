@@ -9,6 +9,7 @@ from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT
 from specdec.rules.gamma import FixedGamma
 from specdec.rules.params import Mode, Speculation
 from specdec.wire.generation import Fallback
+from tests.gateway_fakes import until
 from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, make_speculation, point_mass
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts, Proposal
@@ -137,7 +138,8 @@ async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_los
     drafts.begin(0)
     assert (await drafts.propose(2)).draft == NO_DRAFT
     drafts.commit((4,), judged=0, gamma=2)
-    await asyncio.sleep(0.01)
+    await until(lambda: source.seen == [*prompt, 4])
+    await asyncio.sleep(0)  # the task that reads ends behind its last piece
     assert (await drafts.propose(2)).draft.tokens == (5,)
     drafts.commit((6,), judged=0, gamma=2)
     assert source.seen == [*prompt, 4, 6]
