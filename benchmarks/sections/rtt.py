@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.apart import Apart, DrafterSpec, Slice, apart
-from benchmarks.results import Chart, Figure, Goal, Report, Table
+from benchmarks.results import Chart, Figure, Goal, Report, Table, figure
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
 from benchmarks.statistics import Ratio, paired
@@ -42,15 +42,11 @@ def measure(lab: Lab) -> Report:
             system.round_trip(delay)
             for way, each in _turns(lab, system, {**dict.fromkeys(DRAFTERS, scale.rtt_gamma), _AUTO: None}).items():
                 found[way, delay] = each
-    faulty = {}
     with apart(scale.pair, scale.rtt_steps, {name: DrafterSpec({}, name) for name in FAULTS}) as system:
         faulty = _turns(lab, system, dict.fromkeys(FAULTS))
     rows = [_row(way, delay, scale.rtt_steps[0], found) for way, delay in sorted(found, key=lambda each: each[0])]
     lost = [[name, str(ratio), _gamma(slices)] for name, (ratio, slices) in faulty.items()]
-    figures = [
-        _figure(f"{name} drafter, speed / plain", ratio.value, _LEAST, str(ratio))
-        for name, (ratio, _) in faulty.items()
-    ]
+    figures = [figure(f"{name} drafter, speed / plain", ratio, Goal(_LEAST)) for name, (ratio, _) in faulty.items()]
     tables = [Table(_HEAD, rows), Table(_FAULTY_HEAD, lost)]
     return Report("rtt", _TEXT, [*_network(lab, found), *figures], tables, [_chart(found)])
 
@@ -93,11 +89,6 @@ def _network(lab: Lab, found: Mapping[tuple[str, float], tuple[Ratio, list[Slice
     ways = dict.fromkeys(way for way, _ in found)
     kept = {way: found[way, short[-1]][0].value / found[way, 0.0][0].value for way in ways}
     return [Figure(f"{way} at {1000 * short[-1]:g} ms, of its speed without delay", f"{kept[way]:.2f}") for way in ways]
-
-
-def _figure(name: str, value: float, limit: float, shown: str) -> Figure:
-    goal = Goal(limit)
-    return Figure(name, shown, str(goal), goal.verdict(value))
 
 
 def _chart(found: Mapping[tuple[str, float], tuple[Ratio, list[Slice]]]) -> Chart:
