@@ -45,9 +45,12 @@ class DrafterSettings(Settings):
     max_sessions: int = Field(default=512, ge=1)
     """Most open sessions, of all verifiers together."""
     max_sessions_per_verifier: int = Field(default=256, ge=1)
-    """Most open sessions of one verifier, on all its streams together, so that no verifier takes the others' room."""
+    """Most open sessions of one verifier, on all its streams together; where sessions or memory run out, the verifier
+    that holds most gives back to those that hold less."""
+    step_sessions: int = Field(default=128, ge=1)
+    """Most sessions that get a token in one step; where more want one, verifiers get equal shares of it."""
     chunk_tokens: int = Field(default=512, ge=1)
-    """Most prompt tokens computed in one step beside the sessions that draft."""
+    """Most prompt tokens computed in one step beside the sessions that draft, shared by verifiers in the same way."""
     kv_bytes: int = Field(default=2**29, ge=1)
     """Budget of all keys and values in bytes, those kept for later sessions included."""
     threads: int = Field(default=1, ge=1)

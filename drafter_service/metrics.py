@@ -28,7 +28,7 @@ class DrafterMetrics:
         self.batch_size = histogram("specdec_drafter_batch_size", "Sessions in one step.", buckets=_BATCH_SIZES)
         self.sessions = gauge("specdec_drafter_sessions", "Open sessions.")
         self.dropped = counter(
-            "specdec_drafter_dropped_sessions", "Sessions dropped because another needed their memory."
+            "specdec_drafter_dropped_sessions", "Sessions dropped because another needed their room."
         )
         self.kv_bytes = gauge(
             "specdec_drafter_kv_cache_bytes",

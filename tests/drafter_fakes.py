@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drafter_service.sessions.session_table import Reply
+from drafter_service.sessions.stream import Reply
 from specdec.engine import Chunk
 from specdec.engine.kv_pool import KvMemory
 from specdec.rules.draft import SparseProbs

@@ -41,6 +41,14 @@ class Scale:
     controller_temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
     controller_gammas: tuple[int, ...] = (1, 3, 6)
     controller_goal: float = 0.95
+    rtt_delays: tuple[float, ...] = (0.0, 0.001, 0.005, 0.02, 0.05)
+    """Round trips between verifier and drafter, in seconds, the first of which is none."""
+    rtt_steps: tuple[float, float] = (0.06, 0.004)
+    """Seconds of a pass of the slowed target, and of the slowed drafter."""
+    rtt_gamma: int = 4
+    rtt_sessions: int = 1
+    rtt_turns: int = 5
+    rtt_tokens: int = 64
     resume: bool = False
     """Whether cells of the grid that were measured at this commit are left out."""
     compiled: bool = True
@@ -68,6 +76,10 @@ def quick(pair: Pair) -> Scale:
         grid_gammas=(1,),
         grid_turns=1,
         grid_tokens=8,
+        rtt_delays=(0.0, 0.005),
+        rtt_steps=(0.01, 0.001),
+        rtt_turns=1,
+        rtt_tokens=8,
         spec=(1, 6),
         chat="",
         compiled=False,

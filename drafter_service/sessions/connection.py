@@ -6,7 +6,7 @@ from typing import Any
 
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.send_queue import SendQueue
-from drafter_service.sessions.session_table import MalformedMessage, Message, Reply
+from drafter_service.sessions.stream import MalformedMessage, Message, Reply
 from drafter_service.sessions.worker import Worker
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid, RequestError, SpecdecError

@@ -17,8 +17,9 @@ from drafter_service.sessions.drafter import (
     ScheduledSession,
     StepResult,
 )
-from drafter_service.sessions.session_table import Message, Reply, SessionLimits, SessionTable, Stream
-from drafter_service.sessions.step_plan import plan_step
+from drafter_service.sessions.session_table import SessionLimits, SessionTable
+from drafter_service.sessions.step_plan import StepPlanner, Wanting
+from drafter_service.sessions.stream import Message, Reply, Stream
 from specdec.errors import RequestError
 from specdec.serving.tracing import record_span
 from specdec.wire.session import DraftEnd, Load, Nack, NackReason
@@ -37,6 +38,7 @@ class DraftRunner:
         self._settings = settings
         self._metrics = metrics
         self._table = SessionTable(drafter, SessionLimits(settings.max_sessions, settings.max_sessions_per_verifier))
+        self._planner = StepPlanner(settings.step_sessions, settings.chunk_tokens)
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._step_seconds = drafter.info.step_seconds
 
@@ -70,11 +72,12 @@ class DraftRunner:
         """Run one pass for the sessions that want drafts; returns False when there are none."""
         streams = {session: stream for stream, session in self._table if not stream.full}
         wanting = [
-            (session, len(session) - self._drafter.sequences.length(session.key))
-            for session in streams
+            Wanting(stream.verifier_id, session, len(session) - self._drafter.sequences.length(session.key))
+            for session, stream in streams.items()
             if session.wants_draft(self._settings.ahead)
         ]
-        batch = self._table.reserve(plan_step(wanting, self._settings.chunk_tokens))
+        planned = self._planner.plan(wanting)
+        batch = self._table.reserve(planned)
         self._nack_evicted()
         if not batch:
             return False
@@ -139,7 +142,7 @@ class DraftRunner:
     def _nack_evicted(self) -> None:
         for stream, session in self._table.take_evicted():
             self._metrics.dropped.inc()
-            self._nack(stream, session, NackReason.OVERLOADED, "another needs its memory")
+            self._nack(stream, session, NackReason.OVERLOADED, "another needs its room")
 
     def _nack(self, stream: Stream, refused: Message | DraftSession, reason: NackReason, detail: str) -> None:
         _log.info("session_refused", stream=stream.number, session_id=refused.session_id, reason=reason, detail=detail)

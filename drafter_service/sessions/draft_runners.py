@@ -6,7 +6,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_runner import DraftRunner
 from drafter_service.sessions.drafter import Drafter, DrafterInfo, TranslatableDrafter
-from drafter_service.sessions.session_table import Message, Stream
+from drafter_service.sessions.stream import Message, Stream
 from specdec.errors import TokenizerMismatch
 from specdec.rules.vocabulary import Vocabulary
 from specdec.wire.session import Load

@@ -1,31 +1,19 @@
 """The table of all open sessions: it does what the verifiers' messages say, and frees memory when it runs out."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
+from drafter_service.sessions.eviction import Owned, least_recent, owed
+from drafter_service.sessions.stream import MalformedMessage, Message, Stream
 from drafter_service.sessions.tree_session import TreeSession
 from specdec.rules.prefix import common_length
-from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open, SessionMessage
+from specdec.wire.session import Close, Commit, NackReason, Open
 
 _IDLE_SECONDS = 2.0
 """A session without messages for so long may be evicted for one that is opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedMessage(SessionMessage):
-    """A message that could not be read; its session is refused."""
-
-    detail: str
-    """What is wrong with the message."""
-
-
-Message = Open | Commit | Close | MalformedMessage
-Reply = DraftTokens | DraftEnd | Nack
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +24,6 @@ class SessionLimits:
     """Of all verifiers together."""
     per_verifier: int
     """Of one verifier, on all its streams together."""
-
-
-class Stream(Protocol):
-    """One verifier's connection, as the worker's thread sees it."""
-
-    @property
-    def number(self) -> int:
-        """Different for every stream of this process."""
-
-    @property
-    def verifier_id(self) -> str:
-        """The name that the verifier gave itself."""
-
-    @property
-    def vocabulary(self) -> str:
-        """Digest of the vocabulary that its sessions are in; empty for the drafter's own."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the verifier reads so slowly that nothing more should be drafted for it now."""
-
-    def deliver(self, replies: Sequence[Reply]) -> None:
-        """Send replies in one frame; never blocks."""
 
 
 class SessionTable:
@@ -104,15 +69,16 @@ class SessionTable:
     def reserve(self, batch: Sequence[ScheduledSession]) -> list[ScheduledSession]:
         """Have memory for a step; returns the batch without the sessions that there is no memory for.
 
-        A session that grows evicts the sessions that no verifier waits for, the least recently used first; when there
-        are none, it is evicted itself.
+        A session that grows evicts one of the verifier that holds most, where its own holds less; else the sessions
+        that no verifier waits for, the least recently used first; when there are none, it is evicted itself.
         """
         for scheduled in batch:
             session = scheduled.session
+            more = scheduled.count + session.branches
             while session.admitted and not self._sequences.reserve(
-                session.key, self._sequences.length(session.key) + scheduled.count + session.branches
+                session.key, self._sequences.length(session.key) + more
             ):
-                self._evict(self._least_recent(each for _, each in self if each is not session) or session)
+                self._evict(self._room_for(session, more) or session)
         return [scheduled for scheduled in batch if scheduled.session.admitted]
 
     def take_evicted(self) -> list[tuple[Stream, DraftSession]]:
@@ -156,7 +122,7 @@ class SessionTable:
         session = DraftSession(key, message, context) if plan is None else TreeSession(key, message, plan, context)
         if earlier is None:
             self._make_room(stream)
-            self._admit(session)
+            self._admit(stream, session)
         else:
             self._replace(stream, earlier, session)
         self._streams.setdefault(stream, {})[session.session_id] = session
@@ -169,49 +135,56 @@ class SessionTable:
             self._truncate(session, common_length(earlier.tokens_from(0), session.tokens_from(0)))
             return
         self.remove(stream, earlier)
-        self._admit(session)
+        self._admit(stream, session)
 
     def _make_room(self, stream: Stream) -> None:
         """Have room for one more session of a verifier, which loses an idle one when it has as many as it may.
 
-        Without that, the sessions of a stream that broke without a sign would count until its end is noticed.
+        Without that, the sessions of a stream that broke without a sign would count until its end is noticed. Where
+        all sessions are taken, the verifier with most of them gives one back to a verifier that has fewer.
 
         Raises:
             SessionRefused: there is no room.
         """
-        if len(self) >= self._limits.total:
-            raise SessionRefused(NackReason.OVERLOADED, f"{self._limits.total} sessions are open")
-        own = [session for each, session in self if each.verifier_id == stream.verifier_id]
+        verifier = stream.verifier_id
+        own = [session for owner, session in self._owned() if owner == verifier]
         if len(own) < self._limits.per_verifier:
+            if len(self) >= self._limits.total:
+                given = owed(self._owned(), verifier, 1, size=lambda _: 1)
+                if given is None:
+                    raise SessionRefused(NackReason.OVERLOADED, f"{self._limits.total} sessions are open")
+                self._evict(given)
             return
-        idle = self._least_recent(own, _IDLE_SECONDS)
+        idle = least_recent(own, self._clock() - _IDLE_SECONDS)
         if idle is None:
             detail = f"the verifier has {self._limits.per_verifier} sessions open, as many as one may have"
             raise SessionRefused(NackReason.OVERLOADED, detail)
         self._evict(idle)
 
-    def _admit(self, session: DraftSession) -> None:
+    def _admit(self, stream: Stream, session: DraftSession) -> None:
         """Let a session in, unless it is already too long to be drafted for; idle sessions are evicted for it."""
         if len(session) >= session.limit:
             return
         tokens = session.tokens_from(0)
         fits = self._sequences.can_ever_admit(session.limit)
         while not (fits and self._sequences.admit(session.key, session.limit, tokens, session.domain)):
-            idle = self._least_recent((each for _, each in self), _IDLE_SECONDS) if fits else None
-            if idle is None:
+            before = self._clock() - _IDLE_SECONDS
+            going = least_recent((each for _, each in self), before) if fits else None
+            if fits and going is None:
+                going = owed(self._owned(), stream.verifier_id, len(session), _held)
+            if going is None:
                 raise SessionRefused(NackReason.OVERLOADED, f"no memory for a sequence of {session.limit} tokens")
-            self._evict(idle)
+            self._evict(going)
         session.admitted = True
 
-    def _least_recent(self, sessions: Iterable[DraftSession], idle_seconds: float = 0.0) -> DraftSession | None:
-        """The least recently used session that holds memory, that no verifier waits for, and that is idle so long."""
-        before = self._clock() - idle_seconds
-        candidates = [
-            session
-            for session in sessions
-            if session.admitted and not session.verifier_waits and session.last_message <= before
-        ]
-        return min(candidates, key=lambda session: session.last_message, default=None)
+    def _room_for(self, session: DraftSession, more: int) -> DraftSession | None:
+        """The session that goes so that this one can grow."""
+        verifier = next(owner for owner, each in self._owned() if each is session)
+        others = (each for _, each in self if each is not session)
+        return owed(self._owned(), verifier, more, _held) or least_recent(others, self._clock())
+
+    def _owned(self) -> Owned:
+        return [(stream.verifier_id, session) for stream, session in self]
 
     def _evict(self, session: DraftSession) -> None:
         """Remove a session because another one needs its memory."""
@@ -246,3 +219,8 @@ class SessionTable:
             raise SessionRefused(
                 NackReason.MALFORMED, f"a token id is outside the vocabulary of {self._info.vocab_size}"
             )
+
+
+def _held(session: DraftSession) -> int:
+    """Tokens that a session has memory for."""
+    return len(session) if session.admitted else 0

@@ -1,31 +1,68 @@
-"""Which sessions take part in the next step, and with how many tokens: a pure policy."""
+"""Which sessions take part in the next step, and with how many tokens."""
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from drafter_service.sessions.credits import Credits
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import ScheduledSession
 
 
-def plan_step(wanting: Iterable[tuple[DraftSession, int]], chunk_tokens: int) -> list[ScheduledSession]:
-    """Choose the batch of the next step.
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanting:
+    """A session that wants a draft."""
 
-    While any verifier waits for a draft, only the sessions that are waited for run; drafting ahead uses the time that
-    is left. Sessions that need one token always run; the others share `chunk_tokens`, those that need least first, so
-    that a long prompt delays nobody by more than its share of a pass.
+    verifier: str
+    """Whose session it is."""
+    session: DraftSession
+    pending: int
+    """Its tokens that are not computed yet."""
 
-    Args:
-        wanting: sessions that want a draft, each with the number of its tokens that are not computed yet.
-        chunk_tokens: most tokens in one pass beyond those of the sessions that need one.
-    """
-    waiting = list(wanting)
-    if any(session.verifier_waits for session, _ in waiting):
-        waiting = [(session, pending) for session, pending in waiting if session.verifier_waits]
+
+class StepPlanner:
+    """Chooses the batch of each step; verifiers share it by credits, one for each token that is computed."""
+
+    def __init__(self, step_sessions: int, chunk_tokens: int) -> None:
+        """Begin with nothing used.
+
+        Args:
+            step_sessions: most sessions in one pass that need one token each.
+            chunk_tokens: most tokens in one pass beyond those.
+        """
+        self._step_sessions = step_sessions
+        self._chunk_tokens = chunk_tokens
+        self._steps, self._prompts = Credits(), Credits()
+
+    def plan(self, wanting: Iterable[Wanting]) -> list[ScheduledSession]:
+        """Choose the batch of the next step.
+
+        While any verifier waits for a draft, only the sessions that are waited for run; drafting ahead uses the time
+        that is left. Of the sessions that need one token, those go first that were asked for first. The others share
+        `chunk_tokens`, those that need least first, so that a long prompt delays nobody by more than its share of a
+        pass.
+        """
+        waiting = list(wanting)
+        if any(each.session.verifier_waits for each in waiting):
+            waiting = [each for each in waiting if each.session.verifier_waits]
+        ready = sorted((each for each in waiting if each.pending == 1), key=lambda each: each.session.asked_at)
+        behind = sorted((each for each in waiting if each.pending != 1), key=lambda each: each.pending)
+        return [
+            *_batch(ready, self._steps, self._step_sessions),
+            *_batch(behind, self._prompts, self._chunk_tokens),
+        ]
+
+
+def _batch(wanting: list[Wanting], credits: Credits, room: int) -> list[ScheduledSession]:
+    """What each session gets of its verifier's share of `room`, in the order given."""
+    wanted = Counter[str]()
+    for each in wanting:
+        wanted[each.verifier] += each.pending
+    left = credits.divide(wanted, room)
     batch: list[ScheduledSession] = []
-    room = chunk_tokens
-    for session, pending in sorted(waiting, key=lambda item: item[1]):
-        count = 1 if pending == 1 else min(pending, room)
-        if not count:
-            break
-        batch.append(ScheduledSession(session, count))
-        room -= count if pending > 1 else 0
+    for each in wanting:
+        count = min(each.pending, left[each.verifier])
+        if count:
+            batch.append(ScheduledSession(each.session, count))
+            left[each.verifier] -= count
     return batch

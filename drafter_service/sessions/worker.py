@@ -11,7 +11,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_runners import DraftRunners
 from drafter_service.sessions.drafter import Drafter, DrafterInfo
-from drafter_service.sessions.session_table import Message, Stream
+from drafter_service.sessions.stream import Message, Stream
 from specdec.rules.vocabulary import Vocabulary
 from specdec.wire.session import Load
 

@@ -18,6 +18,8 @@ _NEAR = 0.001
 """Seconds beyond the least round trip that count as equal to it: less than that within a zone, often more between."""
 _LONGEST_STEP = 10.0
 """Most seconds of a draft step that are believed: a drafter says of itself what it likes."""
+_LANGUAGE_MODELS = ("model", "hybrid")
+"""Kinds that know more than the text of the sequence and of a corpus."""
 _LOAD_FACTOR = 1.25
 """A near drafter with this many times the mean number of sessions is no better than one that is far."""
 
@@ -50,14 +52,16 @@ class DrafterPool:
     def choose(self, session_id: str, avoid: Container[str], name: str = "") -> DrafterLink | None:
         """The ready link of the greatest hash with the session, but for addresses in `avoid`; None when there is none.
 
-        With a `name`, only drafters of this kind, model or address are chosen.
+        With a `name`, only drafters of this kind, model or address are chosen; without one, language models come first,
+        and drafters of other kinds draft where no model can.
 
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
         Where some drafters are far, in another zone, the near ones are used while their load allows it.
         """
         named = [link for link in self._links if not name or name in link.names]
         ready = [link for link in named if link.state is LinkState.READY and link.address not in avoid]
-        candidates = [link.address for link in _near(ready) or ready]
+        usual = ready if name else _usual(ready)
+        candidates = [link.address for link in _near(usual) or usual]
         return self._by_address[ranking(session_id, candidates)[0]] if candidates else None
 
     def absence(self) -> Fallback:
@@ -72,8 +76,11 @@ class DrafterPool:
         return set[str]().union(*(link.names for link in self._links))
 
     def times(self) -> DrafterTimes:
-        """What the ready drafters report, on average; those that have not reported a step are left out."""
-        ready = [link for link in self._links if link.state is LinkState.READY]
+        """What the ready drafters report, on average, of the kinds that draft for sessions which name none.
+
+        Drafters that have not reported a step are left out.
+        """
+        ready = _usual([link for link in self._links if link.state is LinkState.READY])
         steps = [min(link.step_seconds, _LONGEST_STEP) for link in ready if link.step_seconds > 0]
         round_trip = sum(link.distance for link in ready) / len(ready) if ready else 0.0
         return DrafterTimes(sum(steps) / len(steps) if steps else None, round_trip)
@@ -85,6 +92,11 @@ class DrafterPool:
     @property
     def _links(self) -> Iterable[DrafterLink]:
         return self._by_address.values()
+
+
+def _usual(links: Sequence[DrafterLink]) -> Sequence[DrafterLink]:
+    """The links of language models; all where there is none."""
+    return [link for link in links if link.kind in _LANGUAGE_MODELS] or links
 
 
 def _near(links: Sequence[DrafterLink]) -> list[DrafterLink]:

@@ -82,7 +82,8 @@ class RemoteDrafts(Drafts):
         link = self._link or self._choice()
         if link is None:
             return None
-        return f"{link.model}, greedy" if self._call.sampling.temperature == 0.0 else link.model
+        name = link.model if link.kind == "model" else f"{link.model}, {link.kind}"
+        return f"{name}, greedy" if self._call.sampling.temperature == 0.0 else name
 
     def declined(self) -> Fallback:
         """Why a round has γ = 0 by choice."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from drafter_service.sessions.draft_runner import DraftRunner
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftFailure, StepResult
-from drafter_service.sessions.session_table import Stream
+from drafter_service.sessions.stream import Stream
 from specdec.engine import Engine
 from specdec.rules.certainty import Certainty
 from specdec.rules.checks import proper_counts

@@ -8,7 +8,8 @@ import pytest
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.sessions.draft_session import DraftSession, SessionRefused
 from drafter_service.sessions.drafter import ScheduledSession
-from drafter_service.sessions.session_table import MalformedMessage, Message, SessionLimits, SessionTable
+from drafter_service.sessions.session_table import SessionLimits, SessionTable
+from drafter_service.sessions.stream import MalformedMessage, Message
 from specdec.rules.params import SamplingParams
 from specdec.wire.session import Close, NackReason
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
@@ -168,6 +169,42 @@ def test_a_verifier_at_its_limit_loses_the_session_that_it_has_left_alone_and_no
     assert table.take(idle, again) is not None
     assert [(stream.number, session.session_id) for stream, session in table.sessions.take_evicted()] == [(1, "s")]
     assert sorted(stream.number for stream, _ in table.sessions) == [2, 3]
+
+
+def test_a_verifier_that_has_taken_every_session_gives_back_to_others_until_all_have_as_many() -> None:
+    table = Table(max_sessions=6, per_verifier=6)
+    flood, modest = ListStream(1, "flood"), ListStream(2, "modest")
+    for number in range(6):
+        table.now += 1.0
+        table.take(replace(OPEN, session_id=f"{number}"), flood)
+    for number in range(3):
+        table.take(replace(OPEN, session_id=f"{number}"), modest)
+    evicted = [(stream.number, session.session_id) for stream, session in table.sessions.take_evicted()]
+    assert evicted == [(1, "0"), (1, "1"), (1, "2")]
+    for stream in (flood, modest):
+        assert _reason(lambda: table.take(replace(OPEN, session_id="9"), stream)) is NackReason.OVERLOADED  # noqa: B023
+    assert sorted(stream.number for stream, _ in table.sessions) == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_verifier_that_has_taken_all_memory_gives_back_to_one_that_holds_less() -> None:
+    table = Table(tokens=12)
+    flood, modest = ListStream(1, "flood"), ListStream(2, "modest")
+    for name in ("a", "b", "c", "d"):
+        table.take(replace(OPEN, session_id=name, max_len=12), flood)
+    table.take(replace(OPEN, max_len=12), modest)
+    assert [session.session_id for _, session in table.sessions.take_evicted()] == ["a"]
+    table.take(replace(OPEN, session_id="t", max_len=12), modest)
+    assert _reason(lambda: table.take(replace(OPEN, session_id="u", max_len=12), modest)) is NackReason.OVERLOADED
+    assert sorted(table.model.kv) == ["1/c", "1/d", "2/s", "2/t"]
+
+
+def test_a_session_that_grows_takes_the_memory_of_the_verifier_that_holds_most() -> None:
+    table = Table(tokens=12)
+    flood = ListStream(2, "flood")
+    growing = table.opened(replace(OPEN, max_len=12))
+    for name in ("a", "b", "c"):
+        table.take(replace(OPEN, session_id=name, max_len=12), flood)
+    assert [[each.session_id for each in grow(table, growing)] for _ in range(2)] == [[], ["a"]]
 
 
 def test_a_session_without_room_is_refused_and_leaves_nothing() -> None:

@@ -1,9 +1,12 @@
-"""Who takes part in a step: waiting verifiers before idle time, short catch-ups before long prompts."""
+"""Who takes part in a step: waiting verifiers before idle time, short catch-ups before long prompts, equal shares."""
 
+from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from drafter_service.sessions.draft_session import DraftSession
-from drafter_service.sessions.step_plan import plan_step
+from drafter_service.sessions.step_plan import StepPlanner, Wanting
 from tests.drafter_fakes import OPEN
 
 
@@ -15,11 +18,60 @@ def _session(name: str, drafts: int = 0) -> DraftSession:
 
 
 def _planned(*wanting: tuple[DraftSession, int], chunk_tokens: int = 8) -> dict[str, int]:
-    return {each.session.key: each.count for each in plan_step(wanting, chunk_tokens)}
+    wants = [Wanting("v", session, pending) for session, pending in wanting]
+    return {each.session.key: each.count for each in StepPlanner(128, chunk_tokens).plan(wants)}
+
+
+def _of(verifier: str, count: int, pending: int = 1) -> list[Wanting]:
+    return [Wanting(verifier, _session(f"{verifier}{number}"), pending) for number in range(count)]
+
+
+def _shares(planner: StepPlanner, *wanting: Wanting) -> Counter[str]:
+    """Tokens that each verifier gets of a step; its sessions' names begin with its letter."""
+    shares = Counter[str]()
+    for each in planner.plan(wanting):
+        shares[each.session.key[0]] += each.count
+    return shares
 
 
 def test_nobody_wants_nothing() -> None:
-    assert plan_step([], 8) == []
+    assert StepPlanner(128, 8).plan([]) == []
+
+
+@pytest.mark.parametrize(("modest", "left"), [(1, 7), (3, 5), (4, 4), (20, 4)])
+def test_a_verifier_that_floods_gets_what_another_leaves(modest: int, left: int) -> None:
+    wanting = [*_of("f", 60), *_of("m", modest)]
+    assert _shares(StepPlanner(8, 8), *wanting) == {"f": left, "m": 8 - left}
+
+
+def test_a_verifier_alone_gets_all_of_a_step() -> None:
+    assert _shares(StepPlanner(8, 8), *_of("f", 60)) == {"f": 8}
+
+
+def test_what_cannot_be_divided_evenly_is_given_in_turns() -> None:
+    planner, total = StepPlanner(4, 8), Counter[str]()
+    for _ in range(9):
+        total += _shares(planner, *_of("a", 9), *_of("b", 9), *_of("c", 9))
+    assert total == {"a": 12, "b": 12, "c": 12}
+
+
+def test_a_verifier_is_owed_nothing_for_the_time_when_it_wanted_nothing() -> None:
+    planner = StepPlanner(4, 8)
+    for _ in range(5):
+        _shares(planner, *_of("f", 9))
+    assert _shares(planner, *_of("f", 9), *_of("m", 9)) == {"f": 2, "m": 2}
+
+
+def test_long_prompts_of_one_verifier_leave_the_others_their_part_of_a_pass() -> None:
+    assert _shares(StepPlanner(8, 16), *_of("f", 6, pending=40), *_of("m", 1, pending=6)) == {"f": 10, "m": 6}
+
+
+def test_of_one_verifier_those_go_first_that_were_asked_for_first() -> None:
+    wanting = _of("a", 3)
+    for at, each in enumerate(reversed(wanting)):
+        each.session.asked_at = at
+    planned = StepPlanner(2, 8).plan(wanting)
+    assert [each.session.key for each in planned] == ["a2", "a1"]
 
 
 def test_a_session_that_is_waited_for_goes_before_drafting_ahead() -> None:

@@ -11,7 +11,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.drafter import Drafter
-from drafter_service.sessions.session_table import MalformedMessage, Reply
+from drafter_service.sessions.stream import MalformedMessage, Reply
 from drafter_service.sessions.worker import Worker
 from specdec.errors import ModelRefused
 from specdec.rules.params import Mode

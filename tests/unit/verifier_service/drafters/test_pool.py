@@ -91,6 +91,23 @@ def test_where_the_near_are_lost_the_far_are_taken() -> None:
     assert set(chosen(links).values()) == {far}
 
 
+def test_of_mixed_kinds_those_with_a_language_model_draft_for_sessions_that_name_none() -> None:
+    links = ready_links(0.0002, 0.0002, 0.0002, 0.0002)
+    for link, kind in zip(links, ("counts", "model", "ngram", "hybrid"), strict=True):
+        link.connected("small", 0.3 if kind in ("model", "hybrid") else 0.0001, kind)
+    assert set(chosen(links).values()) == {links[1], links[3]}
+    assert DrafterPool(links).times().step == pytest.approx(0.3)
+    assert {DrafterPool(links).choose(session, (), "ngram") for session in SESSIONS} == {links[2]}
+
+
+def test_other_kinds_draft_where_every_language_model_is_lost_or_avoided() -> None:
+    links = ready_links(0.0002, 0.0002)
+    links[1].connected("small", 0.1, "counts")
+    assert DrafterPool(links).choose("s", (links[0].address,)) is links[1]
+    links[0].lost("gone")
+    assert set(chosen(links).values()) == {links[1]}
+
+
 def test_a_drafter_is_chosen_by_its_kind_its_model_or_its_address_and_by_no_other_name() -> None:
     links = [make_link(address=f"d{index}:1") for index in range(2)]
     links[0].connected("small", 0.1)

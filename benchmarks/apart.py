@@ -1,0 +1,158 @@
+"""A verifier and drafters as processes with slowed models, and a network with a round trip between them."""
+
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+
+from benchmarks.delay import DelayingProxy
+from benchmarks.machine import ROOT
+from benchmarks.pair import Pair
+from benchmarks.run import Ask
+from protos.verifier.v1 import verifier_pb2 as pb
+from protos.verifier.v1 import verifier_pb2_grpc
+from specdec.cli import tether
+from specdec.cli.ports import Wanted, allot
+from specdec.errors import InternalError
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.serving.channel import open_channel
+from specdec.wire.generation import GenerationCall, call_to_pb, info_from_pb, round_from_pb
+
+_START_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """A drafter to start."""
+
+    settings: Mapping[str, str]
+    """Of its environment, without their prefix."""
+    fault: str = ""
+    """`slow`, `lying` or `dead`, which starts none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Generations that were made at once."""
+
+    speed: float
+    """Tokens a second."""
+    rounds: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A verifier that runs, with a drafter behind each proxy."""
+
+    address: str
+    proxies: Mapping[str, DelayingProxy]
+
+    def round_trip(self, seconds: float) -> None:
+        """Let every message between verifier and drafters take half of it from now on."""
+        for proxy in self.proxies.values():
+            proxy.round_trip = seconds
+
+    def together(self, asks: Sequence[Ask], drafter: str) -> Slice:
+        """Run all generations at once, with the drafter of that name."""
+        return asyncio.run(self._together(asks, self.proxies[drafter].address))
+
+    async def _together(self, asks: Sequence[Ask], drafter: str) -> Slice:
+        async with open_channel(self.address) as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            started = time.perf_counter()
+            rounds = await asyncio.gather(*(_generate(stub, ask, drafter) for ask in asks))
+            seconds = time.perf_counter() - started
+        done = [round_from_pb(each) for one in rounds for each in one]
+        return Slice(
+            sum(len(each.tokens) for each in done) / seconds,
+            len(done),
+            sum(len(each.draft) for each in done),
+            sum(each.accepted for each in done),
+        )
+
+
+@contextmanager
+def apart(pair: Pair, steps: tuple[float, float], drafters: Mapping[str, DrafterSpec]) -> Iterator[Apart]:
+    """A verifier and its drafters, ready.
+
+    Args:
+        steps: seconds of a pass of the target, and of a drafter.
+    """
+    (verifier,), *served = allot([Wanted("", "127.0.0.1:0", 1)] * (1 + len(drafters)))
+    with ExitStack() as running:
+        proxies = {}
+        for (name, spec), (address,) in zip(drafters.items(), served, strict=True):
+            if spec.fault != "dead":
+                settings = {"ADDRESS": address, "MODEL__PATH": str(pair.drafter), **spec.settings}
+                running.enter_context(_process(spec.fault or "drafter", steps[1], settings))
+            proxies[name] = running.enter_context(DelayingProxy(address))
+        settings = {
+            "ADDRESS": verifier,
+            "MODEL__PATH": str(pair.target),
+            "DRAFTERS": "[" + ",".join(f'"{each.address}"' for each in proxies.values()) + "]",
+        }
+        process = running.enter_context(_process("verifier", steps[0], settings))
+        ready = {proxies[name].address for name, spec in drafters.items() if spec.fault != "dead"}
+        asyncio.run(_await_ready(process, verifier, ready))
+        yield Apart(verifier, proxies)
+
+
+@contextmanager
+def _process(role: str, seconds: float, settings: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    prefix = "SPECDEC_VERIFIER_" if role == "verifier" else "SPECDEC_DRAFTER_"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")}
+    environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment |= {prefix + name: value for name, value in settings.items()}
+    tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends
+    command = [*tied, sys.executable, "-m", "benchmarks.slowed", role, str(seconds)]
+    with TemporaryFile() as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+async def _await_ready(process: "subprocess.Popen[bytes]", address: str, drafters: set[str]) -> None:
+    """Wait until the verifier serves and has met its drafters."""
+    deadline = time.monotonic() + _START_SECONDS
+    async with open_channel(address) as channel:
+        await asyncio.wait_for(channel.channel_ready(), _START_SECONDS)
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        while True:
+            try:
+                info = info_from_pb(await stub.GetVerifierInfo(pb.GetVerifierInfoRequest()))
+            except Exception:  # noqa: BLE001 - it is still loading its model
+                info = None
+            if info and drafters <= {each.address for each in info.drafters if each.state == "ready"}:
+                return
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise InternalError(f"the verifier did not meet its drafters: {info and info.drafters}")
+            await asyncio.sleep(0.1)
+
+
+async def _generate(
+    stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", ask: Ask, drafter: str
+) -> list[pb.GenerateResponse]:
+    mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
+    call = GenerationCall(
+        session_id=secrets.token_hex(8),
+        epoch=1,
+        tokens=ask.prompt,
+        prompt_len=len(ask.prompt),
+        sampling=SamplingParams(temperature=ask.temperature, seed=ask.seed),
+        max_tokens=ask.tokens,
+        stop_token_ids=(),
+        speculation=Speculation(mode=mode, gamma=ask.gamma or None, drafter=drafter, policy=ask.policy),
+        cache_salt=secrets.token_hex(8),
+    )
+    return [each async for each in stub.Generate(call_to_pb(call))]

@@ -1,0 +1,98 @@
+"""What a network between verifier and drafter costs each way to draft, and what drafters at fault cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.apart import Apart, DrafterSpec, Slice, apart
+from benchmarks.results import Chart, Figure, Goal, Report, Table, figure
+from benchmarks.run import Ask
+from benchmarks.sections.lab import Lab
+from benchmarks.statistics import Ratio, paired
+
+_TEXT = """\
+A verifier and its drafters as processes on real sockets, with a proxy between them that passes every byte on half a
+round trip after it came, in both directions and in order. Models are slowed to what an accelerator takes: a pass takes
+the same time whatever it computes. "Synchronous" drafts nothing that was not asked for, "ahead" goes on behind the
+draft while the target verifies it, as if all of it and the token behind it were guessed right; both draft a fixed γ.
+"Auto" leaves γ to the verifier, whose drafter drafts ahead. Ways take turns, and each speed is over plain decoding in
+the same turn; "of r = 0" is that ratio over the one without a delay. γ is the drafts of a round, in the mean. "Dead" is
+an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up
+and says that it is certain of them; γ is the verifier's choice there."""
+_HEAD = ("way", "round trip, ms", "in target passes", "speed / plain", "of r = 0", "tokens a round", "γ")
+_FAULTY_HEAD = ("drafter", "speed / plain", "γ")
+_OFF, _AUTO = "off", "auto"
+_WARM_UP = 1
+"""Slices before those that count, in which the verifier learns what this network is like."""
+DRAFTERS: Mapping[str, DrafterSpec] = {
+    "synchronous": DrafterSpec({"AHEAD": "0"}),
+    "ahead": DrafterSpec({"AHEAD": "16"}),
+}
+"""The drafters that draft a fixed γ."""
+FAULTS = ("dead", "slow", "lying")
+_CRITICAL = 0.6
+_LEAST = 0.97
+
+
+def measure(lab: Lab) -> Report:
+    """Every way at every round trip, then the drafters at fault without one."""
+    scale = lab.scale
+    found: dict[tuple[str, float], tuple[Ratio, list[Slice]]] = {}
+    with apart(scale.pair, scale.rtt_steps, DRAFTERS) as system:
+        for delay in scale.rtt_delays:
+            system.round_trip(delay)
+            for way, each in _turns(lab, system, {**dict.fromkeys(DRAFTERS, scale.rtt_gamma), _AUTO: None}).items():
+                found[way, delay] = each
+    with apart(scale.pair, scale.rtt_steps, {name: DrafterSpec({}, name) for name in FAULTS}) as system:
+        faulty = _turns(lab, system, dict.fromkeys(FAULTS))
+    rows = [_row(way, delay, scale.rtt_steps[0], found) for way, delay in sorted(found, key=lambda each: each[0])]
+    lost = [[name, str(ratio), _gamma(slices)] for name, (ratio, slices) in faulty.items()]
+    figures = [figure(f"{name} drafter, speed / plain", ratio, Goal(_LEAST)) for name, (ratio, _) in faulty.items()]
+    tables = [Table(_HEAD, rows), Table(_FAULTY_HEAD, lost)]
+    return Report("rtt", _TEXT, [*_network(lab, found), *figures], tables, [_chart(found)])
+
+
+def _turns(lab: Lab, system: Apart, ways: Mapping[str, int | None]) -> dict[str, tuple[Ratio, list[Slice]]]:
+    """Each way's speed over that of plain decoding, and its slices; a way is a drafter with a γ, None for auto."""
+    asks = lab.scale.pair.asks(lab.scale.rtt_sessions, lab.scale.prompt, lab.scale.rtt_tokens)
+    done: dict[str, list[Slice]] = {way: [] for way in (_OFF, *ways)}
+    for turn in range(lab.scale.rtt_turns + _WARM_UP):
+        order = list(done)
+        for way in order if turn % 2 else reversed(order):
+            made = _slice(system, asks, way, 0 if way == _OFF else ways[way])
+            if turn >= _WARM_UP:
+                done[way].append(made)
+    plain = [each.speed for each in done[_OFF]]
+    return {way: (paired([each.speed for each in done[way]], plain), done[way]) for way in ways}
+
+
+def _slice(system: Apart, asks: Sequence[Ask], way: str, gamma: int | None) -> Slice:
+    drafter = way if way in system.proxies else next(reversed(system.proxies))
+    return system.together([replace(ask, gamma=gamma) for ask in asks], drafter)
+
+
+def _row(
+    way: str, delay: float, step: float, found: Mapping[tuple[str, float], tuple[Ratio, list[Slice]]]
+) -> list[str]:
+    ratio, slices = found[way, delay]
+    tokens = 1 + sum(each.accepted for each in slices) / sum(each.rounds for each in slices)
+    kept = ratio.value / found[way, 0.0][0].value
+    return [way, f"{1000 * delay:g}", f"{delay / step:.2f}", str(ratio), f"{kept:.2f}", f"{tokens:.2f}", _gamma(slices)]
+
+
+def _gamma(slices: Sequence[Slice]) -> str:
+    return f"{sum(each.drafted for each in slices) / sum(each.rounds for each in slices):.1f}"
+
+
+def _network(lab: Lab, found: Mapping[tuple[str, float], tuple[Ratio, list[Slice]]]) -> list[Figure]:
+    """What each way keeps of its speed at the longest round trip that is at most 0.6 target passes."""
+    short = [delay for delay in lab.scale.rtt_delays if delay <= _CRITICAL * lab.scale.rtt_steps[0]]
+    ways = dict.fromkeys(way for way, _ in found)
+    kept = {way: found[way, short[-1]][0].value / found[way, 0.0][0].value for way in ways}
+    return [Figure(f"{way} at {1000 * short[-1]:g} ms, of its speed without delay", f"{kept[way]:.2f}") for way in ways]
+
+
+def _chart(found: Mapping[tuple[str, float], tuple[Ratio, list[Slice]]]) -> Chart:
+    curves: dict[str, list[tuple[float, float]]] = {way: [] for way, _ in found}
+    for (way, delay), (ratio, _) in found.items():
+        curves[way].append((1000 * delay, ratio.value))
+    return Chart("rtt", "round trip, ms", "speed / plain decoding", curves)

@@ -1,0 +1,43 @@
+"""A service whose model takes as long as on an accelerator: `python -m benchmarks.slowed verifier 0.06 --config FILE`.
+
+A pass takes the given seconds, whatever it computes, as long as the machine needs less for it; the rest of the time is
+slept, so that the processor is free for others as it is beside a GPU. A drafter may have a fault, too:
+`python -m benchmarks.slowed lying 0.004 --config FILE`.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from unittest import mock
+
+from torch import Tensor
+
+from benchmarks import faulty
+from drafter_service.__main__ import main as drafter
+from specdec.engine import Chunk, NativeEngine
+from verifier_service.__main__ import main as verifier
+
+_FORWARD = NativeEngine.forward
+_MAIN: dict[str, Callable[[Sequence[str]], int]] = {
+    "verifier": verifier,
+    "drafter": drafter,
+    "slow": lambda arguments: faulty.serve("slow", arguments),
+    "lying": lambda arguments: faulty.serve("lying", arguments),
+}
+
+
+def serve(role: str, seconds: float, arguments: Sequence[str]) -> int:
+    """Run the service's command with passes of so many seconds."""
+
+    def forward(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
+        started = time.perf_counter()
+        logits = _FORWARD(engine, chunks)
+        time.sleep(max(0.0, started + seconds - time.perf_counter()))
+        return logits
+
+    with mock.patch.object(NativeEngine, "forward", forward):
+        return _MAIN[role](arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[1], float(sys.argv[2]), sys.argv[3:]))
