@@ -127,7 +127,7 @@ docs: install-dev ## Write the pages that are made from the code.
 .PHONY: benchmark-clients tool-clients
 benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_clients (gigabytes).
 	$(PYTHON) -m venv build/benchmark-clients
-	build/benchmark-clients/bin/pip install --quiet aiperf==0.13.0 guidellm==0.8.1
+	build/benchmark-clients/bin/pip install --quiet aiperf==0.13.0 guidellm==0.8.1 torch==2.13.0
 
 tool-clients: ## Install instructor and LangChain apart, for tests/tool_clients (165 MB).
 	$(PYTHON) -m venv build/tool-clients
