@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_no_token_is_lost_repeated_or_changed_by_who_wakes_up_late(tmp_path: Path, folder: Path) -> None:
     target = make_tiny_model(tmp_path / "target", "llama", seed=0, context=512)
     drafter = make_tiny_model(tmp_path / "drafter", "llama", seed=0, context=512, noise=0.02)

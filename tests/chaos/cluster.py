@@ -17,7 +17,7 @@ from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.cli.settings import UpSettings
 from tests.chaos.proxy import Proxy
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SPECDEC = str(Path(sys.executable).with_name("specdec"))
 DEMO = ROOT / "models" / "demo"
-START_SECONDS = 120
+START_SECONDS = 300
 NO_DRAFT_IS_LATE = {"SPECDEC_VERIFIER_DRAFTING__TIMEOUT": "30"}
 """For a system whose drafter nobody hurts: a round waits for its draft also while a busy machine runs others."""
 PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")

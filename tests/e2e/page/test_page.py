@@ -18,7 +18,7 @@ KEY = "secret-of-the-page"
 TOKENS = 24
 """Longest output of the scene with a prompt; the model may end it before."""
 
-pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from specdec.serving.settings import ModelSettings
+from tests.gateway_fakes import until
 from tests.unit.verifier_service.verifier_fakes import (
     TableEngine,
     following,
@@ -89,19 +90,18 @@ async def test_kv_is_given_in_order_and_when_there_is_room() -> None:
     async with scheduling(engine) as scheduler:
         leave = {name: asyncio.Event() for name in "abc"}
         tasks = [asyncio.create_task(hold(*each)) for each in (("a", 6, leave["a"]), ("b", 6, leave["b"]))]
-        await steps()
+        await until(lambda: entered)
         # It would fit beside the first, but the second was here before.
         tasks.append(asyncio.create_task(hold("c", 2, leave["c"])))
         await steps()
         assert entered == ["a"]
         leave["a"].set()
-        await steps()
+        await until(lambda: len(entered) == 3)
         assert entered == ["a", "b", "c"]
         leave["b"].set()
         leave["c"].set()
         await asyncio.gather(*tasks)
-        await steps()
-        assert engine.held == {}
+        await until(lambda: engine.held == {})
 
 
 async def test_a_session_that_stops_waiting_does_not_block_the_others() -> None:
