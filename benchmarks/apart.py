@@ -97,6 +97,7 @@ def apart(pair: Pair, steps: tuple[float, float], drafters: Mapping[str, Drafter
         settings = {
             "ADDRESS": verifier,
             "MODEL__PATH": str(pair.target),
+            "DRAFTING__OUTCOMES": "8",
             "DRAFTERS": "[" + ",".join(f'"{each.address}"' for each in proxies.values()) + "]",
         }
         process = running.enter_context(_process("verifier", steps[0], settings))

@@ -41,6 +41,9 @@ class DrafterSettings(Settings):
     ahead: int = Field(default=16, ge=0, le=64)
     """Most tokens drafted past the draft that was asked for, while no verifier waits for any draft; never more than the
     next round can use, which is one more than the length of the draft."""
+    outcomes: int = Field(default=16, ge=0, le=64)
+    """Most outcomes of a verdict that chains are pushed for while it is under way, for each session whose verifier asks
+    for that; only language models push."""
     sources: SourceSettings = SourceSettings()
     max_sessions: int = Field(default=512, ge=1)
     """Most open sessions, of all verifiers together."""

@@ -59,6 +59,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
                 step_seconds=info.step_seconds,
                 kind=info.kind,
                 overlap=info.overlap,
+                outcomes=self._worker.outcomes if info.outcomes else 0,
             )
             connection.send(pb.DraftResponse(hello_ack=ack))
             connection.start(first, request_iterator)

@@ -15,7 +15,7 @@ from specdec.sources.settings import SourceSettings
 
 
 class DraftingSettings(Section):
-    """How long drafts are waited for, and when a drafter that failed is tried again; all in seconds."""
+    """How long drafts are waited for, when a drafter that failed is tried again, in seconds, and what is pushed."""
 
     timeout: float = Field(default=0.2, gt=0)
     """Longest wait for the draft of one round."""
@@ -23,6 +23,9 @@ class DraftingSettings(Section):
     """After a wait that ended without a draft, rounds take what has come, and wait again only this much later."""
     overload_pause: float = Field(default=2.0, gt=0)
     """How long a session stays away from a drafter that has no room for it, or that failed."""
+    outcomes: int = Field(default=0, ge=0, le=64)
+    """Likely outcomes of each verdict that drafters push chains for while it is under way, as many as they can; 0 for
+    none. It hides the network, and takes a drafter about as much work as so many sessions."""
 
 
 class VerifierSettings(Settings):

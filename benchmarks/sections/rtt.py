@@ -14,6 +14,7 @@ A verifier and its drafters as processes on real sockets, with a proxy between t
 round trip after it came, in both directions and in order. Models are slowed to what an accelerator takes: a pass takes
 the same time whatever it computes. "Synchronous" drafts nothing that was not asked for, "ahead" goes on behind the
 draft while the target verifies it, as if all of it and the token behind it were guessed right; both draft a fixed γ.
+"Push" also sends chains for the likely outcomes of the verdict under way, 8 of them.
 "Auto" leaves γ to the verifier, whose drafter drafts ahead. Ways take turns, and each speed is over plain decoding in
 the same turn; "of r = 0" is that ratio over the one without a delay. γ is the drafts of a round, in the mean. "Dead" is
 an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up
@@ -21,11 +22,14 @@ and says that it is certain of them; γ is the verifier's choice there."""
 _HEAD = ("way", "round trip, ms", "in target passes", "speed / plain", "of r = 0", "tokens a round", "γ")
 _FAULTY_HEAD = ("drafter", "speed / plain", "γ")
 _OFF, _AUTO = "off", "auto"
+_AHEAD = "ahead"
+"""The drafter of 'auto'."""
 _WARM_UP = 1
 """Slices before those that count, in which the verifier learns what this network is like."""
 DRAFTERS: Mapping[str, DrafterSpec] = {
-    "synchronous": DrafterSpec({"AHEAD": "0"}),
-    "ahead": DrafterSpec({"AHEAD": "16"}),
+    "synchronous": DrafterSpec({"AHEAD": "0", "OUTCOMES": "0"}),
+    _AHEAD: DrafterSpec({"OUTCOMES": "0"}),
+    "push": DrafterSpec({}),
 }
 """The drafters that draft a fixed γ."""
 FAULTS = ("dead", "slow", "lying")
@@ -66,7 +70,7 @@ def _turns(lab: Lab, system: Apart, ways: Mapping[str, int | None]) -> dict[str,
 
 
 def _slice(system: Apart, asks: Sequence[Ask], way: str, gamma: int | None) -> Slice:
-    drafter = way if way in system.proxies else next(reversed(system.proxies))
+    drafter = way if way in system.proxies else next((each for each in system.proxies if each == _AHEAD), "dead")
     return system.together([replace(ask, gamma=gamma) for ask in asks], drafter)
 
 

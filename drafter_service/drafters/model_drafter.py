@@ -10,6 +10,7 @@ from torch import Tensor
 
 from drafter_service.drafters.grammar_masks import GrammarMasks
 from drafter_service.drafters.retokenized import Translation
+from drafter_service.drafters.rivals import rivals
 from drafter_service.drafters.translated_model import TranslatedModel
 from drafter_service.drafters.tree_level import next_levels
 from drafter_service.sessions.draft_session import DraftSession
@@ -71,6 +72,7 @@ class ModelDrafter:
             context_length=model.context_length,
             step_seconds=self._measure(),
             kind=kind,
+            outcomes=True,
         )
 
     def translated(self, target: Vocabulary) -> "ModelDrafter":
@@ -87,7 +89,9 @@ class ModelDrafter:
         model = TranslatedModel(self._model, translation)
         drafter = ModelDrafter(self.info.model, model, self._support, self.info.kind)
         own = self.info.tokenizer_hash
-        drafter.info = replace(drafter.info, tokenizer_hash=own, overlap=translation.overlap, vocabulary=target.digest)
+        drafter.info = replace(
+            drafter.info, tokenizer_hash=own, overlap=translation.overlap, vocabulary=target.digest, outcomes=False
+        )
         return drafter
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
@@ -165,9 +169,11 @@ class ModelDrafter:
             k=self._support,
             starts=[session.chain_start for session in sessions],
         )
-        sure = self._certainties(logits, q, sessions, [token for token, _ in drawn])
+        tokens = [token for token, _ in drawn]
+        sure = self._certainties(logits, q, sessions, tokens)
+        others = rivals(logits, sessions, tokens, self._grammars.history)
         return [
-            DraftedToken(session, *each, sure.get(row))
+            DraftedToken(session, *each, sure.get(row), others.get(row, ()))
             for row, (session, each) in enumerate(zip(sessions, drawn, strict=True))
         ]
 

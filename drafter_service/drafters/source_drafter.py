@@ -86,7 +86,7 @@ class HybridDrafter:
         self._model = model
         self._reader = reader
         self.sequences = model.sequences
-        self.info = replace(model.info, kind="hybrid")
+        self.info = replace(model.info, kind="hybrid", outcomes=False)
 
     def translated(self, target: Vocabulary) -> "HybridDrafter":
         """The same for targets of another vocabulary; its source shares nothing with this one's.

@@ -8,7 +8,7 @@ import structlog
 
 from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
-from drafter_service.sessions.draft_session import DraftSession, SessionRefused
+from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import (
     DraftedLevel,
     DraftedToken,
@@ -17,6 +17,8 @@ from drafter_service.sessions.drafter import (
     ScheduledSession,
     StepResult,
 )
+from drafter_service.sessions.outcomes import Outcome
+from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.session_table import SessionLimits, SessionTable
 from drafter_service.sessions.step_plan import StepPlanner, Wanting
 from drafter_service.sessions.stream import Message, Reply, Stream
@@ -37,7 +39,8 @@ class DraftRunner:
         self._drafter = drafter
         self._settings = settings
         self._metrics = metrics
-        self._table = SessionTable(drafter, SessionLimits(settings.max_sessions, settings.max_sessions_per_verifier))
+        limits = SessionLimits(settings.max_sessions, settings.max_sessions_per_verifier, settings.outcomes)
+        self._table = SessionTable(drafter, limits)
         self._planner = StepPlanner(settings.step_sessions, settings.chunk_tokens)
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._step_seconds = drafter.info.step_seconds
@@ -71,6 +74,9 @@ class DraftRunner:
     def step(self) -> bool:
         """Run one pass for the sessions that want drafts; returns False when there are none."""
         streams = {session: stream for stream, session in self._table if not stream.full}
+        streams |= {
+            each: streams[session] for session in list(streams) for each in self._table.outcomes.prepare(session)
+        }
         wanting = [
             Wanting(stream.verifier_id, session, len(session) - self._drafter.sequences.length(session.key))
             for session, stream in streams.items()
@@ -105,11 +111,11 @@ class DraftRunner:
 
     def _apply(self, stream: Stream, result: StepResult) -> None:
         session = result.session
-        if isinstance(result, DraftFailure) and not session.drafted:
+        if isinstance(result, DraftFailure) and not session.drafted and not isinstance(session, Outcome):
             self._refuse(stream, result)
             return
         if isinstance(result, DraftedToken):
-            session.extend(result.token, result.probs, result.certainty)
+            session.extend(result.token, result.probs, result.certainty, result.rivals)
             self._metrics.tokens.inc()
         elif isinstance(result, DraftedLevel):
             before = len(result.session.growth)

@@ -1,12 +1,13 @@
 """One session's tokens: the committed ones first, then the chain of drafts that continues them."""
 
 import time
+from collections.abc import Sequence
 
 from drafter_service.sessions.chain_length import ChainLength
+from drafter_service.sessions.refusal import SessionRefused, check_open
 from specdec.rules.certainty import Certainty
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.gamma import AcceptanceEstimate
-from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.rules.sampling import History
 from specdec.wire.draft import DraftTokens
@@ -14,15 +15,6 @@ from specdec.wire.session import Commit, NackReason, Open
 
 _LIKELY = 0.4
 """Least chance of being used at which drafts are made that nobody has asked for."""
-
-
-class SessionRefused(Exception):
-    """A message cannot be honoured: its session is answered with a Nack, and no other session is affected."""
-
-    def __init__(self, reason: NackReason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
 
 
 class DraftSession:
@@ -34,8 +26,9 @@ class DraftSession:
         Raises:
             SessionRefused: the message makes no sense.
         """
-        _check(opened)
+        check_open(opened)
         self.key = key
+        self.opened = opened
         self.session_id = opened.session_id
         self.epoch = opened.epoch
         self.params = opened.params
@@ -54,8 +47,14 @@ class DraftSession:
         """Committed length at which the chain of drafts began."""
         self.admitted = False
         """Whether the drafter has let the sequence in; without that, nothing can be drafted for it."""
+        self.outcomes = 0 if opened.policy.reads_certainty or opened.params.grammar else opened.outcomes
+        """Most outcomes of a verdict that chains are pushed for. A chain whose end depends on what was drawn has none:
+        which outcomes it has would depend on draws that are made again behind them. Grammars take long to compile."""
+        self.rivals: list[Sequence[int]] = []
+        """Of each draft, the other tokens that were likely in its place."""
         self._prompt_len = opened.prompt_len
-        self._gamma = opened.gamma
+        self.gamma = opened.gamma
+        """Length of the draft that is asked for."""
         self._tokens = list(opened.tokens)
         self._committed = len(opened.tokens)
         self._committed_hash = self._hash = self._sent_hash = PrefixHash(opened.tokens)
@@ -64,7 +63,7 @@ class DraftSession:
         self._end_sent = False
         self._stopped = False
         self._length = ChainLength(opened.policy)
-        self._guesses = AcceptanceEstimate(prior=1.0)
+        self.guesses = AcceptanceEstimate(prior=1.0)
         """How many of the drafts were what was committed in their places, the token behind the draft asked for too."""
 
     def __len__(self) -> int:
@@ -101,7 +100,7 @@ class DraftSession:
     @property
     def verifier_waits(self) -> bool:
         """Whether the draft that the verifier asked for is not complete and can still grow."""
-        return self.drafted < self._gamma and not self._at_end
+        return self.drafted < self.gamma and not self._at_end
 
     def wants_draft(self, ahead: int) -> bool:
         """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for."""
@@ -114,12 +113,12 @@ class DraftSession:
         can use them only where all drafts before them and the bonus token are guessed right, so where that has become
         unlikely nothing is drafted ahead: it would only take time from other work.
         """
-        unasked = min(ahead, self._gamma + 1) if self._gamma and self._is_likely else 0
-        return min(self._gamma + unasked - self.drafted, self.limit - len(self._tokens))
+        unasked = min(ahead, self.gamma + 1) if self.gamma and (self._is_likely or self.outcomes) else 0
+        return min(self.gamma + unasked - self.drafted, self.limit - len(self._tokens))
 
     def is_due(self, ahead: int) -> bool:
         """Whether to send the drafts now: the draft asked for is just complete, or the chain grows no more."""
-        return self.drafted == self._gamma or not self.wants_draft(ahead)
+        return self.drafted == self.gamma or not self.wants_draft(ahead)
 
     def stop_drafting(self) -> None:
         """Draft nothing more until the next commit, because the drafter has no token for what follows."""
@@ -133,17 +132,25 @@ class DraftSession:
         """Whether the certainty of a draft can end the chain behind it."""
         return self._length.policy.reads_certainty
 
-    def extend(self, token: int, probs: SparseProbs | None = None, certainty: Certainty | None = None) -> None:
+    def extend(
+        self,
+        token: int,
+        probs: SparseProbs | None = None,
+        certainty: Certainty | None = None,
+        rivals: Sequence[int] = (),
+    ) -> None:
         """Add a draft token, and end the chain behind it where the policy says so.
 
         Args:
             probs: the distribution it was drawn from, None in a mode that sends none.
             certainty: how sure the model was, None where that is unknown and ends nothing.
+            rivals: the other tokens that are likely in its place, the likeliest first.
         """
         self._tokens.append(token)
+        self.rivals.append(rivals)
         self._unsent.append(probs)
         self._hash = self._hash.extended((token,))
-        if certainty is not None and self._length.ends(self.drafted, self._gamma, certainty):
+        if certainty is not None and self._length.ends(self.drafted, self.gamma, certainty):
             self.stop_drafting()
 
     def take_unsent(self) -> DraftTokens | None:
@@ -158,7 +165,7 @@ class DraftSession:
 
     def take_end(self) -> bool:
         """Whether to say, once per commit, that the draft asked for cannot be completed."""
-        ended = self.drafted < self._gamma and self._at_end
+        ended = self.drafted < self.gamma and self._at_end
         sent, self._end_sent = self._end_sent, ended
         return ended and not sent
 
@@ -178,14 +185,22 @@ class DraftSession:
         tokens = self._new_tokens(message)
         if message.base_len + len(message.tokens) < self._committed:
             return len(self._tokens)
-        self._gamma = message.gamma
+        self.gamma = message.gamma
         self._end_sent = self._stopped = False
         return self._advance(tokens)
+
+    def adopt(self, outcome: "DraftSession") -> None:
+        """Go on with the chain of an outcome that has come true; the outcome gets this session's memory in exchange."""
+        self.key, outcome.key = outcome.key, self.key
+        self.admitted, outcome.admitted = outcome.admitted, self.admitted
+        self._tokens, self._hash = outcome._tokens, outcome._hash
+        self._sent, self._sent_hash, self._unsent = outcome._sent, outcome._sent_hash, outcome._unsent
+        self.rivals, self._stopped, self.chain_start = outcome.rivals, outcome._stopped, outcome.chain_start
 
     @property
     def _is_likely(self) -> bool:
         """Whether the draft asked for and the token behind it are likely to be what is committed next."""
-        return self._guesses.alpha ** (self._gamma + 1) >= _LIKELY
+        return self.guesses.alpha ** (self.gamma + 1) >= _LIKELY
 
     @property
     def _at_end(self) -> bool:
@@ -217,12 +232,14 @@ class DraftSession:
     def _advance(self, tokens: tuple[int, ...]) -> int:
         """Commit tokens that are new; returns how many of the tokens known before are still valid."""
         same = common_length(self._tokens[self._committed :], tokens)
-        self._guesses = self._guesses.observed(min(len(tokens), self.drafted), same)
+        self.guesses = self.guesses.observed(min(len(tokens), self.drafted), same)
         valid = self._committed + same
         self._committed_hash = self._committed_hash.extended(tokens)
         if same == len(tokens):
             valid = len(self._tokens)
+            del self.rivals[: len(tokens)]
         else:
+            self.rivals.clear()
             self._tokens[self._committed :] = tokens
             self._hash = self._committed_hash
             self._mark_sent()
@@ -230,12 +247,3 @@ class DraftSession:
         if not self.drafted:
             self.chain_start = self._committed
         return valid
-
-
-def _check(opened: Open) -> None:
-    if not opened.tokens:
-        raise SessionRefused(NackReason.MALFORMED, "a session needs at least one token")
-    if opened.prompt_len > len(opened.tokens):
-        raise SessionRefused(NackReason.MALFORMED, f"a prompt of {opened.prompt_len} in {len(opened.tokens)} tokens")
-    if opened.mode is Mode.OFF:
-        raise SessionRefused(NackReason.MALFORMED, "mode off drafts nothing")

@@ -31,6 +31,8 @@ class DrafterInfo:
     """What drafts."""
     overlap: float = 1.0
     """Share of the smaller vocabulary that drafter and target have in common; 1 where they have one tokenizer."""
+    outcomes: bool = False
+    """Whether it can say what else is likely where it has drafted, so that chains can be pushed."""
     vocabulary: str = ""
     """Digest of the target's vocabulary that drafts are translated to; empty for the drafter's own."""
 
@@ -54,6 +56,8 @@ class DraftedToken:
     """The distribution q̂ that the token was drawn from; None in a mode that sends none."""
     certainty: Certainty | None = None
     """How sure the model was, where the session asks for it."""
+    rivals: Sequence[int] = ()
+    """The other tokens that are likely in this place, the likeliest first, where the session asks for them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

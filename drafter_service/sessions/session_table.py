@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from drafter_service.sessions.draft_session import DraftSession, SessionRefused
+from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
 from drafter_service.sessions.eviction import Owned, least_recent, owed
+from drafter_service.sessions.outcomes import Outcome, Outcomes
+from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.stream import MalformedMessage, Message, Stream
 from drafter_service.sessions.tree_session import TreeSession
 from specdec.rules.prefix import common_length
@@ -24,6 +26,8 @@ class SessionLimits:
     """Of all verifiers together."""
     per_verifier: int
     """Of one verifier, on all its streams together."""
+    outcomes: int = 0
+    """Of one session, for which chains are prepared."""
 
 
 class SessionTable:
@@ -32,6 +36,8 @@ class SessionTable:
     def __init__(self, drafter: Drafter, limits: SessionLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._info = drafter.info
         self._sequences = drafter.sequences
+        self.outcomes = Outcomes(drafter.sequences, limits.outcomes)
+        """What is prepared for the verdicts under way."""
         self._limits = limits
         self._clock = clock
         self._streams: dict[Stream, dict[str, DraftSession]] = {}
@@ -78,7 +84,10 @@ class SessionTable:
             while session.admitted and not self._sequences.reserve(
                 session.key, self._sequences.length(session.key) + more
             ):
-                self._evict(self._room_for(session, more) or session)
+                if isinstance(session, Outcome):
+                    self.outcomes.drop(session)
+                elif not self.outcomes.give_back():
+                    self._evict(self._room_for(session, more) or session)
         return [scheduled for scheduled in batch if scheduled.session.admitted]
 
     def take_evicted(self) -> list[tuple[Stream, DraftSession]]:
@@ -88,6 +97,7 @@ class SessionTable:
 
     def remove(self, stream: Stream, session: DraftSession) -> None:
         """Remove a session and free its memory."""
+        self.outcomes.forget(session)
         del self._streams[stream][session.session_id]
         if session.admitted:
             session.admitted = False
@@ -130,6 +140,7 @@ class SessionTable:
 
     def _replace(self, stream: Stream, earlier: DraftSession, session: DraftSession) -> None:
         """Let in a session that is opened again; what was computed of the tokens that are the same is kept."""
+        self.outcomes.forget(earlier)
         if earlier.admitted and session.limit <= earlier.limit:
             session.admitted = True
             self._truncate(session, common_length(earlier.tokens_from(0), session.tokens_from(0)))
@@ -168,6 +179,8 @@ class SessionTable:
         tokens = session.tokens_from(0)
         fits = self._sequences.can_ever_admit(session.limit)
         while not (fits and self._sequences.admit(session.key, session.limit, tokens, session.domain)):
+            if fits and self.outcomes.give_back():
+                continue
             before = self._clock() - _IDLE_SECONDS
             going = least_recent((each for _, each in self), before) if fits else None
             if fits and going is None:
@@ -198,6 +211,8 @@ class SessionTable:
             raise SessionRefused(NackReason.UNKNOWN, "the session is not open")
         self._check_ids(message.tokens)
         self._truncate(session, session.commit(message))
+        if message.tokens:
+            self.outcomes.settle(session)
         return session
 
     def _close(self, stream: Stream, message: Close) -> None:

@@ -46,7 +46,7 @@ class TreeSession(DraftSession):
 
     @override
     def wanted(self, ahead: int) -> int:
-        return min(self._gamma, self.plan.depth, self.limit - self.committed) - self.chain
+        return min(self.gamma, self.plan.depth, self.limit - self.committed) - self.chain
 
     @override
     def is_due(self, ahead: int) -> bool:
@@ -71,7 +71,7 @@ class TreeSession(DraftSession):
 
     @override
     def take_end(self) -> bool:
-        ended = self._gamma > 0 and not self.drafted and not self.wants_draft(0)
+        ended = self.gamma > 0 and not self.drafted and not self.wants_draft(0)
         sent, self._end_sent = self._end_sent, ended
         return ended and not sent
 
@@ -87,4 +87,4 @@ class TreeSession(DraftSession):
         return valid
 
     def _begin(self) -> TreeGrowth:
-        return TreeGrowth(self.plan, max(0, min(self._gamma, self.limit - len(self))))
+        return TreeGrowth(self.plan, max(0, min(self.gamma, self.limit - len(self))))

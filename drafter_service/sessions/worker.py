@@ -38,6 +38,11 @@ class Worker:
         """Done when the thread has ended; holds the error that ended it, when there was one."""
 
     @property
+    def outcomes(self) -> int:
+        """Most outcomes that chains are pushed for, of each session."""
+        return self._settings.outcomes
+
+    @property
     def alive(self) -> bool:
         return self.loaded.done() and not self.ended.done()
 

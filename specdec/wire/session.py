@@ -61,6 +61,8 @@ class Open(SessionMessage):
     """Where drafts end before `gamma`."""
     tree: TreePlan | None = None
     """Asks for trees, of which γ counts the nodes; None asks for chains."""
+    outcomes: int = 0
+    """Most outcomes of the verdict under way that chains are to be pushed for, unasked."""
 
 
 @dataclass(frozen=True, slots=True)

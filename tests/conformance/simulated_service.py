@@ -1,8 +1,9 @@
 """The parts of both services that handle drafts, joined by chance instead of gRPC.
 
-The drafter's `DraftSession`, the verifier's `DraftBuffer` and budget, `propose` and `verify` are the real ones. Drafts
-come late or in parts, wait behind a pause, are cut by the budget of the pass, and are lost with their drafter. All of
-it is decided by dice that never see a token, so the law of the output must stay the target's.
+The drafter's `DraftSession` and `Outcomes`, the verifier's link, `DraftBuffer` and budget, `propose` and `verify` are
+the real ones. Drafts come late or in parts, wait behind a pause, are cut by the budget of the pass, and are lost with
+their drafter; where chains are pushed, what a lost one had sent may come again in the next epoch. All of it is decided
+by dice that never see a token, so the law of the output must stay the target's.
 """
 
 import random
@@ -10,19 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 
+from prometheus_client import CollectorRegistry
+
+from drafter_service.drafters.rivals import rivals
+from drafter_service.drafters.sequence_lengths import SequenceLengths
 from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.outcomes import Outcomes
 from specdec.rules import proposal, verification
 from specdec.rules.certainty import certainties
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.sampling import History
 from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Commit, Open
+from specdec.wire.session import Commit, NackReason, Open
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Rows
 from tests.conformance.table_models import Context, TableModel, joint
 from verifier_service.batching.batch_plan import level
 from verifier_service.drafters.draft_buffer import DraftBuffer
+from verifier_service.drafters.link import DrafterLink
+from verifier_service.metrics import VerifierMetrics
 
 STEPS = 6
 """Draft steps between two passes of the target."""
@@ -30,6 +39,8 @@ AHEAD = 2
 SUPPORT = 2
 MOST = 128
 """Drafts that a buffer holds."""
+LIMIT = len(PROMPT) + 2 * MOST
+"""Length that a sequence may reach."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,8 @@ class Chances:
     budget: float = 0.8
     """The budget of a pass, as a share of the drafts of all sessions; not a chance, but as blind."""
 
+    late: bool = False
+    """Whether what is drafted for a round arrives behind its verdict, so that only what was pushed is there in time."""
     batch: tuple[int, ...] = ()
     """Sizes of the batches that are judged together, in turn; all sessions at once when there are none."""
 
@@ -57,15 +70,20 @@ CALM = Chances(gammas=(3,), drafts=1.0, sends=1.0, arrives=1.0, lost=0.0, budget
 """Every draft is whole and in time."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Generation:
-    """One sequence, as both services know it."""
+    """One sequence, as both services know it; a Listener of the link between them."""
 
     seed: int
     buffer: DraftBuffer
+    epoch: int = 1
     session: DraftSession | None = None
     """At the drafter; None when it is not open there."""
     in_flight: list[DraftTokens] = field(default_factory=list)
+    sent: list[DraftTokens] = field(default_factory=list)
+    """Every chunk of this epoch."""
+    stale: list[DraftTokens] = field(default_factory=list)
+    """Those of the epoch before."""
     unsent: Context = ()
     """Committed tokens that the drafter does not know."""
     gamma: int = 0
@@ -79,7 +97,17 @@ class Generation:
     def leave(self) -> None:
         """Go on without the drafter and its drafts."""
         self.session, self.in_flight, self.unsent = None, [], ()
+        self.epoch, self.sent, self.stale = self.epoch + 1, [], self.sent
         self.buffer.clear()
+
+    def drafted(self, chunk: DraftTokens) -> None:
+        self.buffer.add(chunk)
+
+    def ended(self, length: int) -> None: ...
+
+    def refused(self, reason: NackReason) -> None: ...
+
+    def lost(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,8 @@ class Simulation:
     chances: Chances = Chances()
     policy: GammaPolicy = AUTO
     """Where chains end before."""
+    outcomes: int = 0
+    """Outcomes of a verdict for which chains are pushed."""
 
     def p_value(self, sessions: int, length: int) -> float:
         """Of a G-test of the joint sequences."""
@@ -104,18 +134,22 @@ class Simulation:
         dice, chances = random.Random(1), self.chances
         rows = Rows(self.target, self.params, PROMPT), Rows(self.drafter, self.params, PROMPT)
         generations = [Generation(seed, DraftBuffer(PROMPT, MOST)) for seed in range(sessions)]
+        link = DrafterLink("d:1", 1.0, VerifierMetrics(CollectorRegistry()))
+        pushed = Outcomes(SequenceLengths(), self.outcomes)
         while running := [each for each in generations if len(each.output) < length]:
             for each in running:
-                self._order(each, dice.choice(chances.gammas), len(PROMPT) + length + MOST)
+                self._order(each, dice.choice(chances.gammas), link, pushed)
+            verdicts = self._judge(running, rows[0]) if chances.late else []
             for _ in range(STEPS):
-                self._draft([each for each in running if dice.random() < chances.drafts], rows[1])
-                _send([each for each in running if dice.random() < chances.sends])
-            _deliver(running, dice, chances.arrives)
-            for each, verdict in zip(running, self._judge(running, rows[0]), strict=True):
+                self._draft([each for each in running if dice.random() < chances.drafts], rows[1], pushed)
+                _send([each for each in running if dice.random() < chances.sends], pushed)
+            _deliver(running, link, dice, chances.arrives)
+            verdicts = verdicts or self._judge(running, rows[0])
+            for each, verdict in zip(running, verdicts, strict=True):
                 _commit(each, verdict, lost=dice.random() < chances.lost)
         return [each.output[:length] for each in generations]
 
-    def _order(self, each: Generation, gamma: int, limit: int) -> None:
+    def _order(self, each: Generation, gamma: int, link: DrafterLink, pushed: Outcomes) -> None:
         """Open the session at the drafter, or tell it what was committed; a pause tells it nothing."""
         each.gamma = gamma
         if not gamma:
@@ -123,15 +157,23 @@ class Simulation:
         name, committed = str(each.seed), each.buffer.committed
         if each.session is None:
             params = replace(self.params, seed=each.seed)
-            opened = Open(name, 1, committed, len(PROMPT), params, self.mode, gamma, limit, policy=self.policy)
-            each.session = DraftSession(name, opened, limit)
+            opened = Open(
+                name, each.epoch, committed, len(PROMPT), params, self.mode, gamma, LIMIT,
+                policy=self.policy, outcomes=self.outcomes,
+            )  # fmt: skip
+            each.session = DraftSession(f"{name}/{each.epoch}", opened, LIMIT)
+            each.session.admitted = pushed._sequences.admit(each.session.key, LIMIT)
+            link.open(opened, each)
         elif each.unsent:
-            each.session.commit(Commit(name, 1, len(committed) - len(each.unsent), each.unsent, gamma))
+            each.session.commit(Commit(name, each.epoch, len(committed) - len(each.unsent), each.unsent, gamma))
+            pushed.settle(each.session)
         each.unsent = ()
 
-    def _draft(self, chosen: Sequence[Generation], rows: Rows) -> None:
-        """Draft one token for each of them that wants one."""
-        wanting = [each.session for each in chosen if each.session and each.session.wants_draft(AHEAD)]
+    def _draft(self, chosen: Sequence[Generation], rows: Rows, pushed: Outcomes) -> None:
+        """Draft one token for each of them that wants one, and for their outcomes that do."""
+        known = [each.session for each in chosen if each.session]
+        known += [outcome for session in list(known) for outcome in pushed.prepare(session)]
+        wanting = [session for session in known if session.wants_draft(AHEAD)]
         if not wanting:
             return
         contexts = [tuple(session.tokens_from(len(PROMPT))) for session in wanting]
@@ -145,8 +187,9 @@ class Simulation:
             [session.chain_start for session in wanting],
         )
         sure = certainties(q, tokens)
+        others = rivals(q.log(), wanting, tokens, lambda _: History())
         for index, session in enumerate(wanting):
-            session.extend(tokens[index], probs[index] if probs else None, sure[index])
+            session.extend(tokens[index], probs[index] if probs else None, sure[index], others.get(index, ()))
 
     def _judge(self, running: Sequence[Generation], rows: Rows) -> list[Verdict]:
         """The verdicts of one pass, whose budget cuts the longest drafts of all sessions."""
@@ -176,18 +219,22 @@ class Simulation:
         )
 
 
-def _send(chosen: Sequence[Generation]) -> None:
+def _send(chosen: Sequence[Generation], pushed: Outcomes) -> None:
     for each in chosen:
-        chunk = each.session.take_unsent() if each.session else None
-        if chunk is not None:
-            each.in_flight.append(chunk)
+        for session in (each.session, *pushed.prepare(each.session)) if each.session else ():
+            chunk = session.take_unsent()
+            if chunk is not None:
+                each.in_flight.append(chunk)
+                each.sent.append(chunk)
 
 
-def _deliver(running: Sequence[Generation], dice: random.Random, chance: float) -> None:
+def _deliver(running: Sequence[Generation], link: DrafterLink, dice: random.Random, chance: float) -> None:
     """Let chunks arrive in order; one that does not arrive now may arrive behind the verdict."""
     for each in running:
         while each.in_flight and dice.random() < chance:
-            each.buffer.add(each.in_flight.pop(0))
+            link.drafted(each.in_flight.pop(0))
+        for chunk in each.stale if each.session and each.session.outcomes else ():
+            link.drafted(chunk)
 
 
 def _commit(each: Generation, verdict: Verdict, *, lost: bool) -> None:

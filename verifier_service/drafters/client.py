@@ -136,7 +136,7 @@ class DrafterClient:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise
-        self._link.connected(ack.model, ack.step_seconds, ack.kind, _overlap(ack, mine))
+        self._link.connected(ack.model, ack.step_seconds, ack.kind, _overlap(ack, mine), ack.outcomes)
 
     async def _exchange(self, stream: DraftStream) -> None:
         self._unanswered = 0

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.rules.tree import TreeDraft
 from specdec.wire.draft import DraftTokens
 
+_PUSHED = 64
+"""Most chains held that were pushed for outcomes of the verdict under way."""
 _REMEMBERED = 256
 """Number of prefix lengths at which a late chunk can still be matched."""
 
@@ -23,6 +25,8 @@ class DraftBuffer:
         self._hashes = [PrefixHash(committed)]
         """Of the prefixes of length _first, _first + 1, ... up to all tokens."""
         self._first = len(committed)
+        self._pushed: dict[tuple[int, int], Draft] = {}
+        """Chains for prefixes that may be committed next, by their length and hash."""
 
     def __len__(self) -> int:
         """Number of drafted tokens."""
@@ -50,11 +54,17 @@ class DraftBuffer:
     def add(self, chunk: DraftTokens) -> bool:
         """Take the tokens that a chunk adds, also a late one whose first tokens have been committed meanwhile.
 
+        A chunk of a longer prefix that is not held is kept until the verdict: it may be what is committed then.
+
         Returns:
             Whether tokens were added; False for a chunk of another prefix.
         """
         draft = chunk.draft
-        if isinstance(draft, TreeDraft) or self._hash_at(chunk.base_len) != chunk.prefix_hash:
+        if isinstance(draft, TreeDraft):
+            return False
+        if self._hash_at(chunk.base_len) != chunk.prefix_hash:
+            if chunk.base_len > self._committed and len(self._pushed) < _PUSHED:
+                self._pushed[chunk.base_len, chunk.prefix_hash] = draft
             return False
         tokens, probs = draft.tokens, draft.probs
         same = common_length(self._tokens[chunk.base_len :], tokens)
@@ -63,8 +73,7 @@ class DraftBuffer:
             return False
         self._truncate(start)
         room = self._limit - len(self)
-        self._extend(tokens[same : same + room])
-        self._probs += probs[same : same + room] or (None,) * len(tokens[same : same + room])
+        self._append(Draft(tokens[same:], probs[same:]).cut(room))
         return room > 0
 
     def take(self, gamma: int) -> Draft:
@@ -76,7 +85,9 @@ class DraftBuffer:
         """Commit the tokens of the verdict on the first `judged` drafts.
 
         Drafts behind the committed tokens stay only when the whole draft was accepted and they continue the bonus
-        token: a draft that was judged and not committed may never be judged again, or the output would be biased.
+        token: a draft that was judged and not committed may never be judged again, or the output would be biased. Where
+        none stay, the chain that was pushed for exactly these committed tokens takes their place; which one that is
+        depends on the committed tokens alone, never on the tokens of the chain.
 
         Returns:
             False when drafts were dropped although they continue the committed tokens: the drafter believes that they
@@ -91,11 +102,19 @@ class DraftBuffer:
         self._committed += len(tokens)
         del self._probs[: len(tokens)]
         self._forget_old()
+        pushed, self._pushed = self._pushed, {}
+        if not len(self):
+            self._append(pushed.get((self._committed, self._hashes[-1].value), NO_DRAFT))
         return not stuck
 
     def clear(self) -> None:
         """Drop all drafts."""
         self._truncate(self._committed)
+        self._pushed.clear()
+
+    def _append(self, draft: Draft) -> None:
+        self._extend(draft.tokens)
+        self._probs += draft.probs or (None,) * len(draft.tokens)
 
     def _hash_at(self, length: int) -> int | None:
         """The hash of the prefix of that length; None where it is not known (any more)."""

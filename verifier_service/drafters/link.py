@@ -105,6 +105,8 @@ class DrafterLink:
         """What it drafts with, as it says; empty until known."""
         self.kind = ""
         """What drafts there; empty until known."""
+        self.outcomes = 0
+        """Most outcomes of a verdict that it pushes chains for; 0 where it cannot."""
         self.overlap = 0.0
         """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
         self._detail = ""
@@ -143,7 +145,9 @@ class DrafterLink:
             del self._listeners[message.session_id]
             self.outbox.close(message)
 
-    def connected(self, model: str, step_seconds: float, kind: str = "", overlap: float = 1.0) -> None:
+    def connected(
+        self, model: str, step_seconds: float, kind: str = "", overlap: float = 1.0, outcomes: int = 0
+    ) -> None:
         """Note that the drafter has accepted the stream: it drafts with `model`, in steps of so many seconds.
 
         `overlap` is the share of the smaller vocabulary that target and drafter have in common.
@@ -151,7 +155,7 @@ class DrafterLink:
         """
         self.outbox = Outbox()
         self.model, self.step_seconds, self._detail, self.kind = model, step_seconds, "", kind or "model"
-        self.overlap = overlap
+        self.overlap, self.outcomes = overlap, outcomes
         self._metrics.drafter_overlap.labels(self.address).set(overlap)
         self.breaker.succeeded()
         self._enter(LinkState.READY)

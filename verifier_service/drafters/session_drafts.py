@@ -186,6 +186,7 @@ class RemoteDrafts(Drafts):
             trace_headers().get(TRACEPARENT, ""),
             call.speculation.policy,
             self._plan,
+            min(self._settings.outcomes, self._link.outcomes) if self._plan is None else 0,
         )
         self._link.open(opening, self)
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.common.v1 import common_pb2 as protos_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/drafter/v1/drafter.proto\x12\x12specdec.drafter.v1\x1a\x1dprotos/common/v1/common.proto\"\xf3\x01\n\x0c\x44raftRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x19.specdec.drafter.v1.Hello\x12\'\n\x05opens\x18\x02 \x03(\x0b\x32\x18.specdec.drafter.v1.Open\x12+\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x1a.specdec.drafter.v1.Commit\x12)\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x19.specdec.drafter.v1.Close\x12&\n\x04ping\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Ping\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xa8\x02\n\rDraftResponse\x12/\n\thello_ack\x18\x01 \x01(\x0b\x32\x1c.specdec.drafter.v1.HelloAck\x12/\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x1f.specdec.drafter.v1.DraftTokens\x12*\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1c.specdec.drafter.v1.DraftEnd\x12\'\n\x05nacks\x18\x04 \x03(\x0b\x32\x18.specdec.drafter.v1.Nack\x12&\n\x04load\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Load\x12&\n\x04pong\x18\x06 \x01(\x0b\x32\x18.specdec.drafter.v1.Pong\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"z\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x32\n\nvocabulary\x18\x04 \x01(\x0b\x32\x1e.specdec.drafter.v1.Vocabulary\"1\n\nVocabulary\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\x12\x13\n\x0bspecial_ids\x18\x02 \x03(\r\"y\n\x08HelloAck\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0f\n\x07overlap\x18\x06 \x01(\x01J\x04\x08\x01\x10\x02R\x0bincarnation\"\xda\x02\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x31\n\x04mode\x18\x06 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\r\n\x05gamma\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x13\n\x0btraceparent\x18\x14 \x01(\t\x12.\n\x06policy\x18\x16 \x01(\x0b\x32\x1e.specdec.common.v1.GammaPolicy\x12*\n\x04tree\x18\n \x01(\x0b\x32\x1c.specdec.drafter.v1.TreePlan\"R\n\x08TreePlan\x12\r\n\x05width\x18\x01 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x02 \x01(\r\x12\x13\n\x0breplacement\x18\x03 \x01(\x08\x12\x13\n\x0b\x66irst_place\x18\x04 \x01(\r\"\\\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\x0c\x12\r\n\x05gamma\x18\x05 \x01(\r\"*\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\xe1\x01\n\x0b\x44raftTokens\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x15\n\rsupport_sizes\x18\x06 \x03(\r\x12\x13\n\x0bsupport_ids\x18\x07 \x01(\x0c\x12\x17\n\x0fsupport_weights\x18\x08 \x01(\x0c\x12\x0f\n\x07parents\x18\x0b \x03(\x11J\x04\x08\t\x10\nJ\x04\x08\n\x10\x0bR\ndense_fp16R\ndense_fp32\"?\n\x08\x44raftEnd\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\"\xf5\x01\n\x04Nack\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12/\n\x06reason\x18\x03 \x01(\x0e\x32\x1f.specdec.drafter.v1.Nack.Reason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"\x88\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_UNKNOWN\x10\x01\x12\x10\n\x0cREASON_STALE\x10\x02\x12\x15\n\x11REASON_OVERLOADED\x10\x03\x12\x14\n\x10REASON_MALFORMED\x10\x04\x12\x13\n\x0fREASON_INTERNAL\x10\x05\".\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x14\n\x0cstep_seconds\x18\x02 \x01(\x01\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\x32\x62\n\x0e\x44rafterService\x12P\n\x05\x44raft\x12 .specdec.drafter.v1.DraftRequest\x1a!.specdec.drafter.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/drafter/v1/drafter.proto\x12\x12specdec.drafter.v1\x1a\x1dprotos/common/v1/common.proto\"\xf3\x01\n\x0c\x44raftRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x19.specdec.drafter.v1.Hello\x12\'\n\x05opens\x18\x02 \x03(\x0b\x32\x18.specdec.drafter.v1.Open\x12+\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x1a.specdec.drafter.v1.Commit\x12)\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x19.specdec.drafter.v1.Close\x12&\n\x04ping\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Ping\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xa8\x02\n\rDraftResponse\x12/\n\thello_ack\x18\x01 \x01(\x0b\x32\x1c.specdec.drafter.v1.HelloAck\x12/\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x1f.specdec.drafter.v1.DraftTokens\x12*\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1c.specdec.drafter.v1.DraftEnd\x12\'\n\x05nacks\x18\x04 \x03(\x0b\x32\x18.specdec.drafter.v1.Nack\x12&\n\x04load\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Load\x12&\n\x04pong\x18\x06 \x01(\x0b\x32\x18.specdec.drafter.v1.Pong\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"z\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x32\n\nvocabulary\x18\x04 \x01(\x0b\x32\x1e.specdec.drafter.v1.Vocabulary\"1\n\nVocabulary\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\x12\x13\n\x0bspecial_ids\x18\x02 \x03(\r\"\x8b\x01\n\x08HelloAck\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0f\n\x07overlap\x18\x06 \x01(\x01\x12\x10\n\x08outcomes\x18\x07 \x01(\rJ\x04\x08\x01\x10\x02R\x0bincarnation\"\xec\x02\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x31\n\x04mode\x18\x06 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\r\n\x05gamma\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x13\n\x0btraceparent\x18\x14 \x01(\t\x12.\n\x06policy\x18\x16 \x01(\x0b\x32\x1e.specdec.common.v1.GammaPolicy\x12*\n\x04tree\x18\n \x01(\x0b\x32\x1c.specdec.drafter.v1.TreePlan\x12\x10\n\x08outcomes\x18\x0b \x01(\r\"R\n\x08TreePlan\x12\r\n\x05width\x18\x01 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x02 \x01(\r\x12\x13\n\x0breplacement\x18\x03 \x01(\x08\x12\x13\n\x0b\x66irst_place\x18\x04 \x01(\r\"\\\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\x0c\x12\r\n\x05gamma\x18\x05 \x01(\r\"*\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\xe1\x01\n\x0b\x44raftTokens\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x15\n\rsupport_sizes\x18\x06 \x03(\r\x12\x13\n\x0bsupport_ids\x18\x07 \x01(\x0c\x12\x17\n\x0fsupport_weights\x18\x08 \x01(\x0c\x12\x0f\n\x07parents\x18\x0b \x03(\x11J\x04\x08\t\x10\nJ\x04\x08\n\x10\x0bR\ndense_fp16R\ndense_fp32\"?\n\x08\x44raftEnd\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\"\xf5\x01\n\x04Nack\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12/\n\x06reason\x18\x03 \x01(\x0e\x32\x1f.specdec.drafter.v1.Nack.Reason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"\x88\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_UNKNOWN\x10\x01\x12\x10\n\x0cREASON_STALE\x10\x02\x12\x15\n\x11REASON_OVERLOADED\x10\x03\x12\x14\n\x10REASON_MALFORMED\x10\x04\x12\x13\n\x0fREASON_INTERNAL\x10\x05\".\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x14\n\x0cstep_seconds\x18\x02 \x01(\x01\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\x32\x62\n\x0e\x44rafterService\x12P\n\x05\x44raft\x12 .specdec.drafter.v1.DraftRequest\x1a!.specdec.drafter.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,30 +40,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_end=753
   _globals['_VOCABULARY']._serialized_start=755
   _globals['_VOCABULARY']._serialized_end=804
-  _globals['_HELLOACK']._serialized_start=806
-  _globals['_HELLOACK']._serialized_end=927
-  _globals['_OPEN']._serialized_start=930
-  _globals['_OPEN']._serialized_end=1276
-  _globals['_TREEPLAN']._serialized_start=1278
-  _globals['_TREEPLAN']._serialized_end=1360
-  _globals['_COMMIT']._serialized_start=1362
-  _globals['_COMMIT']._serialized_end=1454
-  _globals['_CLOSE']._serialized_start=1456
-  _globals['_CLOSE']._serialized_end=1498
-  _globals['_PING']._serialized_start=1500
-  _globals['_PING']._serialized_end=1521
-  _globals['_DRAFTTOKENS']._serialized_start=1524
-  _globals['_DRAFTTOKENS']._serialized_end=1749
-  _globals['_DRAFTEND']._serialized_start=1751
-  _globals['_DRAFTEND']._serialized_end=1814
-  _globals['_NACK']._serialized_start=1817
-  _globals['_NACK']._serialized_end=2062
-  _globals['_NACK_REASON']._serialized_start=1926
-  _globals['_NACK_REASON']._serialized_end=2062
-  _globals['_LOAD']._serialized_start=2064
-  _globals['_LOAD']._serialized_end=2110
-  _globals['_PONG']._serialized_start=2112
-  _globals['_PONG']._serialized_end=2133
-  _globals['_DRAFTERSERVICE']._serialized_start=2135
-  _globals['_DRAFTERSERVICE']._serialized_end=2233
+  _globals['_HELLOACK']._serialized_start=807
+  _globals['_HELLOACK']._serialized_end=946
+  _globals['_OPEN']._serialized_start=949
+  _globals['_OPEN']._serialized_end=1313
+  _globals['_TREEPLAN']._serialized_start=1315
+  _globals['_TREEPLAN']._serialized_end=1397
+  _globals['_COMMIT']._serialized_start=1399
+  _globals['_COMMIT']._serialized_end=1491
+  _globals['_CLOSE']._serialized_start=1493
+  _globals['_CLOSE']._serialized_end=1535
+  _globals['_PING']._serialized_start=1537
+  _globals['_PING']._serialized_end=1558
+  _globals['_DRAFTTOKENS']._serialized_start=1561
+  _globals['_DRAFTTOKENS']._serialized_end=1786
+  _globals['_DRAFTEND']._serialized_start=1788
+  _globals['_DRAFTEND']._serialized_end=1851
+  _globals['_NACK']._serialized_start=1854
+  _globals['_NACK']._serialized_end=2099
+  _globals['_NACK_REASON']._serialized_start=1963
+  _globals['_NACK_REASON']._serialized_end=2099
+  _globals['_LOAD']._serialized_start=2101
+  _globals['_LOAD']._serialized_end=2147
+  _globals['_PONG']._serialized_start=2149
+  _globals['_PONG']._serialized_end=2170
+  _globals['_DRAFTERSERVICE']._serialized_start=2172
+  _globals['_DRAFTERSERVICE']._serialized_end=2270
 # @@protoc_insertion_point(module_scope)

@@ -207,6 +207,7 @@ class HelloAck(_message.Message):
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model the drafts come from."""
     tokenizer_hash: _builtins.str
@@ -217,6 +218,8 @@ class HelloAck(_message.Message):
     """What drafts: "model", "counts", "ngram" and so on."""
     overlap: _builtins.float
     """Where the tokenizers differ and drafts are translated, the share of the smaller vocabulary that both have."""
+    outcomes: _builtins.int
+    """Most outcomes of a verdict that chains are pushed for, unasked, of each session; 0 pushes none."""
     def __init__(
         self,
         *,
@@ -225,10 +228,11 @@ class HelloAck(_message.Message):
         step_seconds: _builtins.float = ...,
         kind: _builtins.str = ...,
         overlap: _builtins.float = ...,
+        outcomes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "model", b"model", "overlap", b"overlap", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "model", b"model", "outcomes", b"outcomes", "overlap", b"overlap", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -252,6 +256,7 @@ class Open(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -270,6 +275,8 @@ class Open(_message.Message):
     """Only sessions of one salt share what has been computed of a common prefix."""
     traceparent: _builtins.str
     """The span that the drafts belong to, in the form of W3C Trace Context; empty for none."""
+    outcomes: _builtins.int
+    """Most outcomes of the verdict under way that chains are to be pushed for; 0 wants none."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
         """The request's sampling, used for q exactly as the target uses it for p."""
@@ -297,10 +304,11 @@ class Open(_message.Message):
         traceparent: _builtins.str = ...,
         policy: _common_pb2.GammaPolicy | None = ...,
         tree: Global___TreePlan | None = ...,
+        outcomes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "outcomes", b"outcomes", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,6 +39,15 @@ def policed(mode: Mode, policy: GammaPolicy) -> Simulation:
     return replace(coins(mode, CALM), policy=policy)
 
 
+PUSHED = Chances(gammas=(2,), drafts=1.0, sends=1.0, arrives=1.0, lost=0.0, budget=1.0, late=True)
+"""Only pushed chains are in time, and all of them."""
+
+
+def pushed(simulation: Simulation, lost: float = 0.0) -> Simulation:
+    """Chains are pushed for four outcomes of each verdict; nothing else is there in time."""
+    return replace(simulation, outcomes=4, chances=replace(PUSHED, lost=lost))
+
+
 CONFIDENT = GammaPolicy(min_confidence=0.5)
 ENTROPIC = GammaPolicy(PolicyKind.EGAG, 1, 3, 0.5)
 
@@ -54,5 +63,9 @@ CHECKS: tuple[Check, ...] = (
     _simulated("simulated rejection, confident", policed(Mode.REJECTION, CONFIDENT)),
     _simulated("simulated block, confident", policed(Mode.BLOCK, CONFIDENT)),
     _simulated("simulated rejection, egag", replace(tables(Mode.REJECTION), policy=ENTROPIC), SESSIONS // 2),
+    _simulated("simulated rejection, pushed", pushed(tables(Mode.REJECTION)), SESSIONS // 3),
+    _simulated("simulated rejection of coins, pushed", pushed(coins(Mode.REJECTION)), SESSIONS // 3),
+    _simulated("simulated block of coins, pushed", pushed(coins(Mode.BLOCK), lost=0.2), SESSIONS),
+    _simulated("simulated coupling, pushed", pushed(tables(Mode.COUPLED)), SESSIONS // 3),
     _simulated("simulated penalties", tables(Mode.REJECTION, PENALTIES), SESSIONS // 2),
 )

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafter_service.sessions.draft_session import DraftSession, SessionRefused
+from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.refusal import SessionRefused
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.wire.session import NackReason, Open

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from drafter_service.drafters.model_drafter import ModelDrafter
-from drafter_service.sessions.draft_session import DraftSession, SessionRefused
+from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import ScheduledSession
+from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.session_table import SessionLimits, SessionTable
 from drafter_service.sessions.stream import MalformedMessage, Message
 from specdec.rules.params import SamplingParams

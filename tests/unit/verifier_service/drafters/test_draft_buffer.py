@@ -125,3 +125,33 @@ def test_cleared_drafts_are_gone() -> None:
     chain = chain_of(1, 2)
     chain.clear()
     assert (len(chain), chain.end, chain.committed_len) == (0, 3, 3)
+
+
+def test_a_pushed_chain_is_used_once_exactly_its_prefix_is_committed() -> None:
+    chain = chain_of(1, 2)
+    for token, drafts in ((3, (4, 5)), (9, (6, 7))):
+        assert not chain.add(chunk_after((*PREFIX, 1, token), *drafts))
+    assert chain.take(4).tokens == (1, 2)
+    assert chain.advance((1, 9), judged=2)
+    assert chain.take(4).tokens == (6, 7)
+    assert [int(q.ids) for q in chain.take(4).probs] == [6, 7]
+    assert chain.add(chunk_after((*PREFIX, 1, 9, 6, 7), 8))
+
+
+def test_a_pushed_chain_of_another_outcome_is_dropped_with_the_verdict() -> None:
+    chain = chain_of(1, 2)
+    chain.add(chunk_after((*PREFIX, 1, 3), 4))
+    assert chain.advance((1, 8), judged=2)
+    assert len(chain) == 0
+    assert chain.advance((3, 4), judged=0)
+    assert len(chain) == 0
+
+
+def test_no_more_pushed_chains_than_a_bound_are_held_and_none_outlives_the_drafter() -> None:
+    chain = chain_of(1)
+    for token in range(2, 200):
+        chain.add(chunk_after((*PREFIX, token), 5))
+    assert len(chain._pushed) == 64
+    chain.clear()
+    chain.advance((2,), judged=0)
+    assert len(chain) == 0

@@ -9,6 +9,7 @@ from specdec.wire.generation import Fallback
 from specdec.wire.session import Close, Commit, Nack, NackReason, Open
 from tests.unit.verifier_service.drafters.drafts_scene import PATIENT, PROMPT, SETTINGS, Scene
 from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call
+from verifier_service.config import DraftingSettings
 from verifier_service.drafters.drafts import Proposal
 
 
@@ -19,6 +20,27 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
     (opened,) = (await scene.sent()).opens
     call = make_call(tokens=PROMPT)
     assert opened == Open("s", 1, PROMPT, 3, call.sampling, Mode.REJECTION, 4, 20)
+
+
+@pytest.mark.parametrize(("wanted", "offered", "asked"), [(8, 16, 8), (8, 4, 4), (8, 0, 0), (0, 16, 0)])
+async def test_chains_are_asked_for_as_far_as_the_drafter_pushes_them(wanted: int, offered: int, asked: int) -> None:
+    """A drafter of a version before that offers none."""
+    scene = Scene(settings=DraftingSettings(outcomes=wanted), ready=False)
+    scene.link.connected("small", 0.001, outcomes=offered)
+    scene.drafts.begin(4)
+    (opened,) = (await scene.sent()).opens
+    assert opened.outcomes == asked
+
+
+async def test_a_chain_pushed_for_the_verdict_is_proposed_without_a_wait() -> None:
+    scene = Scene()
+    scene.drafts.begin(2)
+    scene.link.drafted(chunk_after(PROMPT, 4, 5))
+    scene.link.drafted(chunk_after((*PROMPT, 4, 9), 6, 7))
+    assert (await scene.propose()).draft.tokens == (4, 5)
+    scene.drafts.commit((4, 9), 2, 2)
+    proposal = await scene.propose()
+    assert (proposal.draft.tokens, proposal.fallback) == ((6, 7), Fallback.NONE)
 
 
 async def test_a_round_that_declines_says_whether_there_was_a_choice() -> None:
