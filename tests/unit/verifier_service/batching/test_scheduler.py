@@ -20,6 +20,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
@@ -32,7 +33,7 @@ async def scheduling(engine: TableEngine, max_waiting: int = 8, draft_tokens: in
         model=ModelSettings(path=Path("model")), max_waiting=max_waiting, chunk_tokens=16, draft_tokens=draft_tokens
     )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, settings, make_speculation(), make_metrics())
+        scheduler = Scheduler(ModelThread(engine, settings), thread, settings, make_speculation(), make_metrics())
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler
