@@ -39,6 +39,9 @@ class ModelStep:
 class BatchModel(Protocol):
     """A target that runs one step after the other, all on one thread."""
 
+    drafts_first: bool
+    """Whether the pass that reads the end of a prompt judges a draft as well."""
+
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence that may reach `limit` tokens fits into an empty target; any thread may ask."""
 

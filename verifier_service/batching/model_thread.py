@@ -20,6 +20,8 @@ _log = structlog.get_logger()
 class ModelThread:
     """Owns the engine; its methods belong to one thread."""
 
+    drafts_first = True
+
     def __init__(self, engine: Engine, settings: VerifierSettings) -> None:
         self._engine = engine
         self._settings = settings

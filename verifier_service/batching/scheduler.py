@@ -44,6 +44,8 @@ class Scheduler:
             speculation: learns from every pass.
         """
         self._model = model
+        self.drafts_first = model.drafts_first
+        """Whether the pass that reads the end of a prompt judges a draft as well."""
         self._thread = thread
         self._max_waiting = settings.max_waiting
         self._speculation = speculation

@@ -21,6 +21,8 @@ Results = dict[Row, Outcome | InternalError | None]
 class VllmModel:
     """Owns vLLM's engine; its methods belong to one thread, `can_ever_admit` to any."""
 
+    drafts_first = False
+
     def __init__(self, engine: Any, vocab_size: int, add: Callable[[Row], str]) -> None:
         """Make a target.
 
