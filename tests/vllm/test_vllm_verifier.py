@@ -37,18 +37,20 @@ VOCABULARY = 8
 END = 0
 CONTEXT = 256
 PROMPT = (3, 5, 1, 6)
-SESSIONS = 250
+SESSIONS = 120
 LENGTH = 4
 P_VALUE = 1e-6
 """As in tests/conformance: a cell of sound code fails once in a million."""
-AT_ONCE = 64
+AT_ONCE = 48
 GAMMAS = (3, 1, 2, 0, 3)
-LONG = 90
+LONG = 88
 """Tokens of the sequences that are compared one by one."""
 MOVED = 20
 """Of these, the tokens that the first verifier generates."""
-KV_BYTES = 48 * 128 * 512
-"""Room for 48 blocks of 128 tokens, where the comparison's sequences end with 60."""
+COUNT = 12
+"""Sequences of each kind."""
+KV_BYTES = 18 * 128 * 512
+"""Room for 18 blocks of 128 tokens, where the sequences that are compared end with two each."""
 PARAMS = {
     "T=1": SamplingParams(),
     "top-p": SamplingParams(temperature=0.8, top_p=0.8),
@@ -101,9 +103,9 @@ def prompt(index: int) -> tuple[int, ...]:
 
 
 def compared(name: str, start: Sequence[Done] = ()) -> list[Ask]:
-    """Thirty sequences; with `start`, from their first tokens on."""
+    """The sequences; with `start`, from their first tokens on."""
     mode, params = COMPARED[name]
-    begun = [done.tokens[:MOVED] for done in start] or [()] * 30
+    begun = [done.tokens[:MOVED] for done in start] or [()] * COUNT
     return [
         Ask(mode, replace(params, seed=100 + at), 4, prompt(at), LONG, committed=tokens, logprobs=2)
         for at, tokens in enumerate(begun)
@@ -129,14 +131,14 @@ async def _seen(folder: Path) -> Seen:
         running_verifier(target(), drafts.address) as native,
     ):
         cells = {cell: await generate(verifier.client, _cell(at, *cell), AT_ONCE) for at, cell in enumerate(CELLS)}
-        on_vllm = {name: await generate(verifier.client, compared(name), 30) for name in COMPARED}
-        on_native = {name: await generate(native, compared(name), 30) for name in COMPARED}
+        on_vllm = {name: await generate(verifier.client, compared(name), COUNT) for name in COMPARED}
+        on_native = {name: await generate(native, compared(name), COUNT) for name in COMPARED}
         return Seen(
             cells,
             on_vllm,
             on_native,
-            {name: await generate(verifier.client, compared(name, on_native[name]), 30) for name in COMPARED},
-            {name: await generate(native, compared(name, on_vllm[name]), 30) for name in COMPARED},
+            {name: await generate(verifier.client, compared(name, on_native[name]), COUNT) for name in COMPARED},
+            {name: await generate(native, compared(name, on_vllm[name]), COUNT) for name in COMPARED},
             (await generate(verifier.client, edge(), 6), await generate(native, edge(), 6)),
             await _cached(verifier.client),
             (await verifier.client.stub.FindKv(pb.FindKvRequest(tokens=tokens_to_bytes(PROMPT)))).held,
@@ -190,7 +192,7 @@ async def _killed(verifier: VllmVerifier, native: Client) -> tuple[list[tuple[in
     await asyncio.gather(*readers)
     begun = [tuple(tokens) for tokens in had]
     rest = [replace(ask, committed=tokens) for ask, tokens in zip(asks, begun, strict=True)]
-    return begun, await generate(native, rest, 30)
+    return begun, await generate(native, rest, COUNT)
 
 
 def _logprobs(done: Sequence[Done]) -> list[float]:
@@ -249,7 +251,7 @@ def test_the_end_of_the_context_is_reached_with_the_same_tokens(seen: Seen) -> N
 
 def test_logprobs_are_the_models_own(seen: Seen) -> None:
     ours, native = (_logprobs(done) for done in (seen.vllm["greedy"], seen.native["greedy"]))
-    assert len(ours) == 30 * LONG
+    assert len(ours) == COUNT * LONG
     assert ours == pytest.approx(native, abs=1e-3)
 
 

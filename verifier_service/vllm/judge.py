@@ -30,15 +30,17 @@ class Lines:
     """The drafted ids of all requests, one request after the other."""
 
     def own(self, index: int, row: Row) -> Row:
-        """The row of a request with the draft as far as it was computed, and without one that vLLM replaced.
+        """The row of a request with its draft as far as vLLM computed it.
 
-        vLLM cuts drafts that do not fit, and puts placeholders where it wants a fixed shape: ids that are not those of
-        the row were drawn by nobody, so a verdict on them would bias the output.
+        Raises:
+            InternalError: vLLM computed other ids. They were not drawn by the row's q̂, so a verdict on them would bias
+                the output, and so would a plain token, for whether ids agree depends on the draft.
         """
         first = sum(self.counts[:index])
-        sent = tuple(self.drafts[first : first + self.counts[index]])
-        draft = row.draft.cut(len(sent))
-        return replace(row, draft=draft if draft.tokens == sent else NO_DRAFT)
+        draft = row.draft.cut(self.counts[index])
+        if draft.tokens != tuple(self.drafts[first : first + len(draft.tokens)]):
+            raise InternalError("vllm computed other drafts than those of the row")
+        return replace(row, draft=draft)
 
     def first(self, index: int) -> int:
         """The first line of a request."""
@@ -47,16 +49,22 @@ class Lines:
 
 def judge(batch: PassRows, lines: Lines, logits: Tensor) -> dict[str, Judged]:
     """The verdict on each row of the batch, by request; `logits` [Σ(count + 1), at least vocab_size]."""
-    places = [index for index, request in enumerate(lines.requests) if request in batch.rows]
-    rows = [lines.own(index, batch.rows[lines.requests[index]]) for index in places]
+    judged, places, rows = {}, [], []
+    for index, request in enumerate(lines.requests):
+        if request in batch.rows:
+            try:
+                rows.append(lines.own(index, batch.rows[request]))
+                places.append(index)
+            except InternalError as error:
+                _log.error("foreign_draft", session=batch.rows[request].kv_name)
+                judged[request] = Judged(error, 0)
     kept = [lines.first(index) + at for index, row in zip(places, rows, strict=True) for at in range(_size(row))]
-    if not rows:
-        return {}
     own = logits[:, : batch.vocab_size].float()
     if kept != list(range(len(own))):
-        own = own[torch.tensor(kept, device=own.device)]
-    found = zip(places, rows, _verdicts(rows, own), strict=True)
-    return {lines.requests[index]: Judged(result, len(row.draft.tokens)) for index, row, result in found}
+        own = own[torch.tensor(kept, dtype=torch.int64, device=own.device)]
+    for index, row, result in zip(places, rows, _verdicts(rows, own) if rows else [], strict=True):
+        judged[lines.requests[index]] = Judged(result, len(row.draft.tokens))
+    return judged
 
 
 def tokens_of(judged: Mapping[str, Judged], lines: Lines) -> Tensor:

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds
 
+from specdec.rules.draft import NO_DRAFT
 from verifier_service.batching.batch_plan import Row
 from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows, Piece
 
@@ -37,7 +39,7 @@ class RowScheduler(Scheduler):
 
     @override
     def schedule(self, throttle_prefills: bool = False) -> Any:
-        self._take_drafts()
+        given = self._take_drafts()
         with self._only_rows() as held:
             output = super().schedule(throttle_prefills)
         self.judged = {}
@@ -46,7 +48,8 @@ class RowScheduler(Scheduler):
             for request, count in output.num_scheduled_tokens.items()
         }
         whole = [request for request, piece in self.pieces.items() if self._completes(request, piece)]
-        setattr(output, ROWS, PassRows({request: self.rows[request] for request in whole}, self.vocab_size))
+        rows = {request: self.rows[request] if request in given else self._plain(request) for request in whole}
+        setattr(output, ROWS, PassRows(rows, self.vocab_size))
         if held and self.rows and not self.pieces:
             self._give_up(max(held, key=lambda request: request.priority))
         return output
@@ -70,14 +73,23 @@ class RowScheduler(Scheduler):
         """How many tokens of a request that has not run yet have KV already."""
         return int(self.kv_cache_manager.get_computed_blocks(self.requests[request])[1])
 
-    def _take_drafts(self) -> None:
-        """Give the running requests the drafts of their rows, and none to those without: an older one is stale."""
+    def _take_drafts(self) -> set[str]:
+        """Give the running requests the drafts of their rows, and none to those without: an older one is stale.
+
+        Returns:
+            The requests that were running. Of others vLLM takes no draft: they read their tokens, maybe for the second
+            time, and where it wants a fixed shape it puts placeholders behind them.
+        """
         requests = [request.request_id for request in self.running]
         drafts = [
             list(self.rows[request].draft.tokens[: self.num_spec_tokens]) if request in self.rows else []
             for request in requests
         ]
         self.update_draft_token_ids(DraftTokenIds(requests, drafts))
+        return set(requests)
+
+    def _plain(self, request: str) -> Row:
+        return replace(self.rows[request], draft=NO_DRAFT)
 
     @contextmanager
     def _only_rows(self) -> Iterator[list[Any]]:

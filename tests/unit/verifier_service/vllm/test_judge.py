@@ -1,5 +1,6 @@
 """Our verdicts on vLLM's batches: whose logits are whose, and which drafts are judged at all."""
 
+import pytest
 import torch
 
 from specdec.errors import InternalError
@@ -40,20 +41,20 @@ def test_each_row_is_judged_by_its_own_logits() -> None:
     assert tokens_of(judged, lines).tolist() == [[1, 2, 3], [4, -1, -1], [5, -1, -1]]
 
 
-def test_ids_that_are_not_those_of_the_row_are_no_draft() -> None:
-    """vLLM pads with placeholders, which the target may well agree with: as drafts, they would pass."""
-    batch = PassRows({"a": greedy("a", 1, 2)}, VOCABULARY)
-    for sent in ((0, 0), (-1, -1), (2, 1)):
-        judged = judge(batch, Lines(("a",), (2,), sent), likely(*(max(token, 0) for token in sent), 3))
-        assert verdict(judged, "a").tokens == (max(sent[0], 0),)
-        assert (verdict(judged, "a").drafted, judged["a"].offered) == (0, 0)
+def test_placeholders_of_a_row_without_a_draft_are_not_judged() -> None:
+    """vLLM pads with ids that the target may well agree with: as drafts, they would pass."""
+    batch = PassRows({"a": greedy("a")}, VOCABULARY)
+    judged = judge(batch, Lines(("a",), (2,), (0, 0)), likely(0, 0, 3))
+    assert verdict(judged, "a").tokens == (0,)
+    assert (verdict(judged, "a").drafted, judged["a"].offered) == (0, 0)
 
 
-def test_a_draft_of_another_row_is_no_draft() -> None:
-    """Requests change places between passes."""
-    batch = PassRows({"a": greedy("a", 1), "b": greedy("b", 2)}, VOCABULARY)
-    judged = judge(batch, Lines(("b", "a"), (1, 1), (1, 2)), likely(1, 3, 2, 4))
-    assert [verdict(judged, name).drafted for name in "ab"] == [0, 0]
+@pytest.mark.parametrize("sent", [(0, 0), (-1, -1), (2, 1), (1, 1)])
+def test_other_ids_than_those_of_the_row_are_an_error_of_that_row_alone(sent: tuple[int, int]) -> None:
+    batch = PassRows({"a": greedy("a", 1, 2), "b": greedy("b", 4)}, VOCABULARY)
+    judged = judge(batch, Lines(("a", "b"), (2, 1), (*sent, 4)), likely(1, 2, 3, 4, 5))
+    assert isinstance(judged["a"].result, InternalError)
+    assert verdict(judged, "b").tokens == (4, 5)
 
 
 def test_a_draft_that_was_cut_is_judged_as_far_as_it_was_computed() -> None:
