@@ -95,7 +95,7 @@ def target() -> Path:
 
 def _model(name: str, noise: float) -> Path:
     shape = {"vocab_size": VOCABULARY, "layers": 1, "context": CONTEXT, "head_dim": 32, "num_key_value_heads": 2}
-    return make_tiny_model(root() / "vllm" / name, seed=3, spread=0.3, noise=noise, **shape)  # type: ignore[arg-type]
+    return make_tiny_model(root() / "vllm" / name, seed=3, spread=0.2, noise=noise, **shape)  # type: ignore[arg-type]
 
 
 def prompt(index: int) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 async def _seen(folder: Path) -> Seen:
     (http,) = free_addresses(1)
     async with (
-        running_drafter(_model("drafter", 0.075), support=3, ahead=2) as drafts,
+        running_drafter(_model("drafter", 0.1), support=3, ahead=2) as drafts,
         vllm_verifier(target(), folder, drafts.address, kv_bytes=KV_BYTES, http=http) as verifier,
         running_verifier(target(), drafts.address) as native,
     ):
@@ -167,7 +167,7 @@ async def _cached(client: Client) -> tuple[int, int]:
 
 async def _refused(client: Client) -> grpc.aio.AioRpcError:
     try:
-        await client.rounds(session="tree", tree=TreeOptions(nodes=4, width=2, depth=2))
+        await client.rounds(PROMPT, session="tree", tree=TreeOptions(nodes=4, width=2, depth=2))
     except grpc.aio.AioRpcError as error:
         return error
     raise AssertionError("a tree was not refused")
@@ -213,10 +213,10 @@ def test_the_joint_law_is_the_targets(cell: tuple[Mode, str], seen: Seen) -> Non
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])
 def test_drafts_are_judged_and_every_kind_of_token_occurs(mode: Mode, seen: Seen) -> None:
-    rounds = [response for done in seen.cells[mode, "T=1"] for response in done.rounds]
+    rounds = [response for params in PARAMS for done in seen.cells[mode, params] for response in done.rounds]
     origins = Counter(origin for response in rounds for origin in response.origins)
     kinds = (common.TOKEN_ORIGIN_ACCEPTED, common.TOKEN_ORIGIN_RECOVERED, common.TOKEN_ORIGIN_BONUS)
-    assert all(origins[kind] > SESSIONS / 20 for kind in (*kinds, common.TOKEN_ORIGIN_PLAIN))
+    assert not {kind: origins[kind] for kind in (*kinds, common.TOKEN_ORIGIN_PLAIN) if origins[kind] <= SESSIONS / 10}
 
 
 @pytest.mark.parametrize("name", COMPARED)
