@@ -70,6 +70,11 @@ nightly: install-dev ## Check 100,000 tokens while bytes are flipped and everyth
 soak: install-dev ## Load a system for 30 minutes: no process may grow, no key may stay; ARGS='--minutes 3 --bound 8' and more.
 	$(BIN)/python -m tests.soak --json soak.json $(ARGS)
 
+.PHONY: vllm
+DEVICE ?= cpu
+vllm: ## Make the environment of the backend vllm in build/vllm (gigabytes); DEVICE=cuda for accelerators.
+	$(PYTHON) verifier_service/vllm/environment.py build/vllm $(DEVICE)
+
 .PHONY: kube-apiserver kubernetes
 SPECDEC_KUBE_APISERVER ?= $(CURDIR)/build/kube/kube-apiserver
 

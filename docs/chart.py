@@ -27,7 +27,20 @@ SERVICES: dict[str, type[Settings]] = {
     "ratioController": RatioSettings,
 }
 WRITTEN_BY_THE_CHART = {
-    *("address", "http", "health", "admin", "discovery", "cluster", "tls", "token", "drafters", "verifiers", "models"),
+    *(
+        "address",
+        "http",
+        "health",
+        "admin",
+        "discovery",
+        "cluster",
+        "tls",
+        "token",
+        "drafters",
+        "verifiers",
+        "models",
+        "backend",
+    ),
     *(
         "redis_url",
         "redis_prefix",
@@ -41,7 +54,7 @@ WRITTEN_BY_THE_CHART = {
         "metrics",
     ),
     "interval",
-    *("api_keys", "public_tls"),
+    *("api_keys", "public_tls", "backend"),
     "ratioController.lease",
 }
 """Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""
@@ -91,6 +104,8 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.pullPolicy", {"enum": ["Always", "IfNotPresent", "Never"]}),
     (r".*\.image\.repository", {"type": "string", "minLength": 1}),
     (r".*\.model\.source", {"enum": ["image", "claim", "oci", "huggingFace", "s3"]}),
+    (r"verifier\.backend", {"enum": ["native", "vllm"]}),
+    (r"verifier\.tensorParallelSize", AT_LEAST_ONE),
     (r".*\.cache\.kind", {"enum": ["emptyDir", "claim", "existingClaim"]}),
     (r".*\.huggingFace\.repository", {"type": "string", "pattern": r"^([\w.-]+/[\w.-]+)?$"}),
     (r".*\.s3\.uri", {"type": "string", "pattern": r"^(s3://[^/\s]+(/\S*)?)?$"}),

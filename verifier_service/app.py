@@ -5,14 +5,14 @@ import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
 
 from specdec.engine import NativeEngine, load_tokenizer_json
 from specdec.engine.byte_tokenizer import ByteTokenizer
-from specdec.engine.protocol import PathKeeper
+from specdec.engine.loader import ModelFacts
 from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
@@ -23,6 +23,8 @@ from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.tls import watch_expiry
 from specdec.serving.tracing import exporting
 from specdec.wire.generation import VerifierInfo
+from verifier_service.batching.model_step import BatchModel
+from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
@@ -31,7 +33,8 @@ from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.generations import Generations
-from verifier_service.kv.blocks import KvBlocks
+from verifier_service.kv.blocks import KvBlocks, KvMover
+from verifier_service.kv.no_blocks import NoBlocks
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.service import SERVICE, Ready, VerifierServicer
 
@@ -39,6 +42,20 @@ _STOP_SECONDS = 2.0
 """How long calls that had to be ended may take to carry their last rounds and their error to the gateway."""
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target of this process, whatever computes it."""
+
+    facts: ModelFacts
+    model: BatchModel
+    kv: KvMover
+    device: str
+    trees: bool
+    """Whether it judges drafts that are trees."""
+    grammars: bool
+    """Whether its rows may have a grammar."""
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
@@ -88,8 +105,8 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
         )
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="model") as thread:
-                engine = await asyncio.get_running_loop().run_in_executor(thread, load_engine, settings)
-                async with _running(settings, engine, thread, metrics, access) as ready:
+                target = await asyncio.get_running_loop().run_in_executor(thread, load_target, settings, thread)
+                async with _running(settings, target, thread, metrics, access) as ready:
                     servicer.become_ready(ready)
                     await server.set_serving(True)
                     _log.info("serving", address=server.address, http=http.address, model=ready.info.model)
@@ -101,50 +118,59 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
 @asynccontextmanager
 async def _running(
     settings: VerifierSettings,
-    engine: NativeEngine,
+    target: Target,
     thread: Executor,
     metrics: VerifierMetrics,
     access: Access,
 ) -> AsyncIterator[Ready]:
     """The parts behind the servicer; if one of their tasks dies, so does the process."""
-    pool = DrafterPool()
+    facts, pool = target.facts, DrafterPool()
     source = source_of(settings.discovery, settings.drafters)
     watch_age(metrics.registry, source)
     speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, pool.times)
-    scheduler = Scheduler(engine, thread, settings, speculation, metrics)
+    scheduler = Scheduler(target.model, thread, settings, speculation, metrics)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
-    identity = identity_of(settings, engine, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
-    grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, engine.end_token_ids)
-    info = replace(_info(settings, engine), grammars=grammars is not None)
+    identity = identity_of(settings, facts, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
+    grammars = (
+        GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids) if target.grammars else None
+    )
+    info = replace(_info(settings, target), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation)
     generations = Generations(settings, info, scheduler, sources, speculation, metrics, grammars)
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(scheduler.run()), tasks.create_task(pool.follow(source, make_link, identity))]
         try:
-            yield Ready(info, generations, pool, sources, speculation.prompts, KvBlocks(engine, thread))
+            yield Ready(info, generations, pool, sources, speculation.prompts, target.kv)
         finally:
             for worker in workers:
                 worker.cancel()
 
 
-def _info(settings: VerifierSettings, engine: NativeEngine) -> VerifierInfo:
+def _grammars(target: Target, tokenizer: str | None) -> GrammarCompiler | None:
+    if not target.grammars:
+        return None
+    return GrammarCompiler.of_tokenizer(tokenizer, target.facts.vocab_size, target.facts.end_token_ids)
+
+
+def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
     """What is known of the model and its limits once it is loaded."""
+    facts = target.facts
     return VerifierInfo(
         model=settings.model.served_name,
-        tokenizer_hash=engine.tokenizer_hash,
-        vocab_size=engine.vocab_size,
-        context_length=engine.context_length,
-        end_token_ids=tuple(engine.end_token_ids),
+        tokenizer_hash=facts.tokenizer_hash,
+        vocab_size=facts.vocab_size,
+        context_length=facts.context_length,
+        end_token_ids=tuple(facts.end_token_ids),
         gamma_max=settings.gamma_max,
-        system_fingerprint=engine.fingerprint,
-        trees=isinstance(engine, PathKeeper),
+        system_fingerprint=facts.fingerprint,
+        trees=target.trees,
         heartbeats=True,
     )
 
 
 def identity_of(
-    settings: VerifierSettings, engine: NativeEngine, tokenizer: str | None, name: str, access: Access
+    settings: VerifierSettings, facts: ModelFacts, tokenizer: str | None, name: str, access: Access
 ) -> Identity:
     """How this verifier introduces itself to drafters as `name`.
 
@@ -152,15 +178,31 @@ def identity_of(
         ModelRefused: drafters are to translate, and the target's tokens are not known as bytes.
     """
     if settings.drafter_vocabulary == "same":
-        return Identity(name, engine.tokenizer_hash, access)
+        return Identity(name, facts.tokenizer_hash, access)
     if tokenizer is None:
         raise ModelRefused("drafter_vocabulary is `translate`, and the target has no tokenizer.json")
-    vocabulary = ByteTokenizer(tokenizer, engine.vocab_size, engine.end_token_ids).vocabulary
-    return Identity(name, engine.tokenizer_hash, access, vocabulary, settings.least_overlap)
+    vocabulary = ByteTokenizer(tokenizer, facts.vocab_size, facts.end_token_ids).vocabulary
+    return Identity(name, facts.tokenizer_hash, access, vocabulary, settings.least_overlap)
+
+
+def load_target(settings: VerifierSettings, thread: Executor) -> Target:
+    """The target, loaded by the backend of the settings; call it on the one thread of `thread`, which owns it.
+
+    Raises:
+        ConfigError: the folder has no model that can be served, or the backend is not installed.
+    """
+    if settings.backend == "vllm":
+        from verifier_service.vllm import target
+
+        facts, stepped = target.load_target(settings)
+        return Target(facts, stepped, NoBlocks(), "vllm", trees=False, grammars=not target.is_parallel(settings))
+    engine = load_engine(settings)
+    model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
+    return Target(engine.facts, model, blocks, str(engine.device), trees=True, grammars=True)
 
 
 def load_engine(settings: VerifierSettings) -> NativeEngine:
-    """The target, loaded; call it on the model thread, which PyTorch's thread count belongs to.
+    """The native engine with the target; call it on the model thread, which PyTorch's thread count belongs to.
 
     Raises:
         ConfigError: the folder has no model that can be served.

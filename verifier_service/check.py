@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client import CollectorRegistry
 
-from specdec.engine import NativeEngine, load_tokenizer_json
+from specdec.engine import load_tokenizer_json
+from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError, DrafterMismatch, ModelRefused
 from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot, source_of
-from verifier_service.app import identity_of, load_engine
+from verifier_service.app import Target, identity_of, load_target
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import DrafterClient, Identity, LinkBroken, LinkTimes
 from verifier_service.drafters.link import DrafterLink
@@ -26,10 +28,11 @@ _DRAFTER_SECONDS = 3.0
 
 async def check(settings: VerifierSettings, write: Callable[[str], object]) -> bool:
     """Write a line with one JSON object for each check; returns False when something must be repaired."""
-    lines, engine = _model(settings)
+    with ThreadPoolExecutor(1) as thread:
+        lines, target = await asyncio.get_running_loop().run_in_executor(thread, _model, settings, thread)
     addresses = await _discovered(settings)
-    if engine is not None:
-        lines += await _drafters(settings, engine, addresses)
+    if target is not None:
+        lines += await _drafters(settings, target.facts, addresses)
     if not addresses:
         lines.append(
             Check.warn("drafters", "none: every token is plain", "set drafters or discovery.names to where they listen")
@@ -38,14 +41,15 @@ async def check(settings: VerifierSettings, write: Callable[[str], object]) -> b
     return write_checks(lines, write)
 
 
-def _model(settings: VerifierSettings) -> tuple[list[Check], NativeEngine | None]:
+def _model(settings: VerifierSettings, thread: ThreadPoolExecutor) -> tuple[list[Check], Target | None]:
     try:
-        engine = load_engine(settings)
+        target = load_target(settings, thread)
     except ConfigError as error:
         return [Check.fail("model", error.message, "set model.path to the folder of a model it can serve")], None
-    loaded = f"{settings.model.path} loads on {engine.device}, context {engine.context_length}"
-    tokenizer = f"{engine.vocab_size} ids, fingerprint {engine.tokenizer_hash}"
-    return [Check.ok("model", loaded), Check.ok("tokenizer", tokenizer)], engine
+    facts = target.facts
+    loaded = f"{settings.model.path} loads on {target.device}, context {facts.context_length}"
+    tokenizer = f"{facts.vocab_size} ids, fingerprint {facts.tokenizer_hash}"
+    return [Check.ok("model", loaded), Check.ok("tokenizer", tokenizer)], target
 
 
 async def _discovered(settings: VerifierSettings) -> list[str]:
@@ -56,10 +60,10 @@ async def _discovered(settings: VerifierSettings) -> list[str]:
     return [endpoint.address for endpoint in found]
 
 
-async def _drafters(settings: VerifierSettings, engine: NativeEngine, addresses: Iterable[str]) -> list[Check]:
+async def _drafters(settings: VerifierSettings, facts: ModelFacts, addresses: Iterable[str]) -> list[Check]:
     try:
         access = Access.of(settings.tls, settings.token)
-        identity = identity_of(settings, engine, load_tokenizer_json(settings.model.path), "check", access)
+        identity = identity_of(settings, facts, load_tokenizer_json(settings.model.path), "check", access)
     except ModelRefused as error:
         return [Check.fail("drafter_vocabulary", error.message, "set drafter_vocabulary to same")]
     except ConfigError as error:

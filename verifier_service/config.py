@@ -1,8 +1,9 @@
 """The settings of a verifier."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from specdec.serving.access import NO_TOKEN, Token
@@ -28,6 +29,30 @@ class DraftingSettings(Section):
     none. It hides the network, and takes a drafter about as much work as so many sessions."""
 
 
+_OWN_ARGUMENTS = (
+    "model", "dtype", "worker_cls", "scheduler_cls", "speculative_config", "scheduling_policy", "async_scheduling",
+    "skip_tokenizer_init", "disable_log_stats", "enable_lora", "pipeline_parallel_size", "data_parallel_size", "seed",
+)  # fmt: skip
+"""Arguments of vLLM's engine that the verifier sets itself, or cannot do with."""
+
+
+def _check_engine_arguments(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, if none of them is the verifier's own; raises ValueError if not."""
+    for name in _OWN_ARGUMENTS:
+        if name in values:
+            raise ValueError(f"{name!r} cannot be given here")
+    return values
+
+
+class VllmSettings(Section):
+    """The target on vLLM; read where `backend` is `vllm`."""
+
+    engine_args: Annotated[dict[str, Any], AfterValidator(_check_engine_arguments)] = Field(default_factory=dict)
+    """Arguments of vLLM's engine by their names in Python, as in `tensor_parallel_size: 2` or `quantization: fp8`."""
+    lora: Path | None = None
+    """Folder of a LoRA adapter that every generation uses; None is the model as it is."""
+
+
 class VerifierSettings(Settings):
     """Defaults < YAML file < SPECDEC_VERIFIER_* < flags."""
 
@@ -35,6 +60,9 @@ class VerifierSettings(Settings):
 
     model: ModelSettings
     """The target model."""
+    backend: Literal["native", "vllm"] = "native"
+    """What computes the target: the engine of this package, or vLLM, which has an environment of its own."""
+    vllm: VllmSettings = VllmSettings()
     address: Address = "127.0.0.1:50053"
     """Where the gRPC API listens."""
     http: Address = "127.0.0.1:0"

@@ -18,7 +18,7 @@ from verifier_service.batching.costs import PromptRate
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.generations import Generations
-from verifier_service.kv.blocks import KvBlocks
+from verifier_service.kv.blocks import KvMover
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
@@ -35,7 +35,7 @@ class Ready:
     pool: DrafterPool
     sources: DraftSources
     prompts: PromptRate
-    kv: KvBlocks
+    kv: KvMover
 
 
 class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):

@@ -26,6 +26,11 @@ drafter: {{ .root.Values.speculation.drafter | quote }}
 local: {{ toJson .root.Values.speculation.local }}
 drafter_vocabulary: {{ .root.Values.speculation.drafterVocabulary }}
 drain_seconds: {{ .root.Values.verifier.drain.seconds }}
+backend: {{ .root.Values.verifier.backend }}
+{{- if gt (int .root.Values.verifier.tensorParallelSize) 1 }}
+vllm:
+  engine_args: {tensor_parallel_size: {{ .root.Values.verifier.tensorParallelSize }}}
+{{- end }}
 {{- if ne $drafters "[]" }}
 discovery:
   kind: dns

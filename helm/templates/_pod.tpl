@@ -70,9 +70,19 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{/* The image of a tier: that of vLLM is another one, unless the values name one. */}}
+{{- define "specdec.tierImage" -}}
+{{- $values := index .root.Values .tier -}}
+{{- $image := deepCopy $values.image -}}
+{{- if and (eq ($values.backend | default "native") "vllm") (eq $image.repository "specdec/verifier") -}}
+{{- $_ := set $image "repository" "specdec/verifier-vllm" -}}
+{{- end -}}
+{{ include "specdec.image" (dict "root" .root "image" $image) }}
+{{- end -}}
+
 {{- define "specdec.container" -}}
 {{- $values := index .root.Values .tier -}}
-image: {{ include "specdec.image" (dict "root" .root "image" $values.image) }}
+image: {{ include "specdec.tierImage" . }}
 imagePullPolicy: {{ $values.image.pullPolicy }}
 securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.containerSecurity" .) "over" $values.securityContext) | nindent 2 }}
 args: {{- concat (list "--config" "/config/config.yaml") $values.extraArgs | toYaml | nindent 2 }}
@@ -102,6 +112,9 @@ resources: {{- include "specdec.resources" $values | nindent 2 }}
 volumeMounts:
   - {name: config, mountPath: /config, readOnly: true}
   - {name: tmp, mountPath: /tmp}
+  {{- if gt (int ($values.tensorParallelSize | default 1)) 1 }}
+  - {name: shared-memory, mountPath: /dev/shm}
+  {{- end }}
   {{- if ne $values.model.source "image" }}
   - {name: models, mountPath: /models, readOnly: true}
   {{- end }}
@@ -215,6 +228,10 @@ preStop:
   configMap: {name: {{ include "specdec.name" . }}}
 - name: tmp
   emptyDir: {sizeLimit: {{ $values.tmpSize }}}
+{{- if gt (int ($values.tensorParallelSize | default 1)) 1 }}
+- name: shared-memory
+  emptyDir: {medium: Memory}
+{{- end }}
 {{- if eq $model.source "claim" }}
 - name: models
   persistentVolumeClaim: {claimName: {{ $model.existingClaim }}, readOnly: true}

@@ -34,6 +34,13 @@
 {{- $wrong = append $wrong "Without rbac.create nobody may make certificates: set tls.certManager.issuerRef or tls.existingSecrets, or tls.enabled=false." -}}
 {{- end -}}
 {{- end -}}
+{{- $parallel := int .Values.verifier.tensorParallelSize -}}
+{{- if and (gt $parallel 1) (ne .Values.verifier.backend "vllm") -}}
+{{- $wrong = append $wrong "The native engine uses one accelerator: set verifier.backend=vllm, or verifier.tensorParallelSize=1." -}}
+{{- end -}}
+{{- if and .Values.verifier.gpu.enabled (eq .Values.verifier.backend "vllm") (ne $parallel (int .Values.verifier.gpu.count)) -}}
+{{- $wrong = append $wrong "vLLM uses as many accelerators as it is split over: set verifier.gpu.count to verifier.tensorParallelSize." -}}
+{{- end -}}
 {{- range $name, $model := .Values.models -}}
 {{- if and $model.path (not (hasPrefix "/" $model.path)) (not (has $.Values.gateway.model.source (list "claim" "oci"))) -}}
 {{- $wrong = append $wrong (printf "models.%s.path is inside the claim or the OCI image of gateway.model, and there is none: begin it with a slash." $name) -}}
@@ -99,7 +106,7 @@
 {{- if and (eq $values.autoscaling.kind "hpa") (eq (int $values.autoscaling.minReplicas) 0) -}}
 {{- $wrong = append $wrong (printf "A HorizontalPodAutoscaler keeps at least one pod: set %s.autoscaling.minReplicas to 1 or more." $tier) -}}
 {{- end -}}
-{{- if and $values.gpu (gt (int (dig "count" 1 ($values.gpu | default dict))) 1) -}}
+{{- if and (ne ($values.backend | default "native") "vllm") $values.gpu (gt (int (dig "count" 1 ($values.gpu | default dict))) 1) -}}
 {{- $wrong = append $wrong (printf "%s.gpu.count is %d, and one process uses one accelerator: set it to 1, and run more replicas." $tier (int $values.gpu.count)) -}}
 {{- end -}}
 {{- $model := $values.model -}}

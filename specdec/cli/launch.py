@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from specdec.cli import health, valkey
+from specdec.cli import health, valkey, vllm
 from specdec.cli.exit_codes import StartFailed, Unreachable
 from specdec.cli.plan import PRELOAD, Role, Service
 from specdec.cli.processes import Child, ChildCommand, Children
@@ -62,19 +62,23 @@ def command_line(role: Role, config: Path) -> str:
 
 
 def start_service(children: Children, folders: Folders, service: Service) -> RunningService:
-    config = write_config(folders, service)
-    command = ChildCommand(
-        name=service.name,
-        role=service.role,
-        argv=command_of(service.role, config),
-        log=folders.logs / f"{service.name}.log",
-        restart=command_line(service.role, config),
-        preload=PRELOAD[service.role],
-    )
+    command = _command(folders, service)
     scratch = folders.runtime / "tmp"  # so that what libraries leave behind is removed with the runtime folder
     scratch.mkdir(mode=0o700, exist_ok=True)
     environment = environment_of(service, os.environ) | {"TMPDIR": str(scratch)}
+    if service.python is not None:
+        environment |= vllm.environment(service.python, environment)
     return RunningService(service, children.start(command, environment))
+
+
+def _command(folders: Folders, service: Service) -> ChildCommand:
+    config, log = write_config(folders, service), folders.logs / f"{service.name}.log"
+    argv = command_of(service.role, config)
+    if service.python is not None:
+        argv = (str(service.python), *argv[1:])
+        return ChildCommand(service.name, service.role, argv, log, restart=shlex.join(argv))
+    restart = command_line(service.role, config)
+    return ChildCommand(service.name, service.role, argv, log, restart, PRELOAD[service.role])
 
 
 def environment_of(service: Service, inherited: Mapping[str, str]) -> dict[str, str]:

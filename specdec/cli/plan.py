@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from specdec.cli import ports
+from specdec.cli import ports, vllm
 from specdec.cli.known_models import KNOWN
 from specdec.cli.settings import UpSettings, find_model, source_names
 from specdec.errors import ConfigError
@@ -54,14 +54,17 @@ class Service:
     http: str
     grpc: str
     config: dict[str, Any]
+    python: Path | None = None
+    """The interpreter that it runs on; None is this process's own."""
 
 
 def check_models(settings: UpSettings) -> None:
-    """Check that the model folders exist.
+    """Check that the model folders exist, and the environment of a backend that needs one.
 
     Raises:
-        ConfigError: a folder does not exist, or is not a model's folder.
+        ConfigError: a folder does not exist, or is not a model's folder; or there is no such environment.
     """
+    vllm.interpreter(settings)
     _check("--target", settings.target, "config.json")
     if settings.drafters and settings.drafter_kind in _MODEL_FILES:
         _check("--drafter", settings.drafter, _MODEL_FILES[settings.drafter_kind])
@@ -122,12 +125,15 @@ def services(
     """
     shared = {"token": token}
     drafter = _drafter_config(settings) | shared
-    verifier = _verifier_config(settings, addresses.drafter) | shared
+    verifier, python = _verifier_config(settings, addresses.drafter) | shared, vllm.interpreter(settings)
     gateway = _gateway_config(settings, addresses.verifier, redis_url, kv_redis_url) | shared
     started = settings.drafters
     return [
         *_services("drafter", addresses.drafter[:started], addresses.drafter_http[:started], drafter),
-        *_services("verifier", addresses.verifier, addresses.verifier_http, verifier),
+        *(
+            replace(each, python=python)
+            for each in _services("verifier", addresses.verifier, addresses.verifier_http, verifier)
+        ),
         *_services("gateway", addresses.gateway, addresses.gateway_http, gateway),
     ]
 
@@ -156,7 +162,7 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     model = {"dtype": settings.dtype, "compile": settings.compile, **_target(settings)}
     config = {"model": model, "drafters": drafters, "log": settings.log.model_dump(), **_mode(settings)}
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
-    config |= {"drafter_vocabulary": settings.drafter_vocabulary}
+    config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
     return config if settings.gamma is None else {**config, "gamma": settings.gamma}
 
 

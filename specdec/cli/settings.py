@@ -55,6 +55,10 @@ class UpSettings(Settings):
     drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
     """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and for a known
     model's name no drafter is started unless one is asked for."""
+    backend: Literal["native", "vllm"] = "native"
+    """What computes the target: the engine of this package, or vLLM in the environment that `make vllm` makes."""
+    vllm_python: Path = Path("build/vllm/.venv/bin/python")
+    """Interpreter of the environment that has vLLM; read for the backend `vllm` alone."""
     drafter_vocabulary: Literal["same", "translate"] = "same"
     """Whether drafters must have the target's tokenizer, or translate the tokens that both have in common."""
     local: Annotated[str, AfterValidator(check_sources)] = ""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
 from specdec.engine.decoder import Decoder
@@ -95,12 +95,35 @@ def read_facts(path: Path, model: Any, tokenizer: Any, fingerprint: str) -> Mode
         ModelRefused: the tokenizer does not fit the model, or the context length is unknown.
     """
     config = model.config.get_text_config(decoder=True)
+    ends = end_token_ids(model.generation_config.eos_token_id, config.eos_token_id, tokenizer.eos_token_id)
+    return _facts(path, config, model.get_input_embeddings().weight.shape[0], ends, tokenizer, fingerprint)
+
+
+def read_folder_facts(path: Path, dtype: str, *, allow_pickle: bool = False) -> ModelFacts:
+    """Read the facts from a folder whose model another engine loads in `dtype`.
+
+    Raises:
+        ModelRefused: the folder cannot be served; the message says why.
+    """
+    folder = open_folder(path, allow_pickle=allow_pickle)
+    whole = _try(path, "configuration", lambda: AutoConfig.from_pretrained(path, local_files_only=True))
+    config = whole.get_text_config(decoder=True)
+    tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
+    ends = None
+    if (path / "generation_config.json").is_file():
+        own = _try(path, "generation settings", lambda: GenerationConfig.from_pretrained(path, local_files_only=True))
+        ends = own.eos_token_id
+    ids = end_token_ids(ends, config.eos_token_id, tokenizer.eos_token_id)
+    return _facts(path, config, config.vocab_size, ids, tokenizer, folder.fingerprint(dtype))
+
+
+def _facts(path: Path, config: Any, rows: int, ends: frozenset[int], tokenizer: Any, fingerprint: str) -> ModelFacts:
     ids: dict[str, int] = tokenizer.get_vocab()
     return ModelFacts(
         name=path.resolve().name,
-        vocab_size=_vocab_size(path, ids, model.get_input_embeddings().weight.shape[0]),
+        vocab_size=_vocab_size(path, ids, rows),
         context_length=_context_length(path, config),
-        end_token_ids=end_token_ids(model.generation_config.eos_token_id, config.eos_token_id, tokenizer.eos_token_id),
+        end_token_ids=ends,
         tokenizer_hash=vocabulary.fingerprint(ids),
         fingerprint=fingerprint,
     )

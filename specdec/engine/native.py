@@ -46,6 +46,7 @@ class NativeEngine:
         self._run = backend.run
         self._pool: KvPool[SequenceKv] = KvPool(backend.store, facts.fingerprint)
         self.kv_layout = layout
+        self.facts = facts
         self.name = facts.name
         self.vocab_size = facts.vocab_size
         """Valid ids are 0..vocab_size-1, without the padding rows of the model's matrix."""

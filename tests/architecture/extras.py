@@ -49,10 +49,15 @@ importlib.import_module(PACKAGE + ".app").main()
 IMPORT_EVERYTHING = """
 package = importlib.import_module(PACKAGE)
 for module in pkgutil.walk_packages(package.__path__, PACKAGE + "."):
-    if not module.name.endswith("__main__"):
+    if module.name.endswith("__main__"):
+        continue
+    try:
         importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "vllm":
+            raise
 """
-"""Code that imports every module of a package."""
+"""Code that imports every module of a package; those on vLLM need an environment of their own."""
 
 
 def declared(extra: str) -> list[Requirement]:

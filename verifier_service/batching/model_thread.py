@@ -1,53 +1,35 @@
 """One step of the model thread: which sequences leave, which get KV, and one pass over what can run."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import structlog
 
 from specdec.engine import Engine
-from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
 from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk, plan
 from verifier_service.batching.kv_admission import KvAdmission
+from verifier_service.batching.model_step import ModelStep
 from verifier_service.batching.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStep:
-    """What one step did."""
-
-    results: dict[Row, Outcome | InternalError | None]
-    """What became of each row that is done; None for a prefill."""
-    chunks: Sequence[ScheduledChunk]
-    """What the pass computed; empty when there was no pass."""
-    started: float
-    """When the pass began, by `time.perf_counter`."""
-    seconds: float
-    """Duration of the pass."""
-    running: int
-    """Sequences that have KV."""
-    preempted: int
-    """Sequences that lost their KV in this step."""
-    queried: int
-    """Tokens of the sequences that were admitted."""
-    found: Mapping[str, int]
-    """How many tokens of each sequence that was admitted had KV already, by its KV name."""
-    memory: KvMemory
-
-
 class ModelThread:
     """Owns the engine; its methods belong to one thread."""
+
+    drafts_first = True
 
     def __init__(self, engine: Engine, settings: VerifierSettings) -> None:
         self._engine = engine
         self._settings = settings
         self._kv = KvAdmission(engine)
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
+        return self._engine.can_ever_admit(limit)
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
         """Release sequences, admit those that wait, and run one pass.

@@ -12,12 +12,11 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import structlog
 
-from specdec.engine import Engine
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.costs import PassSample
 from verifier_service.batching.kv_admission import IDLE_SECONDS
-from verifier_service.batching.model_thread import ModelStep, ModelThread
+from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
@@ -26,11 +25,11 @@ _log = structlog.get_logger()
 
 
 class Scheduler:
-    """The queue in front of one engine. All methods belong to the event loop."""
+    """The queue in front of one target. All methods belong to the event loop."""
 
     def __init__(
         self,
-        engine: Engine,
+        model: BatchModel,
         thread: Executor,
         settings: VerifierSettings,
         speculation: BatchSpeculation,
@@ -39,13 +38,14 @@ class Scheduler:
         """Make a scheduler that `run` serves.
 
         Args:
-            engine: owned by the one worker of `thread`.
+            model: owned by the one worker of `thread`.
             thread: where passes run.
-            settings: how much goes into each pass, and how many sequences may wait for their first KV.
+            settings: how many sequences may wait for their first KV.
             speculation: learns from every pass.
         """
-        self._engine = engine
-        self._model = ModelThread(engine, settings)
+        self._model = model
+        self.drafts_first = model.drafts_first
+        """Whether the pass that reads the end of a prompt judges a draft as well."""
         self._thread = thread
         self._max_waiting = settings.max_waiting
         self._speculation = speculation
@@ -79,7 +79,7 @@ class Scheduler:
             ContextLengthExceeded: the row's limit would not fit an empty engine.
             QueueFull: too many sequences wait already.
         """
-        if not self._engine.can_ever_admit(row.limit):
+        if not self._model.can_ever_admit(row.limit):
             raise ContextLengthExceeded(f"{row.limit} tokens are more than this server has memory for", "max_tokens")
         if len(self._entering) >= self._max_waiting:
             raise QueueFull(f"{self._max_waiting} generations are waiting already")
@@ -128,7 +128,11 @@ class Scheduler:
         return outcome
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled.
+
+        Raises:
+            TargetLost: the target cannot go on.
+        """
         busy = False
         while True:
             if not busy:
@@ -164,9 +168,11 @@ class Scheduler:
         ended, self._ended = self._ended, []
         try:
             step = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.step, ended, rows)
-        except Exception as error:  # noqa: BLE001 - the sessions of other steps live on
+        except Exception as error:
             _log.error("step_failed", exc_info=error)
             self._deliver({row: InternalError("the model failed") for row in rows})
+            if isinstance(error, TargetLost):
+                raise
             return False
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         self._deliver(step.results)

@@ -23,7 +23,7 @@ from specdec.rules.tree import TreeDraft
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 from verifier_service.batching.tree_rows import judge_rows, judged_row, keep
 
-_NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infinite or masked throughout"
+NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infinite or masked throughout"
 
 _log = structlog.get_logger()
 
@@ -54,7 +54,7 @@ def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> R
     session = chunk.row.kv_name
     if isinstance(error, NoDistribution):
         _log.error("no_distribution", session=session, error=str(error))
-        return NoDistribution(_NO_TOKEN)
+        return NoDistribution(NO_TOKEN)
     if chunk.drafts:
         _log.warning("draft_unusable", session=session, error=str(error))
         return verify_batch(engine, [replace(chunk, most=0)])[0]
@@ -66,7 +66,7 @@ def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
     judged = [judged_row(chunk) for chunk in batch]
     logits = engine.forward([_engine_chunk(chunk, row) for chunk, row in zip(batch, judged, strict=True)])
     rows = [row for row in judged if row is not None]
-    verdicts = iter(_verdicts(rows, logits) if rows else [])
+    verdicts = iter(judge_batch(rows, logits) if rows else [])
     return [
         None if row is None else keep(engine, chunk, next(verdicts)) for chunk, row in zip(batch, judged, strict=True)
     ]
@@ -81,7 +81,7 @@ def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
     return Chunk(row.kv_name, tokens + row.draft.tokens, len(row.draft.tokens) + 1, parents)
 
 
-def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
+def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     """One verdict for each row; `logits` [Σ(γ+1), V], row after row."""
     sizes = [len(row.draft.tokens) + 1 for row in rows]
     params = [row.call.sampling for row, size in zip(rows, sizes, strict=True) for _ in range(size)]

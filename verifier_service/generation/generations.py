@@ -143,6 +143,8 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
         check_ids(ids, f"sampling.{field}", info.vocab_size)
     call.sampling.check_choice(info.vocab_size)
     check_logprobs(call.logprobs)
+    if call.speculation.tree is not None and not info.trees:
+        raise UnsupportedParameter("the backend of this verifier judges no trees", "speculation.tree")
     if call.speculation.tree is not None and call.sampling.grammar is not None:
         raise UnsupportedParameter("trees are not drafted under a grammar", "speculation.tree")
     gamma = call.speculation.gamma

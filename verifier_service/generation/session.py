@@ -84,8 +84,7 @@ class Session:
 
     async def _round(self) -> Round:
         base_len = len(self._tokens)
-        with self._target.expected() if self._drafts.gathers else nullcontext():
-            proposal = await self._drafts.propose(self._wanted)
+        proposal = await self._proposed()
         drafted = len(proposal.draft.tokens)
         proposal = self._with_forced(proposal)
         submitted = time.perf_counter()
@@ -111,6 +110,17 @@ class Session:
         self._count(done, proposal.awaited)
         return done
 
+    @property
+    def _judges_drafts(self) -> bool:
+        """Whether the target takes a draft in this round; not every one does in the pass that reads the prompt."""
+        return self._target.drafts_first or len(self._tokens) > len(self._call.tokens)
+
+    async def _proposed(self) -> Proposal:
+        if not self._judges_drafts:
+            return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
+        with self._target.expected() if self._drafts.gathers else nullcontext():
+            return await self._drafts.propose(self._wanted)
+
     def _detail(self, proposal: Proposal, drafted: int, verdict: Verdict) -> RoundDetail | None:
         """What the round rests on, where the call asks; `drafted` tokens are the source's own."""
         grounds = self._grounds
@@ -122,7 +132,7 @@ class Session:
 
     def _with_forced(self, proposal: Proposal) -> Proposal:
         """The proposal with the tokens that the grammar forces behind its draft."""
-        if isinstance(proposal.draft, TreeDraft):
+        if isinstance(proposal.draft, TreeDraft) or not self._judges_drafts:
             return proposal
         draft = with_forced(proposal.draft, self._row, self._tokens, self._limit - len(self._tokens) - 1)
         if draft is proposal.draft:

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -35,6 +35,22 @@ class Restored:
     """Tokens of the span, from the first of the sequence, that have KV now."""
     miss: str
     """Why there are no more: a Flaw, NO_ROOM or GONE; empty when all blocks were taken."""
+
+
+class KvMover(Protocol):
+    """Blocks of a target that leave this process and come back."""
+
+    async def find(self, tokens: Sequence[int], cache_salt: str) -> int:
+        """How many of `tokens`, from the first, have KV."""
+
+    async def export(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
+        """The framed value of the block tokens[start:]; empty when it has no KV."""
+
+    async def restore(self, span: KvSpan, values: AsyncIterable[bytearray]) -> Restored:
+        """Take framed values, one for each block of the span in order, up to the first that is flawed."""
+
+    def longest_value(self, block_tokens: int) -> int:
+        """Bytes of a framed block."""
 
 
 class KvBlocks:

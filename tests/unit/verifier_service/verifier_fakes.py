@@ -189,6 +189,7 @@ class DirectTarget:
         self.refuses_drafts = False
         self.room = 1000
         """For drafts, in a pass."""
+        self.drafts_first = True
         self.expecting = 0
         """How often a row was announced."""
 

@@ -25,6 +25,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
@@ -38,7 +39,7 @@ async def scheduling(engine: TableEngine, metrics: VerifierMetrics, chunk_tokens
         model=ModelSettings(path=Path("model")), max_waiting=64, chunk_tokens=chunk_tokens, draft_tokens=1000
     )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, settings, make_speculation(), metrics)
+        scheduler = Scheduler(ModelThread(engine, settings), thread, settings, make_speculation(), metrics)
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler

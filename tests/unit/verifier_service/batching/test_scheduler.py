@@ -1,7 +1,7 @@
 """Rows go to the one thread in batches; KV is first come, first served."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -21,6 +21,8 @@ from tests.unit.verifier_service.verifier_fakes import (
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.model_step import ModelStep, TargetLost
+from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
@@ -33,7 +35,7 @@ async def scheduling(engine: TableEngine, max_waiting: int = 8, draft_tokens: in
         model=ModelSettings(path=Path("model")), max_waiting=max_waiting, chunk_tokens=16, draft_tokens=draft_tokens
     )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(engine, thread, settings, make_speculation(), make_metrics())
+        scheduler = Scheduler(ModelThread(engine, settings), thread, settings, make_speculation(), make_metrics())
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler
@@ -195,3 +197,27 @@ async def test_two_announced_rows_share_a_pass() -> None:
 
         await asyncio.gather(announced("a", 0.0), announced("b", 0.02))
     assert len(engine.batches[-1]) == 2
+
+
+class LostModel:
+    """A target that cannot go on."""
+
+    drafts_first = True
+
+    def can_ever_admit(self, limit: int) -> bool:
+        return True
+
+    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
+        raise TargetLost("it is gone")
+
+
+async def test_a_lost_target_ends_its_generations_and_the_loop() -> None:
+    settings = VerifierSettings(model=MODEL)
+    with ThreadPoolExecutor(1) as thread:
+        scheduler = Scheduler(LostModel(), thread, settings, make_speculation(), make_metrics())
+        running = asyncio.create_task(scheduler.run())
+        with pytest.raises(InternalError, match="the model failed"):
+            async with scheduler.admitted(make_row("s", (3,), goal=0)):
+                pass
+        with pytest.raises(TargetLost):
+            await running

@@ -253,3 +253,12 @@ async def test_a_round_says_on_what_it_rests_where_the_call_asks() -> None:
     assert {done.detail for done in silent} == {None}
     assert told[1].detail == RoundDetail(3, "fixed", 0.5)
     assert [done.detail and done.detail.gamma for done in told] == [3, 3, 2, 1, 0]
+
+
+async def test_a_target_that_reads_a_prompt_without_drafts_waits_for_none() -> None:
+    target, drafts = DirectTarget(), WrittenDrafts(point_mass(*TRUTH[1:4]))
+    target.drafts_first = False
+    rounds = await rounds_of(make_session(make_call(), target, drafts))
+    assert tokens_of(rounds) == TRUTH
+    assert (rounds[0].draft, rounds[0].fallback) == ((), Fallback.FIRST_ROUND)
+    assert rounds[1].draft == TRUTH[1:4]

@@ -1,0 +1,59 @@
+"""What vLLM's engine is made with, and when two verifiers serve the same model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec.engine.loader import ModelFacts
+from specdec.errors import ConfigError
+from verifier_service.config import VerifierSettings, VllmSettings
+from verifier_service.vllm import engine
+
+FACTS = ModelFacts("m", 8, 64, frozenset({1}), "tokenizer", "folder")
+
+
+def settings(lora: Path | None = None, **engine_args: Any) -> VerifierSettings:
+    values = {"model": {"path": "m"}, "backend": "vllm", "vllm": {"engine_args": engine_args, "lora": lora}}
+    return VerifierSettings.load(overrides=values)
+
+
+def test_arguments_pass_through_and_ours_stay() -> None:
+    made = engine.engine_arguments(settings(tensor_parallel_size=2, quantization="fp8"), on_cpu=False)
+    assert (made["tensor_parallel_size"], made["quantization"]) == (2, "fp8")
+    assert made["speculative_config"]["num_speculative_tokens"] == 16
+    assert made["worker_cls"] == "verifier_service.vllm.worker.JudgingWorker"
+    assert "enforce_eager" not in made
+
+
+def test_the_budget_of_kv_is_the_verifiers_unless_a_share_is_given() -> None:
+    assert engine.engine_arguments(settings(), on_cpu=True)["kv_cache_memory_bytes"] == 2**30
+    assert "kv_cache_memory_bytes" not in engine.engine_arguments(settings(gpu_memory_utilization=0.8), on_cpu=False)
+
+
+@pytest.mark.parametrize("name", ["worker_cls", "speculative_config", "model", "pipeline_parallel_size"])
+def test_an_argument_that_is_the_verifiers_own_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"vllm.engine_args: '{name}' cannot be given here"):
+        settings(**{name: 1})
+
+
+def test_an_unknown_argument_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match="'quantisation', did you mean 'quantization'"):
+        engine._check_names({"quantisation": "fp8"}, ["quantization", "model"])
+
+
+def test_the_fingerprint_is_the_folders_while_the_arguments_leave_the_model_alone() -> None:
+    assert engine.fingerprint(FACTS, settings(tensor_parallel_size=4, max_num_seqs=8)) == "folder"
+
+
+def test_what_changes_the_model_changes_the_fingerprint() -> None:
+    found = {
+        engine.fingerprint(FACTS, made)
+        for made in (settings(), settings(quantization="fp8"), settings(quantization="awq"), settings(lora=Path("a")))
+    }
+    assert len(found) == 4
+
+
+def test_lora_is_one_setting() -> None:
+    assert engine.engine_arguments(settings(lora=Path("adapter")), on_cpu=True)["enable_lora"] is True
+    assert VllmSettings().lora is None

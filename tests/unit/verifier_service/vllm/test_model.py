@@ -1,0 +1,145 @@
+"""Steps over vLLM's engine: who is let in, who runs, what comes back, and when the process must end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specdec.errors import InternalError
+from specdec.rules.draft import Draft, Verdict
+from tests.unit.verifier_service.verifier_fakes import make_row
+from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.model_step import TargetLost
+from verifier_service.vllm.batch import Judged, Piece
+from verifier_service.vllm.model import VllmModel
+
+BLOCK = 16
+BLOCKS = 8
+
+
+@dataclass
+class WrittenScheduler:
+    """As the scheduler in vLLM's engine, with verdicts that the test writes."""
+
+    free_tokens: int = BLOCK * BLOCKS
+    block_size: int = BLOCK
+    max_num_running_reqs: int = 2
+    preempted: int = 0
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    judged: dict[str, Judged] = field(default_factory=dict)
+    running: list[str] = field(default_factory=list)
+    kv_cache_config: Any = field(default_factory=lambda: SimpleNamespace(kv_cache_tensors=[SimpleNamespace(size=1000)]))
+    kv_cache_manager: Any = field(default_factory=lambda: SimpleNamespace(usage=0.25))
+    vocab_size: int = 0
+
+    def cached(self, request: str) -> int:
+        return BLOCK
+
+
+class WrittenEngine:
+    """An engine whose passes commit one token for each row."""
+
+    def __init__(self) -> None:
+        self.scheduler = WrittenScheduler()
+        self.engine_core = SimpleNamespace(engine_core=self)
+        self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=BLOCKS))
+        self.aborted: list[str] = []
+        self.steps = 0
+        self.makes_room = False
+        self.error: Exception | None = None
+        self.result: Verdict | InternalError = Verdict((7,), 0, 0)
+
+    def abort_request(self, requests: list[str], internal: bool) -> None:
+        self.aborted += requests
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.error is not None:
+            raise self.error
+        if self.makes_room:
+            self.makes_room = False
+            self.scheduler.preempted += 1
+            self.scheduler.pieces, self.scheduler.judged = {}, {}
+            return
+        rows = self.scheduler.rows
+        self.scheduler.pieces = {request: Piece(row.goal - 1, 1, 2) for request, row in rows.items()}
+        self.scheduler.judged = {request: Judged(self.result, 2) for request in rows}
+
+
+def made(engine: WrittenEngine) -> VllmModel:
+    return VllmModel(engine, 8, lambda row: f"{row.kv_name}!")
+
+
+def test_a_sequence_comes_in_and_its_rows_are_judged() -> None:
+    engine = WrittenEngine()
+    model, admission, row = made(engine), make_row("a", goal=0), make_row("a", draft=Draft((1, 2)))
+    first = model.step([], [admission])
+    assert (first.results, first.found, first.queried, engine.steps) == ({admission: None}, {"a": BLOCK}, 3, 0)
+    done = model.step([], [row])
+    outcome = done.results[row]
+    assert isinstance(outcome, Outcome)
+    assert (outcome.verdict.tokens, outcome.offered) == ((7,), 2)
+    assert [(chunk.start, chunk.count, chunk.drafts) for chunk in done.chunks] == [(2, 1, 2)]
+    assert (done.memory.budget, done.memory.live) == (1000, 250)
+
+
+def test_a_prefill_is_done_at_once_for_vllm_cuts_prompts_itself() -> None:
+    engine = WrittenEngine()
+    model, prefill = made(engine), make_row("a", goal=2)
+    model.step([], [make_row("a", goal=0)])
+    assert model.step([], [prefill]).results == {prefill: None}
+    assert engine.steps == 0
+
+
+def test_sequences_wait_for_a_place_and_for_room_in_the_order_of_the_rows() -> None:
+    engine = WrittenEngine()
+    model, rows = made(engine), [make_row(name, goal=0) for name in "abc"]
+    assert list(model.step([], rows).results) == rows[:2]
+    engine.scheduler.free_tokens = 2
+    assert not model.step(["a"], rows[2:]).results
+    assert engine.aborted == ["a!"]
+    assert list(model.step(["b"], rows[2:]).results) == rows[2:]
+
+
+def test_a_sequence_that_vllm_refuses_is_an_error_of_its_own() -> None:
+    def refuse(row: Row) -> str:
+        raise ValueError("too long")
+
+    admission = make_row("a", goal=0)
+    assert isinstance(VllmModel(WrittenEngine(), 8, refuse).step([], [admission]).results[admission], InternalError)
+
+
+def test_a_pass_that_only_made_room_is_followed_by_another() -> None:
+    engine = WrittenEngine()
+    model, row = made(engine), make_row("a")
+    model.step([], [make_row("a", goal=0)])
+    engine.makes_room = True
+    done = model.step([], [row])
+    assert (engine.steps, done.preempted) == (2, 1)
+    assert isinstance(done.results[row], Outcome)
+
+
+def test_the_error_of_a_row_is_its_own() -> None:
+    engine = WrittenEngine()
+    model, row = made(engine), make_row("a")
+    model.step([], [make_row("a", goal=0)])
+    engine.result = InternalError("no")
+    assert model.step([], [row]).results[row] is engine.result
+
+
+def test_a_failed_step_ends_the_target() -> None:
+    engine = WrittenEngine()
+    model = made(engine)
+    model.step([], [make_row("a", goal=0)])
+    engine.error = RuntimeError("out of memory")
+    with pytest.raises(TargetLost):
+        model.step([], [make_row("a")])
+
+
+def test_what_never_fits_is_known_beforehand() -> None:
+    model = made(WrittenEngine())
+    assert model.can_ever_admit(BLOCK * BLOCKS)
+    assert not model.can_ever_admit(BLOCK * BLOCKS + 1)

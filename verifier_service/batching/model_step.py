@@ -1,0 +1,57 @@
+"""What the scheduler needs of a target, whatever engine computes it: steps over the rows that wait."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specdec.engine.kv_pool import KvMemory
+from specdec.errors import InternalError
+from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
+
+
+class TargetLost(RuntimeError):
+    """The target cannot go on after a failed step: the process must end, so that its generations are moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """What one step did."""
+
+    results: dict[Row, Outcome | InternalError | None]
+    """What became of each row that is done; None for a prefill."""
+    chunks: Sequence[ScheduledChunk]
+    """What the pass computed; empty when there was no pass."""
+    started: float
+    """When the pass began, by `time.perf_counter`."""
+    seconds: float
+    """Duration of the pass."""
+    running: int
+    """Sequences that have KV."""
+    preempted: int
+    """Sequences that lost their KV in this step."""
+    queried: int
+    """Tokens of the sequences that were admitted."""
+    found: Mapping[str, int]
+    """How many tokens of each sequence that was admitted had KV already, by its KV name."""
+    memory: KvMemory
+
+
+class BatchModel(Protocol):
+    """A target that runs one step after the other, all on one thread."""
+
+    drafts_first: bool
+    """Whether the pass that reads the end of a prompt judges a draft as well."""
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether a sequence that may reach `limit` tokens fits into an empty target; any thread may ask."""
+
+    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
+        """Release sequences, admit those that wait, and run one pass.
+
+        Args:
+            ended: KV names of the sequences that have ended.
+            rows: by rank, at most one for each sequence.
+
+        Raises:
+            TargetLost: no later step can succeed.
+        """

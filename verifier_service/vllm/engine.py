@@ -1,0 +1,100 @@
+"""Makes vLLM's engine in this process, from the settings of the verifier and the arguments that pass through."""
+
+import hashlib
+import json
+import os
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from specdec.engine.loader import ModelFacts
+from specdec.errors import ConfigError, ModelRefused
+from verifier_service.config import VerifierSettings
+
+_NEUTRAL = frozenset({
+    "tensor_parallel_size", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens",
+    "enforce_eager", "block_size", "distributed_executor_backend", "enable_prefix_caching", "load_format",
+    "disable_custom_all_reduce", "compilation_config", "trust_remote_code", "enable_chunked_prefill",
+})  # fmt: skip
+"""Arguments that change how the model is computed, and not which model it is."""
+_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+"""Of vLLM, where nobody has set it."""
+
+
+def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, Any]:
+    """The arguments of vLLM's engine, by their names in Python."""
+    ours: dict[str, Any] = {
+        "model": str(settings.model.path),
+        "dtype": settings.model.dtype,
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+        "async_scheduling": False,
+        "scheduling_policy": "priority",
+        "worker_cls": "verifier_service.vllm.worker.JudgingWorker",
+        "scheduler_cls": "verifier_service.vllm.row_scheduler.RowScheduler",
+        "speculative_config": {
+            "method": "custom_class",
+            "model": "verifier_service.vllm.proposer.NoProposals",
+            "num_speculative_tokens": max(settings.gamma_max, 1),
+        },
+    }
+    if settings.vllm.lora is not None:
+        ours["enable_lora"] = True
+    if on_cpu:
+        ours["enforce_eager"] = not settings.model.compile
+    if "gpu_memory_utilization" not in settings.vllm.engine_args:
+        ours["kv_cache_memory_bytes"] = settings.kv_bytes
+    return ours | settings.vllm.engine_args
+
+
+def is_parallel(settings: VerifierSettings) -> bool:
+    """Whether the target runs in several worker processes; else it runs in this one."""
+    return int(settings.vllm.engine_args.get("tensor_parallel_size", 1)) > 1
+
+
+def fingerprint(facts: ModelFacts, settings: VerifierSettings) -> str:
+    """The fingerprint of the model as it is served: of the folder alone, where nothing else decides its tokens."""
+    changing = {name: value for name, value in settings.vllm.engine_args.items() if name not in _NEUTRAL}
+    if settings.vllm.lora is not None:
+        changing["lora"] = str(settings.vllm.lora)
+    if not changing:
+        return facts.fingerprint
+    text = f"{facts.fingerprint} {json.dumps(changing, sort_keys=True, default=str)}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def open_engine(settings: VerifierSettings) -> Any:
+    """Load the target into vLLM's engine; the calling thread owns it.
+
+    Raises:
+        ConfigError: an argument is unknown.
+        ModelRefused: vLLM does not load the model.
+    """
+    parallel = is_parallel(settings)
+    wanted = _ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(parallel))}
+    os.environ.update({name: value for name, value in wanted.items() if name not in os.environ})
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.llm_engine import LLMEngine
+    from vllm.v1.executor.abstract import Executor
+
+    if current_platform.is_cpu() and not parallel:
+        torch.set_num_threads(settings.threads)
+    arguments = engine_arguments(settings, on_cpu=current_platform.is_cpu())
+    _check_names(arguments, [field.name for field in fields(EngineArgs)])
+    try:
+        config = EngineArgs(**arguments).create_engine_config()
+        return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise ModelRefused(f"{settings.model.path}: vllm does not load it: {first_line}") from error
+
+
+def _check_names(arguments: dict[str, Any], known: list[str]) -> None:
+    for name in arguments:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f", did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"vllm.engine_args: vllm has no argument {name!r}{hint}")

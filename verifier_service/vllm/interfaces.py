@@ -1,0 +1,98 @@
+"""The one version of vLLM that is served, and every part of it that this room touches: checked before anything runs."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from specdec.errors import ConfigError
+
+SERIES = "0.32."
+"""How the version begins."""
+
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "vllm.engine.arg_utils:EngineArgs": (
+        "model", "dtype", "worker_cls", "scheduler_cls", "speculative_config", "scheduling_policy", "async_scheduling",
+        "kv_cache_memory_bytes", "enforce_eager", "disable_log_stats", "skip_tokenizer_init",
+    ),
+    "vllm.v1.engine.llm_engine:LLMEngine.__init__": ("vllm_config", "executor_class", "log_stats", "multiprocess_mode"),
+    "vllm.v1.engine.llm_engine:LLMEngine.add_request": ("request_id", "prompt", "params", "lora_request", "priority"),
+    "vllm.v1.engine.llm_engine:LLMEngine.abort_request": ("request_ids", "internal"),
+    "vllm.v1.engine.llm_engine:LLMEngine.step": (),
+    "vllm.v1.executor.abstract:Executor.get_class": ("vllm_config",),
+    "vllm.sampling_params:SamplingParams": ("max_tokens", "ignore_eos", "detokenize", "temperature"),
+    "vllm.lora.request:LoRARequest": ("lora_name", "lora_int_id", "lora_path"),
+    "vllm.v1.core.sched.scheduler:Scheduler.schedule": ("throttle_prefills",),
+    "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("scheduler_output", "model_runner_output"),
+    "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids": ("draft_token_ids",),
+    "vllm.v1.core.sched.scheduler:Scheduler._preempt_request": ("request", "timestamp"),
+    "vllm.v1.core.sched.request_queue:PriorityRequestQueue.remove_requests": ("requests",),
+    "vllm.v1.core.sched.request_queue:PriorityRequestQueue.add_request": ("request",),
+    "vllm.v1.core.sched.output:SchedulerOutput": ("num_scheduled_tokens", "scheduled_spec_decode_tokens"),
+    "vllm.v1.core.kv_cache_manager:KVCacheManager.get_computed_blocks": ("request",),
+    "vllm.v1.core.kv_cache_manager:KVCacheManager.usage": (),
+    "vllm.v1.core.block_pool:BlockPool.get_num_free_blocks": (),
+    "vllm.v1.outputs:DraftTokenIds": ("req_ids", "draft_token_ids"),
+    "vllm.v1.outputs:SamplerOutput": ("sampled_token_ids", "logprobs_tensors"),
+    "vllm.v1.outputs:ModelRunnerOutput": ("sampled_token_ids",),
+    "vllm.v1.spec_decode.metadata:SpecDecodeMetadata": ("draft_token_ids", "num_draft_tokens"),
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._sample": ("logits", "spec_decode_metadata"),
+    "vllm.v1.worker.gpu_worker:Worker.init_device": (),
+    "vllm.v1.worker.gpu_worker:Worker.execute_model": ("scheduler_output",),
+    "vllm.v1.worker.gpu_worker:Worker.sample_tokens": ("grammar_output",),
+    "vllm.v1.worker.gpu_worker:Worker.take_draft_token_ids": (),
+}  # fmt: skip
+"""Classes and methods by their paths, each with the parameters or fields that are used."""
+
+
+def check_version() -> None:
+    """Refuse every vLLM but the one that this room was made for.
+
+    Raises:
+        ConfigError: there is no vLLM in this environment, or it is another version.
+    """
+    try:
+        found = metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        raise ConfigError("backend: vllm is not installed in this environment: run `make vllm`") from None
+    if not found.startswith(SERIES):
+        raise ConfigError(f"backend: vllm {found} is not served, only {SERIES}*: run `make vllm`")
+
+
+def check_interfaces(parts: Mapping[str, tuple[str, ...]] = PARTS) -> None:
+    """Refuse a vLLM that lacks a part.
+
+    Raises:
+        ConfigError: the version is another one, or a class, a method or a parameter is not there; it names the first.
+    """
+    check_version()
+    for path, names in parts.items():
+        known = _names(_find(path), path)
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"backend: this vllm has no {name!r} in {path}")
+
+
+def _find(path: str) -> Any:
+    module, _, attributes = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"backend: this vllm has no {path}: {error}") from error
+    return found
+
+
+def _names(part: Any, path: str) -> set[str]:
+    """The parameters of a method, or the fields of a class."""
+    if isinstance(part, property):
+        return set()
+    fields = getattr(part, "__dataclass_fields__", None) or getattr(part, "__struct_fields__", None)
+    if fields:
+        return set(fields)
+    try:
+        return set(inspect.signature(part).parameters)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"backend: {path} of this vllm cannot be called: {error}") from error

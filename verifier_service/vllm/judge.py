@@ -1,0 +1,109 @@
+"""Our verdicts where vLLM would sample: logits of a batch in its layout -> one verdict for each row."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+import torch
+from torch import Tensor
+
+from specdec.errors import InternalError, NoDistribution
+from specdec.rules.draft import NO_DRAFT, Verdict
+from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.target_pass import NO_TOKEN, judge_batch
+from verifier_service.vllm.batch import Judged, PassRows
+
+NO_PLACE = -1
+"""Fills a line of the answer behind its last token."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The logits of a batch as vLLM lays them out: for each request, one line more than it has drafts."""
+
+    requests: Sequence[str]
+    counts: Sequence[int]
+    """Drafts of each request."""
+    drafts: Sequence[int]
+    """The drafted ids of all requests, one request after the other."""
+
+    def own(self, index: int, row: Row) -> Row:
+        """The row of a request with its draft as far as vLLM computed it.
+
+        Raises:
+            InternalError: vLLM computed other ids. They were not drawn by the row's q̂, so a verdict on them would bias
+                the output, and so would a plain token, for whether ids agree depends on the draft.
+        """
+        first = sum(self.counts[:index])
+        draft = row.draft.cut(self.counts[index])
+        if draft.tokens != tuple(self.drafts[first : first + len(draft.tokens)]):
+            raise InternalError("vllm computed other drafts than those of the row")
+        return replace(row, draft=draft)
+
+    def first(self, index: int) -> int:
+        """The first line of a request."""
+        return sum(self.counts[:index]) + index
+
+
+def judge(batch: PassRows, lines: Lines, logits: Tensor) -> dict[str, Judged]:
+    """The verdict on each row of the batch, by request; `logits` [Σ(count + 1), at least vocab_size]."""
+    judged, places, rows = {}, [], []
+    for index, request in enumerate(lines.requests):
+        if request in batch.rows:
+            try:
+                rows.append(lines.own(index, batch.rows[request]))
+                places.append(index)
+            except InternalError as error:
+                _log.error("foreign_draft", session=batch.rows[request].kv_name)
+                judged[request] = Judged(error, 0)
+    kept = [lines.first(index) + at for index, row in zip(places, rows, strict=True) for at in range(_size(row))]
+    own = logits[:, : batch.vocab_size].float()
+    if kept != list(range(len(own))):
+        own = own[torch.tensor(kept, dtype=torch.int64, device=own.device)]
+    for index, row, result in zip(places, rows, _verdicts(rows, own) if rows else [], strict=True):
+        judged[lines.requests[index]] = Judged(result, len(row.draft.tokens))
+    return judged
+
+
+def tokens_of(judged: Mapping[str, Judged], lines: Lines) -> Tensor:
+    """The tokens of each request as vLLM takes them, int32 [requests, most drafts + 1]; 0 where there is no verdict.
+
+    vLLM does not use the token of a request that still reads its prompt, and one without a verdict is ended.
+    """
+    out = torch.full((len(lines.requests), max(lines.counts, default=0) + 1), NO_PLACE, dtype=torch.int32)
+    out[:, 0] = 0
+    for index, request in enumerate(lines.requests):
+        found = judged.get(request)
+        if found is not None and isinstance(found.result, Verdict):
+            tokens = found.result.tokens
+            out[index, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+    return out
+
+
+def _size(row: Row) -> int:
+    return len(row.draft.tokens) + 1
+
+
+def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict | InternalError]:
+    """The verdicts on all rows at once; where that fails, on each alone, so that an error stays with its row."""
+    try:
+        return list(judge_batch(rows, logits))
+    except Exception as error:  # noqa: BLE001 - whatever a row does, the engine and the other rows live on
+        if len(rows) == 1:
+            return [_without_draft(rows[0], logits, error)]
+        each = zip(rows, logits.split_with_sizes([_size(row) for row in rows]), strict=True)
+        return [_verdicts([row], own)[0] for row, own in each]
+
+
+def _without_draft(row: Row, logits: Tensor, error: Exception) -> Verdict | InternalError:
+    """The verdict without the draft, which was no good; an error where the target has no distribution."""
+    if isinstance(error, NoDistribution):
+        _log.error("no_distribution", session=row.kv_name, error=str(error))
+        return NoDistribution(NO_TOKEN)
+    if row.draft.tokens:
+        _log.warning("draft_unusable", session=row.kv_name, error=str(error))
+        return _verdicts([replace(row, draft=NO_DRAFT)], logits[:1])[0]
+    _log.error("verdict_failed", session=row.kv_name, exc_info=error)
+    return InternalError("the model failed on this sequence")

@@ -1,0 +1,143 @@
+"""One step of a target on vLLM: which sequences leave, which are let in, and one pass over the rows that can run."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from specdec.engine.kv_pool import KvMemory
+from specdec.errors import InternalError
+from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
+from verifier_service.batching.model_step import ModelStep, TargetLost
+from verifier_service.vllm.batch import Judged, Piece
+
+_log = structlog.get_logger()
+
+Results = dict[Row, Outcome | InternalError | None]
+
+
+class VllmModel:
+    """Owns vLLM's engine; its methods belong to one thread, `can_ever_admit` to any."""
+
+    drafts_first = False
+
+    def __init__(self, engine: Any, vocab_size: int, add: Callable[[Row], str]) -> None:
+        """Make a target.
+
+        Args:
+            engine: vLLM's `LLMEngine`, whose scheduler is a `RowScheduler`.
+            vocab_size: valid ids are below it.
+            add: adds the sequence of a row to the engine; gives its id.
+        """
+        core = engine.engine_core.engine_core
+        self._engine = engine
+        self._add = add
+        self._scheduler: Any = core.scheduler
+        self._scheduler.vocab_size = vocab_size
+        cache = engine.vllm_config.cache_config
+        self._most_tokens = int(cache.num_gpu_blocks * self._scheduler.block_size)
+        self._budget = sum(tensor.size for tensor in self._scheduler.kv_cache_config.kv_cache_tensors)
+        self._requests: dict[str, str] = {}
+        """vLLM's id of each sequence that was let in, by its KV name."""
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
+        return limit <= self._most_tokens
+
+    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
+        """Release sequences, admit those that wait, and run one pass; as `BatchModel`."""
+        started, preempted = time.perf_counter(), self._scheduler.preempted
+        results: Results = {}
+        try:
+            self._release(ended)
+            queried, found = self._admit(rows, results)
+            ready = self._ready(rows, results)
+            started = time.perf_counter()
+            chunks = self._pass(ready, results, started) if ready else []
+        except Exception as error:
+            raise TargetLost("vllm failed in a step") from error
+        seconds, lost = time.perf_counter() - started, self._scheduler.preempted - preempted
+        running = len(self._scheduler.running)
+        return ModelStep(results, chunks, started, seconds, running, lost, queried, found, self._memory)
+
+    @property
+    def _memory(self) -> KvMemory:
+        """vLLM does not tell what it keeps for later sequences from what is free."""
+        live = round(self._scheduler.kv_cache_manager.usage * self._budget)
+        return KvMemory(self._budget, live, 0)
+
+    def _release(self, ended: Sequence[str]) -> None:
+        requests = [self._requests.pop(name) for name in ended if name in self._requests]
+        if requests:
+            self._engine.abort_request(requests, internal=True)
+
+    def _admit(self, rows: Sequence[Row], results: Results) -> tuple[int, Mapping[str, int]]:
+        """Let sequences in, in the order of the rows, until one finds no room.
+
+        Returns:
+            Tokens of the sequences that were let in, and how many of each of them have KV already.
+        """
+        queried, found = 0, {}
+        for row in rows:
+            if row.kv_name in self._requests:
+                continue
+            if not self._has_room(row):
+                break
+            try:
+                request = self._add(row)
+            except Exception as error:  # noqa: BLE001 - a request that vLLM refuses; the others live on
+                _log.error("admission_failed", session=row.kv_name, exc_info=error)
+                results[row] = InternalError("vllm refuses this sequence")
+                continue
+            self._requests[row.kv_name] = request
+            queried += len(row.tokens)
+            found[row.kv_name] = self._scheduler.cached(request)
+            results[row] = None
+        return queried, found
+
+    def _has_room(self, row: Row) -> bool:
+        """Whether a sequence may come in now; the first one always may."""
+        if not self._requests:
+            return True
+        full = len(self._requests) >= self._scheduler.max_num_running_reqs
+        return not full and len(row.tokens) < self._scheduler.free_tokens
+
+    def _ready(self, rows: Sequence[Row], results: Results) -> dict[str, Row]:
+        """The rows that a pass can judge, by request; vLLM cuts prompts into pieces itself, so a prefill is done."""
+        ready: dict[str, Row] = {}
+        for row in rows:
+            if row.kv_name not in self._requests or row in results:
+                continue
+            if row.goal < len(row.tokens):
+                results[row] = None
+            else:
+                ready[self._requests[row.kv_name]] = row
+        return ready
+
+    def _pass(self, ready: Mapping[str, Row], results: Results, started: float) -> list[ScheduledChunk]:
+        """Run a pass; a second one where the first only made room."""
+        scheduler = self._scheduler
+        scheduler.rows = ready
+        preempted = scheduler.preempted
+        self._engine.step()
+        while not scheduler.pieces and scheduler.preempted > preempted:
+            preempted = scheduler.preempted
+            self._engine.step()
+        scheduler.rows = {}
+        outcome = partial(_outcome, started=started, seconds=time.perf_counter() - started)
+        results |= {ready[request]: outcome(judged) for request, judged in scheduler.judged.items()}
+        judged, pieces = scheduler.judged, scheduler.pieces
+        return [_chunk(ready[request], piece, judged.get(request)) for request, piece in pieces.items()]
+
+
+def _outcome(judged: Judged, started: float, seconds: float) -> Outcome | InternalError:
+    if isinstance(judged.result, InternalError):
+        return judged.result
+    return Outcome(judged.result, started, seconds, judged.offered)
+
+
+def _chunk(row: Row, piece: Piece, judged: Judged | None) -> ScheduledChunk:
+    """What a pass computed of a row, as the measurement of passes reads it."""
+    return ScheduledChunk(row, piece.start, piece.count, 0 if judged is None else judged.offered)

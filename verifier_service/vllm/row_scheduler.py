@@ -1,0 +1,118 @@
+"""vLLM's scheduler that runs the sequences which have a row: their drafts, their KV, and who waits."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from typing_extensions import override
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import DraftTokenIds
+
+from specdec.rules.draft import NO_DRAFT
+from verifier_service.batching.batch_plan import Row
+from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows, Piece
+
+
+class RowScheduler(Scheduler):
+    """Schedules the requests that have a row, and holds back the others with their KV.
+
+    So a session that waits for its drafts, or for its reader, holds up nobody and gets no token that it did not ask
+    for. Where held requests leave no room for any other, the last of them in rank gives its KV up.
+    """
+
+    running: list[Any]
+    waiting: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rows: Mapping[str, Row] = {}
+        """The rows that wait, by request."""
+        self.vocab_size = 0
+        self.pieces: dict[str, Piece] = {}
+        """What the last pass computed, by request."""
+        self.judged: Mapping[str, Judged] = {}
+        """The verdicts of the last pass, by request."""
+        self.preempted = 0
+        """How often a request has given up its KV."""
+
+    @override
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        given = self._take_drafts()
+        with self._only_rows() as held:
+            output = super().schedule(throttle_prefills)
+        self.judged = {}
+        self.pieces = {
+            request: self._piece(request, count, len(output.scheduled_spec_decode_tokens.get(request, ())))
+            for request, count in output.num_scheduled_tokens.items()
+        }
+        whole = [request for request, piece in self.pieces.items() if self._completes(request, piece)]
+        rows = {request: self.rows[request] if request in given else self._plain(request) for request in whole}
+        setattr(output, ROWS, PassRows(rows, self.vocab_size))
+        if held and self.rows and not self.pieces:
+            self._give_up(max(held, key=lambda request: request.priority))
+        return output
+
+    @override
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        self.judged = getattr(model_runner_output, VERDICTS, {})
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+    @override
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        self.preempted += 1
+        super()._preempt_request(request, *args, **kwargs)
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens that fit into the KV that no running request holds."""
+        return int(self.kv_cache_manager.block_pool.get_num_free_blocks() * self.block_size)
+
+    def cached(self, request: str) -> int:
+        """How many tokens of a request that has not run yet have KV already."""
+        return int(self.kv_cache_manager.get_computed_blocks(self.requests[request])[1])
+
+    def _take_drafts(self) -> set[str]:
+        """Give the running requests the drafts of their rows, and none to those without: an older one is stale.
+
+        Returns:
+            The requests that were running. Of others vLLM takes no draft: they read their tokens, maybe for the second
+            time, and where it wants a fixed shape it puts placeholders behind them.
+        """
+        requests = [request.request_id for request in self.running]
+        drafts = [
+            list(self.rows[request].draft.tokens[: self.num_spec_tokens]) if request in self.rows else []
+            for request in requests
+        ]
+        self.update_draft_token_ids(DraftTokenIds(requests, drafts))
+        return set(requests)
+
+    def _plain(self, request: str) -> Row:
+        return replace(self.rows[request], draft=NO_DRAFT)
+
+    @contextmanager
+    def _only_rows(self) -> Iterator[list[Any]]:
+        """Hide the requests without a row; the value is those of them that hold KV."""
+        held = [request for request in self.running if request.request_id not in self.rows]
+        waiting = [request for request in self.waiting if request.request_id not in self.rows]
+        self.running = [request for request in self.running if request.request_id in self.rows]
+        self.waiting.remove_requests(waiting)
+        self.max_num_running_reqs -= len(held)
+        try:
+            yield held
+        finally:
+            self.max_num_running_reqs += len(held)
+            self.running += held
+            for request in waiting:
+                self.waiting.add_request(request)
+
+    def _piece(self, request: str, count: int, drafts: int) -> Piece:
+        return Piece(self.requests[request].num_computed_tokens - count, count - drafts, drafts)
+
+    def _completes(self, request: str, piece: Piece) -> bool:
+        return bool(piece.start + piece.count >= self.requests[request].num_tokens)
+
+    def _give_up(self, request: Any) -> None:
+        self.running.remove(request)
+        self._preempt_request(request, time.monotonic())

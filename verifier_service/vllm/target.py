@@ -1,0 +1,54 @@
+"""Loads the target on vLLM: what is known of the model, and what the scheduler steps."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from specdec.engine.loader import ModelFacts, read_folder_facts
+from verifier_service.batching.batch_plan import Row
+from verifier_service.config import VerifierSettings
+from verifier_service.vllm.engine import fingerprint, is_parallel, open_engine
+from verifier_service.vllm.interfaces import check_interfaces
+from verifier_service.vllm.model import VllmModel
+
+__all__ = ["is_parallel", "load_target"]
+
+_PRIORITIES = 1000
+"""In a second of rank: vLLM's priorities are integers."""
+
+
+def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel]:
+    """Load the target on the thread that is to own it.
+
+    Raises:
+        ConfigError: this environment has no vLLM, or another version; or an argument is unknown.
+        ModelRefused: the folder has no model that vLLM can serve.
+    """
+    check_interfaces()
+    facts = read_folder_facts(settings.model.path, settings.model.dtype, allow_pickle=settings.model.allow_pickle)
+    engine = open_engine(settings)
+    context_length = min(facts.context_length, engine.vllm_config.model_config.max_model_len)
+    facts = replace(facts, context_length=context_length, fingerprint=fingerprint(facts, settings))
+    add = partial(_add, engine, _adapter(settings.vllm.lora), context_length)
+    return facts, VllmModel(engine, facts.vocab_size, add)
+
+
+def _adapter(folder: Path | None) -> Any:
+    """The LoRA adapter of every generation; None for the model as it is."""
+    from vllm.lora.request import LoRARequest
+
+    return None if folder is None else LoRARequest(lora_name=folder.name, lora_int_id=1, lora_path=str(folder))
+
+
+def _add(engine: Any, adapter: Any, context_length: int, row: Row) -> str:
+    """Add a row's sequence, which vLLM neither samples for nor ends before the end of the context; returns its id."""
+    from vllm.sampling_params import SamplingParams
+
+    prompt: dict[str, Any] = {"prompt_token_ids": list(row.tokens)}
+    if row.call.cache_salt:
+        prompt["cache_salt"] = row.call.cache_salt
+    most = context_length - len(row.tokens)
+    params = SamplingParams(temperature=0.0, max_tokens=most, ignore_eos=True, detokenize=False)
+    priority = round(row.rank * _PRIORITIES)
+    return str(engine.add_request(row.kv_name, prompt, params, lora_request=adapter, priority=priority))

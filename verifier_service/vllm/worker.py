@@ -1,0 +1,63 @@
+"""vLLM's workers with our judge in the seat of their sampler; nothing of vLLM is patched."""
+
+from typing import Any
+
+import torch
+from typing_extensions import override
+from vllm.distributed.parallel_state import get_tp_group
+from vllm.platforms import current_platform
+from vllm.v1.outputs import SamplerOutput
+from vllm.v1.worker.gpu_worker import Worker
+
+from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows
+from verifier_service.vllm.interfaces import check_interfaces
+from verifier_service.vllm.judge import Lines, judge, tokens_of
+
+_Base: Any = Worker
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    _Base = CPUWorker
+
+
+class JudgingWorker(_Base):
+    """A worker of this platform. The first rank judges; the others take its tokens."""
+
+    @override
+    def init_device(self) -> None:
+        check_interfaces()
+        super().init_device()
+        self._batch = PassRows()
+        self._judged: dict[str, Judged] = {}
+        self.model_runner._sample = self._sample
+
+    @override
+    def execute_model(self, scheduler_output: Any) -> Any:
+        self._batch = getattr(scheduler_output, ROWS, PassRows())
+        return super().execute_model(scheduler_output)
+
+    @override
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        self._judged = {}
+        output = super().sample_tokens(grammar_output)
+        if self._judged:
+            setattr(output, VERDICTS, self._judged)
+        return output
+
+    @override
+    def take_draft_token_ids(self) -> None:
+        """No drafts come from here; what the runner would give are placeholders."""
+
+    def _sample(self, logits: torch.Tensor, metadata: Any) -> SamplerOutput:
+        """As the runner's own, with the logits of a request in one line more than it has drafts."""
+        requests = self.model_runner.input_batch.req_ids
+        counts = [0] * len(requests) if metadata is None else list(metadata.num_draft_tokens)
+        drafts = [] if metadata is None else metadata.draft_token_ids.tolist()
+        lines = Lines(requests, counts, drafts)
+        group = get_tp_group()
+        if group.rank_in_group == 0:
+            self._judged = judge(self._batch, lines, logits)
+        tokens = tokens_of(self._judged, lines).to(logits.device)
+        if group.world_size > 1:
+            tokens = group.broadcast(tokens, src=0)
+        return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
