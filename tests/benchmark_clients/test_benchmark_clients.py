@@ -112,4 +112,4 @@ def test_guidellm_completes_every_request(served: System, tmp_path: Path, endpoi
     run(command("guidellm"), "run", *asked, "--output", f"kind=json,path={report_file}", folder=tmp_path)
     (report,) = json.loads(report_file.read_text())["benchmarks"]
     totals = report["metrics"]["request_totals"]
-    assert (totals["successful"], totals["errored"]) == (REQUESTS, 0)
+    assert (totals["successful"], totals["errored"]) == (REQUESTS, 0), totals
