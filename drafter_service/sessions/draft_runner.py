@@ -17,7 +17,7 @@ from drafter_service.sessions.drafter import (
     ScheduledSession,
     StepResult,
 )
-from drafter_service.sessions.outcomes import Outcome
+from drafter_service.sessions.outcomes import OutcomeSession
 from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.session_table import SessionLimits, SessionTable
 from drafter_service.sessions.step_plan import StepPlanner, Wanting
@@ -111,7 +111,7 @@ class DraftRunner:
 
     def _apply(self, stream: Stream, result: StepResult) -> None:
         session = result.session
-        if isinstance(result, DraftFailure) and not session.drafted and not isinstance(session, Outcome):
+        if isinstance(result, DraftFailure) and not session.drafted and not isinstance(session, OutcomeSession):
             self._refuse(stream, result)
             return
         if isinstance(result, DraftedToken):

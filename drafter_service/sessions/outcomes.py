@@ -15,7 +15,7 @@ from drafter_service.sessions.fan_out import fan_out
 from specdec.engine import SequenceMemory
 
 
-class Outcome(DraftSession):
+class OutcomeSession(DraftSession):
     """A session as it may be behind the verdict under way: nobody waits for its chain."""
 
     @property
@@ -39,9 +39,9 @@ class Outcomes:
         """Have at most `most` outcomes of each session."""
         self._sequences = sequences
         self._most = most
-        self._of: dict[DraftSession, list[Outcome]] = {}
+        self._of: dict[DraftSession, list[OutcomeSession]] = {}
 
-    def prepare(self, session: DraftSession) -> list[Outcome]:
+    def prepare(self, session: DraftSession) -> list[OutcomeSession]:
         """The outcomes of a session whose draft is complete, made when first asked for; none where none are wanted."""
         budget = min(self._most, session.outcomes)
         if not (budget and session.admitted and session.drafted) or session.verifier_waits:
@@ -51,7 +51,7 @@ class Outcomes:
         for accepted, token in left:
             prefix = (*session.tokens_from(0)[: session.committed + accepted], token)
             name = f"{session.key}+{len(prefix)}+{token}"
-            outcome = Outcome(name, replace(session.opened, tokens=prefix, gamma=session.gamma), session.limit)
+            outcome = OutcomeSession(name, replace(session.opened, tokens=prefix, gamma=session.gamma), session.limit)
             if len(outcome) < outcome.limit:
                 outcome.admitted = self._sequences.admit(name, outcome.limit, prefix, outcome.domain)
             made.append(outcome)
@@ -77,7 +77,7 @@ class Outcomes:
             self.drop(outcome)
         return bool(held)
 
-    def drop(self, outcome: Outcome) -> None:
+    def drop(self, outcome: OutcomeSession) -> None:
         """Free the memory of an outcome, which gets no more drafts."""
         if outcome.admitted:
             outcome.admitted = False

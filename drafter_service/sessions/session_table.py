@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
 from drafter_service.sessions.eviction import Owned, least_recent, owed
-from drafter_service.sessions.outcomes import Outcome, Outcomes
+from drafter_service.sessions.outcomes import Outcomes, OutcomeSession
 from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.stream import MalformedMessage, Message, Stream
 from drafter_service.sessions.tree_session import TreeSession
@@ -84,7 +84,7 @@ class SessionTable:
             while session.admitted and not self._sequences.reserve(
                 session.key, self._sequences.length(session.key) + more
             ):
-                if isinstance(session, Outcome):
+                if isinstance(session, OutcomeSession):
                     self.outcomes.drop(session)
                 elif not self.outcomes.give_back():
                     self._evict(self._room_for(session, more) or session)
