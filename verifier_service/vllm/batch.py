@@ -33,7 +33,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ComputedPiece:
     """The tokens of a request that a pass computes."""
 
     start: int

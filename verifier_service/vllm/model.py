@@ -11,7 +11,7 @@ from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
 from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
 from verifier_service.batching.model_step import ModelStep, TargetLost
-from verifier_service.vllm.batch import Judged, Piece
+from verifier_service.vllm.batch import ComputedPiece, Judged
 
 _log = structlog.get_logger()
 
@@ -138,6 +138,6 @@ def _outcome(judged: Judged, started: float, seconds: float) -> Outcome | Intern
     return Outcome(judged.result, started, seconds, judged.offered)
 
 
-def _chunk(row: Row, piece: Piece, judged: Judged | None) -> ScheduledChunk:
+def _chunk(row: Row, piece: ComputedPiece, judged: Judged | None) -> ScheduledChunk:
     """What a pass computed of a row, as the measurement of passes reads it."""
     return ScheduledChunk(row, piece.start, piece.count, 0 if judged is None else judged.offered)

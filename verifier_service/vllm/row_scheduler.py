@@ -12,7 +12,7 @@ from vllm.v1.outputs import DraftTokenIds
 
 from specdec.rules.draft import NO_DRAFT
 from verifier_service.batching.batch_plan import Row
-from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows, Piece
+from verifier_service.vllm.batch import ROWS, VERDICTS, ComputedPiece, Judged, PassRows
 
 
 class RowScheduler(Scheduler):
@@ -30,7 +30,7 @@ class RowScheduler(Scheduler):
         self.rows: Mapping[str, Row] = {}
         """The rows that wait, by request."""
         self.vocab_size = 0
-        self.pieces: dict[str, Piece] = {}
+        self.pieces: dict[str, ComputedPiece] = {}
         """What the last pass computed, by request."""
         self.judged: Mapping[str, Judged] = {}
         """The verdicts of the last pass, by request."""
@@ -107,10 +107,10 @@ class RowScheduler(Scheduler):
             for request in waiting:
                 self.waiting.add_request(request)
 
-    def _piece(self, request: str, count: int, drafts: int) -> Piece:
-        return Piece(self.requests[request].num_computed_tokens - count, count - drafts, drafts)
+    def _piece(self, request: str, count: int, drafts: int) -> ComputedPiece:
+        return ComputedPiece(self.requests[request].num_computed_tokens - count, count - drafts, drafts)
 
-    def _completes(self, request: str, piece: Piece) -> bool:
+    def _completes(self, request: str, piece: ComputedPiece) -> bool:
         return bool(piece.start + piece.count >= self.requests[request].num_tokens)
 
     def _give_up(self, request: Any) -> None:

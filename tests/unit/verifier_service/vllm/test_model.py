@@ -12,7 +12,7 @@ from specdec.rules.draft import Draft, Verdict
 from tests.unit.verifier_service.verifier_fakes import make_row
 from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.model_step import TargetLost
-from verifier_service.vllm.batch import Judged, Piece
+from verifier_service.vllm.batch import ComputedPiece, Judged
 from verifier_service.vllm.model import VllmModel
 
 BLOCK = 16
@@ -28,7 +28,7 @@ class WrittenScheduler:
     max_num_running_reqs: int = 2
     preempted: int = 0
     rows: Mapping[str, Row] = field(default_factory=dict)
-    pieces: dict[str, Piece] = field(default_factory=dict)
+    pieces: dict[str, ComputedPiece] = field(default_factory=dict)
     judged: dict[str, Judged] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
     kv_cache_config: Any = field(default_factory=lambda: SimpleNamespace(kv_cache_tensors=[SimpleNamespace(size=1000)]))
@@ -65,7 +65,7 @@ class WrittenEngine:
             self.scheduler.pieces, self.scheduler.judged = {}, {}
             return
         rows = self.scheduler.rows
-        self.scheduler.pieces = {request: Piece(row.goal - 1, 1, 2) for request, row in rows.items()}
+        self.scheduler.pieces = {request: ComputedPiece(row.goal - 1, 1, 2) for request, row in rows.items()}
         self.scheduler.judged = {request: Judged(self.result, 2) for request in rows}
 
 
