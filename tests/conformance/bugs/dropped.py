@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -101,11 +102,13 @@ def low_confidence_left_out(patch: pytest.MonkeyPatch) -> None:
     """The token that a chain ends behind, because it was not sure of it, is left out itself."""
     extend = DraftSession.extend
 
-    def planted(session: DraftSession, token: int, probs: object = None, certainty: Certainty | None = None) -> None:
+    def planted(
+        session: DraftSession, token: int, probs: object = None, certainty: Certainty | None = None, *others: Any
+    ) -> None:
         if certainty is not None and certainty.confidence < session._length.policy.min_confidence:
             session.stop_drafting()
         else:
-            extend(session, token, probs, certainty)  # type: ignore[arg-type]
+            extend(session, token, probs, certainty, *others)  # type: ignore[arg-type]
 
     patch.setattr(DraftSession, "extend", planted)
 
