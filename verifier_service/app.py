@@ -132,9 +132,7 @@ async def _running(
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
     identity = identity_of(settings, facts, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
-    grammars = (
-        GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids) if target.grammars else None
-    )
+    grammars = _grammars(target, tokenizer)
     info = replace(_info(settings, target), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation)
     generations = Generations(settings, info, scheduler, sources, speculation, metrics, grammars)
@@ -148,6 +146,7 @@ async def _running(
 
 
 def _grammars(target: Target, tokenizer: str | None) -> GrammarCompiler | None:
+    """What compiles grammars; None where the target or its tokenizer takes none."""
     if not target.grammars:
         return None
     return GrammarCompiler.of_tokenizer(tokenizer, target.facts.vocab_size, target.facts.end_token_ids)
