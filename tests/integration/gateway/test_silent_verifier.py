@@ -33,12 +33,13 @@ CALL = GenerationCall(
 
 
 class Silent(pb_grpc.VerifierServiceServicer):
-    """Says that it sends heartbeats, and sends nothing."""
+    """Says that it sends heartbeats, and sends nothing behind its first round until it may."""
 
     def __init__(self, heartbeats: bool = True) -> None:
         self.facts = replace(ScriptedVerifier().facts, heartbeats=heartbeats)
         self.peers: set[str] = set()
         self.ended = asyncio.Event()
+        self.may_go_on = asyncio.Event()
 
     async def GetVerifierInfo(self, request: Any, context: Any) -> pb.GetVerifierInfoResponse:
         self.peers.add(context.peer())
@@ -47,7 +48,8 @@ class Silent(pb_grpc.VerifierServiceServicer):
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         try:
             yield pb.GenerateResponse(base_len=2, tokens=b"\1\0\0\0", origins=[4])
-            await asyncio.Event().wait()
+            await self.may_go_on.wait()
+            yield pb.GenerateResponse(base_len=3, tokens=b"\2\0\0\0", origins=[4])
         finally:
             self.ended.set()
 
@@ -116,7 +118,9 @@ async def test_heartbeats_keep_a_slow_generation_and_are_no_rounds(stack: AsyncE
         assert [each.tokens async for each in rounds] == [(1,), (2,)]
 
 
-async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own(stack: AsyncExitStack) -> None:
+async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own_and_calls_on_the_old_one_go_on(
+    stack: AsyncExitStack,
+) -> None:
     servicer = Silent()
     client = await connected(servicer, stack, silence=60)
     await client.info(30)
@@ -125,4 +129,5 @@ async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own(stack: 
         client.redial()
         await client.info(30)
         assert len(servicer.peers) == 2
-        assert not servicer.ended.is_set()
+        servicer.may_go_on.set()
+        assert [each.tokens async for each in rounds] == [(2,)]
