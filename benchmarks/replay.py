@@ -113,6 +113,7 @@ class Replayer:
         drafts.begin(0)
         tokens = list(turn.prompt)
         while len(tokens) < limit:
+            await asyncio.sleep(0)  # a source reads a long prompt between rounds
             verdict = await self._round(call, limit, tokens, drafts)
             tokens += verdict.tokens
             drafts.commit(verdict.tokens, verdict.drafted, 0)

@@ -129,8 +129,8 @@ class LocalDrafts(Drafts):
     async def _read_all(self) -> None:
         """Read the prompt in pieces, so that the other sessions go on."""
         while self._unread:
-            self._read(_PIECE)
             await asyncio.sleep(0)
+            self._read(_PIECE)
 
     def _read(self, count: int) -> None:
         piece, self._unread = self._unread[:count], self._unread[count:]

@@ -161,6 +161,12 @@ class TestPrediction:
     ) -> None:
         assert self.followed(*output).draft((), 1) == follows
 
+    def test_a_place_found_again_is_trusted_as_far_as_the_output_has_followed(self) -> None:
+        assert len(self.followed(10, 11).draft((), 16)) == 16
+        assert self.followed(10, 99, 13).draft((), 16) == [14, 15]
+        assert self.followed(10, 99, 13, 14).draft((), 16) == [15, 16, 17, 18]
+        assert self.followed(10, 99, 13, 14).draft((15, 16), 16) == [17, 18]
+
     def test_it_has_nothing_behind_its_end_or_for_drafts_of_others(self) -> None:
         assert self.followed(*self.EXPECTED).draft((), 4) == []
         assert self.followed(10).draft((77,), 4) == []
