@@ -8,6 +8,7 @@ from specdec.engine.kv_store import KvStore, S
 from specdec.engine.prefix_cache import PrefixCache
 from specdec.errors import InternalError
 from specdec.rules import blocks
+from specdec.rules.prefix import common_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ class KvPool(Generic[S]):
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
         """Admit a session that begins with `tokens`; it reuses the keys and values of a beginning known in its domain.
 
+        The beginning is found by its whole blocks; of a running session that has these, the tokens behind are reused
+        as well.
+
         There must be room for all of `tokens`, and for one more page of each session that is already admitted, so that
         a new session does not take what the others need next. The last of `tokens` is always left to compute.
 
@@ -65,7 +69,7 @@ class KvPool(Generic[S]):
             source, begin = None, 0
         if source is None and not self._make_room(self._pages_wanted(len(tokens), 0)):
             return False
-        self._add(session, self._store.open(limit, root), source, begin)
+        self._add(session, self._store.open(limit, root), source, self._in_common(source, begin, tokens[:-1]))
         self._store.extend(self[session], len(tokens))
         return True
 
@@ -130,6 +134,12 @@ class KvPool(Generic[S]):
     def _pages_wanted(self, tokens: int, shared: int) -> int:
         """Pages that must be free to admit a session of `tokens` tokens, the first `shared` of them from another."""
         return self._store.pages(tokens) - self._store.shared(shared) + len(self._sessions)
+
+    def _in_common(self, source: S | None, begin: int, tokens: Sequence[int]) -> int:
+        """How many of `tokens` another sequence has, which has the first `begin`; an ended one keeps whole blocks."""
+        if source is None or source in self._cache or source.tree is not None:
+            return begin
+        return begin + common_length(source.tokens[begin:], tokens[begin:])
 
     def _add(self, session: str, sequence: S, source: S | None, begin: int) -> None:
         """Add a session with the first `begin` tokens of another."""
