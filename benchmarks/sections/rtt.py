@@ -56,10 +56,15 @@ def measure(lab: Lab) -> Report:
 
 
 def _turns(lab: Lab, system: Apart, ways: Mapping[str, int | None]) -> dict[str, tuple[Ratio, list[Slice]]]:
-    """Each way's speed over that of plain decoding, and its slices; a way is a drafter with a γ, None for auto."""
-    asks = lab.scale.pair.asks(lab.scale.rtt_sessions, lab.scale.prompt, lab.scale.rtt_tokens)
+    """Each way's speed over that of plain decoding, and its slices; a way is a drafter with a γ, None for auto.
+
+    Every turn has prompts of its own.
+    """
+    turns, sessions = lab.scale.rtt_turns + _WARM_UP, lab.scale.rtt_sessions
+    prompts = lab.scale.pair.asks(turns * sessions, lab.scale.prompt, lab.scale.rtt_tokens)
     done: dict[str, list[Slice]] = {way: [] for way in (_OFF, *ways)}
-    for turn in range(lab.scale.rtt_turns + _WARM_UP):
+    for turn in range(turns):
+        asks = prompts[turn * sessions : (turn + 1) * sessions]
         order = list(done)
         for way in order if turn % 2 else reversed(order):
             made = _slice(system, asks, way, 0 if way == _OFF else ways[way])

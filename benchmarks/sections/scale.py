@@ -43,7 +43,7 @@ class Scale:
     controller_goal: float = 0.95
     rtt_delays: tuple[float, ...] = (0.0, 0.001, 0.005, 0.02, 0.05)
     """Round trips between verifier and drafter, in seconds, the first of which is none."""
-    rtt_steps: tuple[float, float] = (0.06, 0.004)
+    rtt_steps: tuple[float, float] = (0.084, 0.004)
     """Seconds of a pass of the slowed target, and of the slowed drafter."""
     rtt_gamma: int = 4
     rtt_sessions: int = 1
