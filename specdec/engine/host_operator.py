@@ -22,6 +22,9 @@ from specdec.engine.span import FOLD_LIMIT
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules.tree import Tree
 
+SOURCES = Path(__file__).parent
+"""Where the operator's sources are."""
+
 _log = logging.getLogger(__name__)
 
 _BLOCK_NUMBERS = 9
@@ -55,10 +58,13 @@ class _Call(Structure):
 class HostOperator:
     """The operator's code, loaded into this process."""
 
-    def __init__(self) -> None:
-        """Raises LibraryMissing where it cannot be had, which takes a few seconds at the first start."""
-        here = Path(__file__).parent
-        library = load_library(here / "host_attention.cpp", [here / "lanes.h"])
+    def __init__(self, folder: Path = SOURCES) -> None:
+        """Build it from the sources in `folder`, which takes a few seconds, unless it is in the user's cache.
+
+        Raises:
+            LibraryMissing: it cannot be had on this machine.
+        """
+        library = load_library(folder / "host_attention.cpp", [folder / "lanes.h"])
         self._functions = {torch.float32: library.attend_float32, torch.bfloat16: library.attend_bfloat16}
         for function in self._functions.values():
             function.argtypes, function.restype = (c_void_p,), None
@@ -168,7 +174,7 @@ def host_backend(attention: HostAttention) -> OpenKvBackend[Slab]:
     if attention == "torch":
         return open_host_backend
     try:
-        return partial(_open, HostOperator())
+        return partial(open_operator_backend, HostOperator())
     except LibraryMissing as missing:
         if attention == "operator":
             raise ModelRefused(f"model.attention is `operator`, which cannot be had: {missing}") from None
@@ -176,7 +182,9 @@ def host_backend(attention: HostAttention) -> OpenKvBackend[Slab]:
         return open_host_backend
 
 
-def _open(operator: HostOperator, decoder: Decoder, layout: KvLayout, budget: int) -> KvBackend[Slab]:
+def open_operator_backend(operator: HostOperator, decoder: Decoder, layout: KvLayout, budget: int) -> KvBackend[Slab]:
+    """Open slabs within a budget in bytes, as `open_host_backend` does, with passes that attend by the operator."""
+
     def make_step(slabs: Sequence[Slab], batch: PackedBatch) -> AttentionStep:
         if min(batch.counts) > FOLD_LIMIT:
             return step_by_session(slabs, batch)

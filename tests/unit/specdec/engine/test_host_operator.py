@@ -24,6 +24,9 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 CPU = torch.device("cpu")
 LAYOUT = KvLayout(2, 2, 64, 64, torch.float32, CPU)
 PLAIN = AttentionRule(None, None, None, None)
+FORKED = Tree((-1, 0, 0, 2, 1, 3))
+BROAD = Tree((-1, *(node // 2 for node in range(24))))
+"""Over more than one block of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,7 @@ SHAPES = {
     "nothing before": Case([(0, 1), (0, 5), (0, 20)]),
     "drafts of all lengths": Case([(70, 5), (3, 2), (128, 9), (60, FOLD_LIMIT), (7, 1)]),
     "prompts beside": Case([(40, FOLD_LIMIT + 30), (9, 1), (0, 100), (30, 4)]),
-    "trees": Case(
-        [(5, Tree((-1, 0, 0, 2, 1, 3))), (0, Tree((-1, -1, 0))), (130, 3), (60, Tree((-1, *(node // 2 for node in range(24)))))]
-    ),
+    "trees": Case([(5, FORKED), (0, Tree((-1, -1, 0))), (130, 3), (60, BROAD)]),
     "one head": Case([(30, 3), (2, 1)], KvLayout(1, 1, 64, 64, torch.float32, CPU), group=1),
     "many queries of a key": Case([(30, 3), (2, 1)], group=8),
     "values of another width": Case([(30, 3), (90, 1)], KvLayout(2, 3, 48, 80, torch.float32, CPU)),
