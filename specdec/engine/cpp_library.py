@@ -14,7 +14,8 @@ from pathlib import Path
 
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 _BUILD_SECONDS = 60.0
-_OTHERS_MAY_WRITE = 0o022
+_GROUP_OR_WORLD, _WORLD = 0o022, 0o002
+"""Who else may write, as bits of a mode."""
 
 
 class LibraryMissing(Exception):
@@ -76,15 +77,17 @@ def _cache() -> Path | None:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(root) / "specdec" / "libraries"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder if _is_ours(folder) and _is_ours(folder.parent) and os.access(folder, os.W_OK) else None
+        # Many systems let a user's own group write to what the user makes, and the folder above may have been made so.
+        ours = _is_ours(folder) and _is_ours(folder.parent, _WORLD)
+        return folder if ours and os.access(folder, os.W_OK) else None
     except (OSError, RuntimeError):  # a read-only file system, or a user without a home
         return None
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether nobody but this user could have put something there."""
+def _is_ours(path: Path, others: int = _GROUP_OR_WORLD) -> bool:
+    """Whether it belongs to this user, and none of the `others` could have put something there."""
     found = path.stat(follow_symlinks=False)
-    return found.st_uid == os.getuid() and not found.st_mode & _OTHERS_MAY_WRITE
+    return found.st_uid == os.getuid() and not found.st_mode & others
 
 
 def _built(compiler: Sequence[str], source: Path, library: Path) -> ctypes.CDLL:
