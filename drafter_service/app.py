@@ -136,6 +136,7 @@ def _load_engine(settings: DrafterSettings) -> NativeEngine:
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
         compiled=settings.model.compile,
+        attention=settings.model.attention,
         allow_pickle=settings.model.allow_pickle,
     )
 

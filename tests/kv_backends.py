@@ -9,7 +9,9 @@ from torch import Tensor
 
 from specdec.engine import NativeEngine
 from specdec.engine.attention import AttentionRule
+from specdec.engine.cpp_library import LibraryMissing
 from specdec.engine.host import open_host_backend
+from specdec.engine.host_operator import HostOperator, host_backend
 from specdec.engine.kv_backend import OpenKvBackend
 from specdec.engine.paged.backend import PagedBackend
 from specdec.engine.paged.graphs import Replay
@@ -80,8 +82,23 @@ def graphs(capture: CallingCapture | None = None) -> PagedBackend:
     return PagedBackend(PlainKernels(), CallingCapture if capture is None else lambda: capture)
 
 
+def operator() -> HostOperator:
+    """The host's operator; without a C++ compiler the test is skipped."""
+    try:
+        return HostOperator()
+    except LibraryMissing as missing:
+        pytest.skip(str(missing))
+
+
+def slabs_with_operator() -> OpenKvBackend:
+    """Slabs with passes that attend to all sessions at once; without a C++ compiler the test is skipped."""
+    operator()
+    return host_backend("operator")
+
+
 KV_BACKENDS: dict[str, Callable[[], OpenKvBackend]] = {
     "slabs": lambda: open_host_backend,
+    "operator": slabs_with_operator,
     "pages": PagedBackend,
     "graphs": graphs,
 }

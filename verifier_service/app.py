@@ -213,5 +213,6 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
         kv_bytes=settings.kv_bytes,
         threads=settings.threads,
         compiled=settings.model.compile,
+        attention=settings.model.attention,
         allow_pickle=settings.model.allow_pickle,
     )

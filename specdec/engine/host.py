@@ -1,4 +1,4 @@
-"""The host's memory for keys and values, and its passes, which attend to one session and layer after the other.
+"""The host's memory for keys and values, and its passes, which attend to one session after the other in each layer.
 
 A slab takes memory as it is written: it is address space up to a session's limit, charged page by page. It never moves,
 so nothing is copied when it grows; the tokens that sessions have in common are copied to each.
@@ -6,12 +6,12 @@ so nothing is copied when it grows; the tokens that sessions have in common are 
 
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from specdec.engine.attention import AttentionRule, attending
+from specdec.engine.attention import AttentionRule, AttentionStep, attending
 from specdec.engine.batch import PackedBatch
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_backend import KvBackend
@@ -114,17 +114,6 @@ def lazy(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def open_host_backend(decoder: Decoder, layout: KvLayout, budget: int) -> KvBackend[Slab]:
-    """Open slabs within a budget in bytes; the memory is taken as it is written."""
-
-    def run(slabs: Sequence[Slab], batch: PackedBatch) -> Tensor:
-        spans = [SlabSpan(*share) for share in zip(slabs, batch.counts, batch.trees, strict=True)]
-        with attending(HostStep(spans)):
-            return decoder.logits(batch.tokens, batch.positions, batch.keep)
-
-    return KvBackend(SlabStore(layout, budget), run, warm=lambda: None)
-
-
 class SlabSpan(AttentionSpan):
     """The new tokens of a session whose keys and values lie in a slab, the new ones behind its length."""
 
@@ -160,3 +149,24 @@ class HostStep:
         queries, keys, values = (tensor.split_with_sizes(self._counts, 2) for tensor in (query, key, value))
         shares = zip(self._spans, queries, keys, values, strict=True)
         return torch.cat([span.attend(layer, q, k, v, rule) for span, q, k, v in shares], dim=1)
+
+
+MakeStep = Callable[[Sequence[Slab], PackedBatch], AttentionStep]
+"""Makes the attention step of a pass over slabs."""
+
+
+def step_by_session(slabs: Sequence[Slab], batch: PackedBatch) -> HostStep:
+    """The step on plain PyTorch."""
+    return HostStep([SlabSpan(*share) for share in zip(slabs, batch.counts, batch.trees, strict=True)])
+
+
+def open_host_backend(
+    decoder: Decoder, layout: KvLayout, budget: int, make_step: MakeStep = step_by_session
+) -> KvBackend[Slab]:
+    """Open slabs within a budget in bytes; the memory is taken as it is written."""
+
+    def run(slabs: Sequence[Slab], batch: PackedBatch) -> Tensor:
+        with attending(make_step(slabs, batch)):
+            return decoder.logits(batch.tokens, batch.positions, batch.keep)
+
+    return KvBackend(SlabStore(layout, budget), run, warm=lambda: None)

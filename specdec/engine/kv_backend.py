@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvPool
 from specdec.engine.kv_store import KvStore, S
 from specdec.errors import InternalError
+
+HostAttention = Literal["auto", "operator", "torch"]
+"""What attends on the host: the operator in C++, PyTorch, or the operator where it can be had."""
 
 RunPass = Callable[[Sequence[S], PackedBatch], Tensor]
 """Runs a packed pass: logits of the tokens `batch.keep`, float32 [len(keep), vocab_size], a copy the caller owns.
@@ -36,12 +39,16 @@ OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
 """Opens a backend for a model's keys and values with a budget in bytes."""
 
 
-def kv_backend_for(device: torch.device) -> OpenKvBackend[Any]:
-    """The backend for a model on that device: slabs on the host, pages on every other device."""
-    if device.type == "cpu":
-        from specdec.engine.host import open_host_backend
+def kv_backend_for(device: torch.device, attention: HostAttention = "auto") -> OpenKvBackend[Any]:
+    """The backend for a model on that device: slabs on the host, pages on every other device.
 
-        return open_host_backend
+    Raises:
+        ModelRefused: `attention` asks for the host's operator, which cannot be had.
+    """
+    if device.type == "cpu":
+        from specdec.engine.host_operator import host_backend
+
+        return host_backend(attention)
     from specdec.engine.paged.backend import PagedBackend
 
     return PagedBackend.on(device)

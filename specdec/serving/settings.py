@@ -124,6 +124,9 @@ class ModelSettings(TokenizerSettings):
     """Load weights of a format that can run code of whoever made them, where a folder has no safetensors."""
     compile: bool = False
     """Compile the model while it is loaded: faster passes for a longer start. A CPU needs a C++ compiler for it."""
+    attention: Literal["auto", "operator", "torch"] = "auto"
+    """What attends on a CPU: `operator` is C++ for all sessions at once, built at the first start, `torch` goes from
+    session to session, and `auto` is the operator where there is a C++ compiler."""
 
 
 class Settings(BaseSettings):

@@ -1,6 +1,6 @@
 """Bugs of a model's KV: what a failed pass leaves, what a drafter lacks, and attention to wrong keys."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ from drafter_service.drafters import model_drafter
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.session_table import SessionTable
 from specdec.engine import Engine, model_check
-from specdec.engine.attention import AttentionRule
+from specdec.engine.attention import AttentionRule, AttentionStep
 from specdec.engine.host import SlabSpan
+from specdec.engine.host_operator import OperatorStep
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
 from tests.conformance.bugs.bug import Bug, Law, everywhere
@@ -70,13 +71,20 @@ def drafter_of_any_id(patch: pytest.MonkeyPatch) -> None:
 
 def attending(**changed: Any) -> Plant:
     """Layers attend by another rule; the proof at load time, which refuses such an engine, is off."""
-    attend = SlabSpan.attend
 
-    def planted(span: SlabSpan, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
-        return attend(span, layer, query, key, value, rule._replace(**changed))
+    def planted(step: type[AttentionStep]) -> Callable[..., Tensor]:
+        attend = step.attend
+
+        def other(  # as in the original
+            self: AttentionStep, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule
+        ) -> Tensor:
+            return attend(self, layer, query, key, value, rule._replace(**changed))
+
+        return other
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(SlabSpan, "attend", planted)
+        for step in (SlabSpan, OperatorStep):
+            patch.setattr(step, "attend", planted(step))
         patch.setattr(model_check, "check_packed_passes", lambda *_: None)
 
     return plant

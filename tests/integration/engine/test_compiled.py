@@ -39,7 +39,7 @@ def logits(engine: NativeEngine) -> torch.Tensor:
     ("architecture", "kv_backend"),
     [
         ("gemma2", "slabs"),
-        ("gpt_oss", "slabs"),
+        ("gpt_oss", "operator"),
         ("gemma2", "graphs"),
         pytest.param("gemma2", "cuda", marks=NO_CUDA),
         pytest.param("gpt_oss", "cuda", marks=NO_CUDA),

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.decoder import Decoder
-from specdec.engine.host import open_host_backend
 from specdec.engine.kv_pool import KvMemory
+from specdec.engine.paged.backend import PagedBackend
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules import vocabulary
 from specdec.rules.blocks import BLOCK_TOKENS
@@ -100,7 +100,7 @@ def test_a_freed_session_leaks_nothing_into_the_next_session(load: Load) -> None
 
 
 def test_admission_holds_the_budget_and_the_context(load: Load, kv_backend: dict[str, Any]) -> None:
-    page = SLAB_PAGE if kv_backend.get("kv_backend") is open_host_backend else BLOCK_TOKENS
+    page = BLOCK_TOKENS if isinstance(kv_backend.get("kv_backend"), PagedBackend | None) else SLAB_PAGE
     page_bytes = page * TOKEN_BYTES
     engine = load(kv_bytes=page_bytes + TOKEN_BYTES)
     assert engine.memory == KvMemory(page_bytes, live=0, cached=0)

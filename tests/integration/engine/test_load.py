@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec.engine import NativeEngine, span
+from specdec.engine.host_operator import SOURCES, HostOperator, open_operator_backend
 from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import ModelRefused
-from tests.kv_backends import KV_BACKENDS
+from tests.kv_backends import KV_BACKENDS, operator
 from tests.tiny_models import make_tiny_model
 
 pytestmark = pytest.mark.integration
 
 Load = Callable[..., NativeEngine]
+
+MASKED = [name for name in KV_BACKENDS if name != "operator"]
+"""The KV backends that attend with masks."""
 
 
 def load_folder(path: Path, **settings: Any) -> NativeEngine:
@@ -143,7 +148,7 @@ def test_a_model_that_the_engine_cannot_serve_exactly_is_refused(
     assert str(folder) in refusal.value.message
 
 
-@pytest.mark.parametrize("kv_backend", KV_BACKENDS)
+@pytest.mark.parametrize("kv_backend", MASKED)
 def test_the_self_check_finds_a_mask_that_shows_the_future(
     kv_backend: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +168,7 @@ def test_the_self_check_finds_a_rollback_that_does_not(
         load_folder(folder, kv_backend=KV_BACKENDS[kv_backend]())
 
 
-@pytest.mark.parametrize("kv_backend", KV_BACKENDS)
+@pytest.mark.parametrize("kv_backend", MASKED)
 def test_the_self_check_finds_a_window_that_is_ignored(
     kv_backend: str, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,3 +176,34 @@ def test_the_self_check_finds_a_window_that_is_ignored(
     monkeypatch.setattr(span, "tail_mask", lambda count, before, _, like: honest(count, before, None, like))
     with pytest.raises(ModelRefused, match="packed passes differ"):
         load_folder(tiny("mistral"), kv_backend=KV_BACKENDS[kv_backend]())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "honest", "planted"),
+    [
+        ("llama", ": token + 1);", ": token + 2);"),
+        ("llama", "write<T>(call, call.blocks[i / call.heads]", "write<T>(call, call.blocks[0]"),
+        ("llama", "attend<T>(call.blocks[i / call.heads]", "attend<T>(call.blocks[0]"),
+        ("llama", "head * call_.group + r % call_.group", "head"),
+        ("mistral", "{call.window ?", "{false ?"),
+        ("mistral", "end - call.window", "end - call.window - 1"),
+    ],
+    ids=["the future", "writes to another slab", "reads another slab", "another head", "no window", "a wider window"],
+)
+def test_the_self_check_finds_bugs_in_the_operator(
+    tiny: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    architecture: str,
+    honest: str,
+    planted: str,
+) -> None:
+    operator()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("host_attention.cpp", "lanes.h"):
+        (tmp_path / name).write_text((SOURCES / name).read_text())
+    source = tmp_path / "host_attention.cpp"
+    assert source.read_text().count(honest) == 1
+    source.write_text(source.read_text().replace(honest, planted))
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(tiny(architecture), kv_backend=partial(open_operator_backend, HostOperator(tmp_path)))

@@ -20,7 +20,7 @@ DECODER: Any = SimpleNamespace()
 
 
 def test_the_host_has_slabs_and_every_other_device_pages() -> None:
-    assert kv_backend_for(torch.device("cpu")) is open_host_backend
+    assert kv_backend_for(torch.device("cpu"), "torch") is open_host_backend
     assert isinstance(kv_backend_for(torch.device("mps")), PagedBackend)
 
 

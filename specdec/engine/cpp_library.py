@@ -1,0 +1,111 @@
+"""C++ files of this package, built at run time for this processor, and kept in the user's cache for later starts."""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+_BUILD_SECONDS = 60.0
+_GROUP_OR_WORLD, _WORLD = 0o022, 0o002
+"""Who else may write, as bits of a mode."""
+
+
+class LibraryMissing(Exception):
+    """The library cannot be had on this machine; the message says why, in one line."""
+
+
+def load_library(source: Path, headers: Sequence[Path] = ()) -> ctypes.CDLL:
+    """The library of a C++ file that includes `headers`, built by the compiler of CXX, or else by the system's.
+
+    It is built once for each content, compiler and processor. Processes that build it at the same time do not disturb
+    each other. A cache that others can write to is not used: the library is then built for this process alone.
+
+    Raises:
+        LibraryMissing: there is no compiler, it fails or takes over 60 s, or the library cannot be loaded.
+    """
+    compiler = _compiler()
+    try:
+        name = f"{source.stem}-{_key(compiler, (source, *headers))}.so"
+        cache = _cache()
+        if cache is not None:
+            return _built(compiler, source, cache / name)
+        with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+            return _built(compiler, source, Path(folder) / name)
+    except subprocess.CalledProcessError as failure:
+        raise LibraryMissing(f"{compiler[0]} fails: {_first_line(failure.stderr)}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LibraryMissing(_first_line(str(error))) from None
+
+
+def _compiler() -> list[str]:
+    if named := shlex.split(os.environ.get("CXX", "")):
+        return named
+    found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    if found is None:
+        raise LibraryMissing("there is no C++ compiler")
+    return [found]
+
+
+def _key(compiler: Sequence[str], files: Sequence[Path]) -> str:
+    """All that the library depends on, as a hash."""
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=_BUILD_SECONDS).stdout
+    parts = [version, " ".join((*compiler, *_FLAGS)).encode(), _processor().encode(), *map(Path.read_bytes, files)]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
+
+
+def _processor() -> str:
+    """The processor's kind and instructions, as far as the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    told = [line for line in lines if line.lower().startswith(("model name", "flags", "features", "cpu part"))]
+    return "\n".join([platform.machine(), platform.processor(), *dict.fromkeys(told)])
+
+
+def _cache() -> Path | None:
+    """The user's folder for libraries; None where there is none that only the user can write to."""
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(root) / "specdec" / "libraries"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Many systems let a user's own group write to what the user makes, and the folder above may have been made so.
+        ours = _is_ours(folder) and _is_ours(folder.parent, _WORLD)
+        return folder if ours and os.access(folder, os.W_OK) else None
+    except (OSError, RuntimeError):  # a read-only file system, or a user without a home
+        return None
+
+
+def _is_ours(path: Path, others: int = _GROUP_OR_WORLD) -> bool:
+    """Whether it belongs to this user, and none of the `others` could have put something there."""
+    found = path.stat(follow_symlinks=False)
+    return found.st_uid == os.getuid() and not found.st_mode & others
+
+
+def _built(compiler: Sequence[str], source: Path, library: Path) -> ctypes.CDLL:
+    """The library, built unless it is there; its name appears only when it is whole."""
+    if not (library.is_file() and _is_ours(library)):
+        handle, part = tempfile.mkstemp(suffix=".part", dir=library.parent)
+        os.close(handle)
+        try:
+            command = [*compiler, *_FLAGS, "-o", part, str(source)]
+            subprocess.run(command, capture_output=True, check=True, text=True, timeout=_BUILD_SECONDS)
+            os.chmod(part, 0o700)
+            os.replace(part, library)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+    return ctypes.CDLL(str(library))
+
+
+def _first_line(text: str | bytes | None) -> str:
+    lines = (text.decode(errors="replace") if isinstance(text, bytes) else text or "").strip().splitlines()
+    return lines[0] if lines else "without a message"

@@ -1,0 +1,226 @@
+// Attention of one layer over all sessions of a pass on the host: it writes the new keys and values of each session into
+// its slab, then attends with each of its queries to its own keys. Softmax is streamed in float32 over tiles of keys.
+// `host_operator.py` builds this file where there is a compiler, and has the same structures in Python.
+
+#include <vector>
+
+#include "lanes.h"
+
+namespace {
+
+constexpr int64_t TILE = 64;  // keys that are read at once, while the rows of a block go over them
+constexpr float CLOSED = -std::numeric_limits<float>::infinity();  // the score of a key that a query does not see
+
+struct Packed {  // a tensor [1, heads, tokens, width] whose last dimension is dense; strides in elements
+  const char* data;
+  int64_t head, token;
+};
+
+struct Block {  // some of the new tokens of a session
+  char *keys, *values;  // of its slab [layers, heads, capacity, width]
+  int64_t capacity;     // tokens that the slab has room for
+  int64_t start;        // tokens of the session before the pass
+  int64_t count;        // new tokens of the session
+  int64_t token;        // its first new token in the packed row
+  int64_t first, rows;  // new tokens of the block: first..first + rows - 1
+  const bool* tree;     // [count, count]: which new tokens each of them sees; null where they are a chain
+};
+
+struct Call {
+  const Block* blocks;
+  int64_t block_count, threads;
+  int64_t layer, heads, group;  // `group` query heads share a key head
+  int64_t key_width, value_width;
+  int64_t window;  // keys that a query sees, its own included; 0 is all before it
+  Packed query, key, value;
+  char* out;  // [tokens, query heads, value width], dense
+  const float* sinks;  // a score without a value for each query head; null is none
+  float scale, softcap;  // softcap 0 is none
+};
+
+struct Rows {  // vectors of float32, of whole lanes
+  const float* data;
+  int64_t stride;
+};
+
+// Some keys or values as rows that whole lanes can be read from: those in memory, or else a copy with zeros behind each.
+template <class T>
+Rows rows_of(const T* from, int64_t count, int64_t room, int64_t width, float* copy) {
+  const int64_t stride = padded(width);
+  if constexpr (sizeof(T) == sizeof(float))
+    if (stride == width && padded(count) <= room) return {from, width};
+  for (int64_t row = 0; row < count; ++row)
+    for (int64_t i = 0; i < stride; ++i) copy[row * stride + i] = i < width ? widen(from[row * width + i]) : 0.0f;
+  return {copy, stride};
+}
+
+struct Seen {  // the keys first..last - 1 of the session
+  int64_t first, last;
+};
+
+Seen seen_by(const Call& call, const Block& block, int64_t token) {
+  const int64_t end = block.start + (block.tree ? block.count : token + 1);
+  return {call.window ? std::max<int64_t>(0, end - call.window) : 0, end};
+}
+
+struct Row {  // one query and what it has seen so far
+  const float* query;
+  float* out;
+  float top, total;
+  int64_t token;
+};
+
+// The scores of the tile's keys `open`, by their index in the tile; those before and behind them are closed.
+void score(const Call& call, const Row& row, Rows keys, Seen open, float* scores) {
+  Bits lane;
+  for (int i = 0; i < LANES; ++i) lane[i] = i;
+  for (int64_t j = open.first / LANES * LANES; j < open.last; j += LANES) {
+    Lanes parts[LANES] = {};
+    for (int64_t i = 0; i < padded(call.key_width); i += LANES) {
+      const Lanes query = load(row.query + i);
+      for (int k = 0; k < LANES; ++k) parts[k] += query * load(keys.data + (j + k) * keys.stride + i);
+    }
+    Lanes found = sums(parts);
+    if (call.softcap > 0)
+      for (int k = 0; k < LANES; ++k) found[k] = call.softcap * std::tanh(found[k] / call.softcap);
+    const Bits at = lane + int32_t(j);
+    store(scores + j, (at >= int32_t(open.first)) & (at < int32_t(open.last)) ? found : Lanes{} + CLOSED);
+  }
+}
+
+// Closes the keys of the tile that are new and that the node `token` of the tree does not descend from.
+void close_others(const Block& block, int64_t token, int64_t tile, Seen open, float* scores) {
+  const bool* sees = block.tree + token * block.count;
+  for (int64_t j = std::max(open.first, block.start - tile); j < open.last; ++j)
+    if (!sees[tile + j - block.start]) scores[j] = CLOSED;
+}
+
+// Turns the scores of the tile into weights below the row's greatest score; returns the factor on what it has summed.
+float weigh(Row& row, Seen open, float* scores) {
+  const int64_t begin = open.first / LANES * LANES;
+  Lanes tops = Lanes{} + CLOSED, total = {};
+  for (int64_t j = begin; j < open.last; j += LANES) tops = larger(load(scores + j), tops);
+  const float top = std::max(row.top, largest(tops));
+  const float shift = top == CLOSED ? 0.0f : top;
+  for (int64_t j = begin; j < open.last; j += LANES) {
+    const Lanes weights = exponential(load(scores + j) - shift);
+    store(scores + j, weights);
+    total += weights;
+  }
+  const float factor = row.top == CLOSED ? 0.0f : std::exp(row.top - top);
+  row.top = top;
+  row.total = row.total * factor + sum(total);
+  return factor;
+}
+
+// Adds `COUNT` vectors of the tile's values, from column `at` on, to the row's sums.
+template <int COUNT>
+void add_values(Row& row, float factor, Rows values, Seen open, const float* weights, int64_t at) {
+  Lanes sums[COUNT];
+  for (int c = 0; c < COUNT; ++c) sums[c] = factor * load(row.out + at + c * LANES);
+  for (int64_t j = open.first; j < open.last; ++j)
+    for (int c = 0; c < COUNT; ++c) sums[c] += weights[j] * load(values.data + j * values.stride + at + c * LANES);
+  for (int c = 0; c < COUNT; ++c) store(row.out + at + c * LANES, sums[c]);
+}
+
+template <class T>
+T* at(const Packed& packed, int64_t head, int64_t token) {
+  return (T*)packed.data + head * packed.head + token * packed.token;
+}
+
+template <class T>
+void write(const Call& call, const Block& block, int64_t head) {
+  const int64_t row = (call.layer * call.heads + head) * block.capacity + block.start;
+  for (int64_t i = block.first; i < block.first + block.rows; ++i) {
+    std::memcpy((T*)block.keys + (row + i) * call.key_width, at<T>(call.key, head, block.token + i),
+                call.key_width * sizeof(T));
+    std::memcpy((T*)block.values + (row + i) * call.value_width, at<T>(call.value, head, block.token + i),
+                call.value_width * sizeof(T));
+  }
+}
+
+class Attention {  // of one thread
+ public:
+  explicit Attention(const Call& call)
+      : call_(call), key_width_(padded(call.key_width)), value_width_(padded(call.value_width)),
+        keys_(TILE * key_width_), values_(TILE * value_width_), scores_(TILE) {}
+
+  template <class T>
+  void attend(const Block& block, int64_t head) {
+    open<T>(block, head);
+    const int64_t row = (call_.layer * call_.heads + head) * block.capacity;
+    const int64_t last = seen_by(call_, block, block.first + block.rows - 1).last;
+    for (int64_t tile = seen_by(call_, block, block.first).first; tile < last; tile += TILE) {
+      const int64_t count = std::min(TILE, last - tile), room = block.capacity - tile;
+      const Rows keys = rows_of((const T*)block.keys + (row + tile) * call_.key_width, count, room, call_.key_width,
+                                keys_.data());
+      const Rows values = rows_of((const T*)block.values + (row + tile) * call_.value_width, count, room,
+                                  call_.value_width, values_.data());
+      for (Row& each : rows_) take(block, each, tile, count, keys, values);
+    }
+    close<T>(block, head);
+  }
+
+ private:
+  template <class T>
+  void open(const Block& block, int64_t head) {
+    const int64_t count = block.rows * call_.group;
+    rows_.resize(count);
+    queries_.assign(count * key_width_, 0.0f);
+    outs_.assign(count * value_width_, 0.0f);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t token = block.first + r / call_.group, own = head * call_.group + r % call_.group;
+      float* query = queries_.data() + r * key_width_;
+      const T* from = at<const T>(call_.query, own, block.token + token);
+      for (int64_t i = 0; i < call_.key_width; ++i) query[i] = widen(from[i]) * call_.scale;
+      const float sink = call_.sinks ? call_.sinks[own] : CLOSED;  // its weight is e^0
+      rows_[r] = {query, outs_.data() + r * value_width_, sink, call_.sinks ? 1.0f : 0.0f, token};
+    }
+  }
+
+  void take(const Block& block, Row& row, int64_t tile, int64_t count, Rows keys, Rows values) {
+    const Seen seen = seen_by(call_, block, row.token);
+    const Seen open = {std::max<int64_t>(0, seen.first - tile), std::min(count, seen.last - tile)};
+    if (open.first >= open.last) return;
+    score(call_, row, keys, open, scores_.data());
+    if (block.tree) close_others(block, row.token, tile, open, scores_.data());
+    const float factor = weigh(row, open, scores_.data());
+    int64_t at = 0;
+    for (; at + 4 * LANES <= value_width_; at += 4 * LANES) add_values<4>(row, factor, values, open, scores_.data(), at);
+    for (; at < value_width_; at += LANES) add_values<1>(row, factor, values, open, scores_.data(), at);
+  }
+
+  template <class T>
+  void close(const Block& block, int64_t head) {
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const int64_t own = head * call_.group + int64_t(r) % call_.group;
+      const int64_t token = block.token + rows_[r].token;
+      T* to = (T*)call_.out + (token * call_.heads * call_.group + own) * call_.value_width;
+      for (int64_t i = 0; i < call_.value_width; ++i) narrow(rows_[r].out[i] / rows_[r].total, to + i);
+    }
+  }
+
+  const Call& call_;
+  const int64_t key_width_, value_width_;
+  std::vector<float> keys_, values_, scores_, queries_, outs_;
+  std::vector<Row> rows_;
+};
+
+template <class T>
+void run(const Call& call) {
+  const int64_t tasks = call.block_count * call.heads;
+#pragma omp parallel num_threads(call.threads) if (call.threads > 1)
+  {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < tasks; ++i) write<T>(call, call.blocks[i / call.heads], i % call.heads);
+    Attention attention(call);
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < tasks; ++i) attention.attend<T>(call.blocks[i / call.heads], i % call.heads);
+  }
+}
+
+}  // namespace
+
+extern "C" void attend_float32(const Call* call) { run<float>(*call); }
+
+extern "C" void attend_bfloat16(const Call* call) { run<Bfloat16>(*call); }
