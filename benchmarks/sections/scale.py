@@ -55,7 +55,7 @@ class Scale:
     """Seconds of a pass of the slowed target."""
     capacity_rows: int = 8
     """Sessions of a pass, and of a drafter's step."""
-    capacity_tokens: int = 32
+    capacity_tokens: int = 48
     resume: bool = False
     """Whether cells of the grid, and costs of drafts, that were measured at this commit are left out."""
     compiled: bool = True
