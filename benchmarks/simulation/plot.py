@@ -46,7 +46,7 @@ def draw_regions(path: Path, cheap: Sequence[Sequence[float]], others: Mapping[s
         panel.plot([], [], f"C{number + 1}--", label=name)
     panel.set(xlabel="sessions on a verifier, over those that a pass has room for", ylabel="γ·t_d/t_v")
     panel.set_title("A client's speed for the same money: apart over in turns")
-    panel.legend(fontsize=8, loc="lower right")
+    panel.legend(fontsize=8, loc="upper right")
     figure.savefig(path, dpi=80)
     plt.close(figure)
 
