@@ -65,7 +65,7 @@ def test_the_section_holds_both_ways_against_the_formula(
     asked: list[int] = []
 
     class System:
-        """Holds clients as the formula says, and one more alone."""
+        """Divides one speed among its clients."""
 
         def together(self, asks: Any, *drafters: str) -> Slice:
             asked.append(len(asks))
