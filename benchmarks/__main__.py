@@ -30,7 +30,10 @@ def main(
     fast: Annotated[bool, typer.Option("--quick", help="Only show that it runs; the figures mean nothing.")] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Leave out what was measured at this commit: sections, and cells of the grid."),
+        typer.Option(
+            "--resume",
+            help="Leave out what was measured at this commit: sections, and parts of grid and capacity.",
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="A folder for all that is written, in place of the repository's own places.")

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import cycle, repeat
 from tempfile import TemporaryFile
 
 from benchmarks.delay import DelayingProxy
 from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
-from benchmarks.run import Ask
+from benchmarks.run import Ask, pace
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.cli import tether
@@ -22,7 +23,7 @@ from specdec.cli.ports import Wanted, allot
 from specdec.errors import InternalError
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.serving.channel import open_channel
-from specdec.wire.generation import GenerationCall, call_to_pb, info_from_pb, round_from_pb
+from specdec.wire.generation import GenerationCall, Round, call_to_pb, info_from_pb, round_from_pb
 
 _START_SECONDS = 180.0
 
@@ -46,6 +47,8 @@ class Slice:
     rounds: int
     drafted: int
     accepted: int
+    slowest: float
+    """Least tokens a second that one of them had behind its first round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +63,35 @@ class Apart:
         for proxy in self.proxies.values():
             proxy.round_trip = seconds
 
-    def together(self, asks: Sequence[Ask], drafter: str) -> Slice:
-        """Run all generations at once, with the drafter of that name."""
-        return asyncio.run(self._together(asks, self.proxies[drafter].address))
+    def together(self, asks: Sequence[Ask], *drafters: str) -> Slice:
+        """Run all generations at once, with the drafters of those names in turn."""
+        return asyncio.run(self._together(asks, [self.proxies[each].address for each in drafters]))
 
-    async def _together(self, asks: Sequence[Ask], drafter: str) -> Slice:
+    async def _together(self, asks: Sequence[Ask], drafters: Sequence[str]) -> Slice:
         async with open_channel(self.address) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
             started = time.perf_counter()
-            rounds = await asyncio.gather(*(_generate(stub, ask, drafter) for ask in asks))
+            runs = await asyncio.gather(*map(_generate, repeat(stub), asks, cycle(drafters)))
             seconds = time.perf_counter() - started
-        done = [round_from_pb(each) for one in rounds for each in one]
+        done = [each for _, rounds in runs for each in rounds]
         return Slice(
             sum(len(each.tokens) for each in done) / seconds,
             len(done),
             sum(len(each.draft) for each in done),
             sum(each.accepted for each in done),
+            min(pace(times, [len(each.tokens) for each in rounds]) for times, rounds in runs),
         )
 
 
 @contextmanager
-def apart(pair: Pair, steps: tuple[float, float], drafters: Mapping[str, DrafterSpec]) -> Iterator[Apart]:
+def apart(
+    pair: Pair, steps: tuple[float, float], drafters: Mapping[str, DrafterSpec], verifier_settings: Mapping[str, str]
+) -> Iterator[Apart]:
     """A verifier and its drafters, ready.
 
     Args:
         steps: seconds of a pass of the target, and of a drafter.
+        verifier_settings: of the verifier's environment, without their prefix.
     """
     (verifier,), *served = allot([Wanted("", "127.0.0.1:0", 1)] * (1 + len(drafters)))
     with ExitStack() as running:
@@ -97,7 +104,7 @@ def apart(pair: Pair, steps: tuple[float, float], drafters: Mapping[str, Drafter
         settings = {
             "ADDRESS": verifier,
             "MODEL__PATH": str(pair.target),
-            "DRAFTING__OUTCOMES": "8",
+            **verifier_settings,
             "DRAFTERS": "[" + ",".join(f'"{each.address}"' for each in proxies.values()) + "]",
         }
         process = running.enter_context(_process("verifier", steps[0], settings))
@@ -143,7 +150,8 @@ async def _await_ready(process: "subprocess.Popen[bytes]", address: str, drafter
 
 async def _generate(
     stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", ask: Ask, drafter: str
-) -> list[pb.GenerateResponse]:
+) -> tuple[list[float], list[Round]]:
+    """The rounds of a generation, and when each came."""
     mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
     call = GenerationCall(
         session_id=secrets.token_hex(8),
@@ -156,4 +164,8 @@ async def _generate(
         speculation=Speculation(mode=mode, gamma=ask.gamma or None, drafter=drafter, policy=ask.policy),
         cache_salt=secrets.token_hex(8),
     )
-    return [each async for each in stub.Generate(call_to_pb(call))]
+    times, rounds = list[float](), list[Round]()
+    async for each in stub.Generate(call_to_pb(call)):
+        times.append(time.perf_counter())
+        rounds.append(round_from_pb(each))
+    return times, rounds

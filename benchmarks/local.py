@@ -98,33 +98,43 @@ class Local:
 class Drafting:
     """The drafter's side of one generation, without a wire."""
 
-    def __init__(self, drafter: Drafter, ask: Ask, gamma: int) -> None:
+    def __init__(self, drafter: Drafter, ask: Ask, gamma: int, name: str = _NAME) -> None:
+        """`name` is the sequence's at the drafter."""
         self._drafter = drafter
         self._limit = len(ask.prompt) + ask.tokens
         self.gamma = gamma
         params = SamplingParams(temperature=ask.temperature, seed=ask.seed)
         first = min(gamma, ask.tokens - 1)
-        opened = Open(_NAME, 1, ask.prompt, len(ask.prompt), params, Mode.REJECTION, first, self._limit)
-        self._session = DraftSession(_NAME, opened, drafter.info.context_length)
+        opened = Open(name, 1, ask.prompt, len(ask.prompt), params, Mode.REJECTION, first, self._limit)
+        self.session = DraftSession(name, opened, drafter.info.context_length)
 
     def draft(self) -> Draft:
         """The tokens of one round and what they were drawn from."""
-        session, drawn = self._session, list[DraftedToken]()
-        while session.verifier_waits:
-            pending = len(session) - self._drafter.sequences.length(_NAME)
-            results = self._drafter.step([ScheduledSession(session, pending)])
-            proposed = [result for result in results if isinstance(result, DraftedToken)]
-            if not proposed:
-                break
-            for each in proposed:
-                session.extend(each.token)
-            drawn += proposed
-        return Draft(tuple(one.token for one in drawn), tuple(one.probs for one in drawn if one.probs is not None))
+        (draft,) = draft_together(self._drafter, [self])
+        return draft
 
     def commit(self, base_len: int, tokens: Sequence[int]) -> None:
         """Take a verdict."""
         left = self._limit - base_len - len(tokens)
         if left > 0:
-            message = Commit(_NAME, 1, base_len, tuple(tokens), min(self.gamma, left - 1))
+            name = self.session.key
+            message = Commit(name, 1, base_len, tuple(tokens), min(self.gamma, left - 1))
             sequences = self._drafter.sequences
-            sequences.truncate(_NAME, min(self._session.commit(message), sequences.length(_NAME)))
+            sequences.truncate(name, min(self.session.commit(message), sequences.length(name)))
+
+
+def draft_together(drafter: Drafter, generations: Sequence[Drafting]) -> list[Draft]:
+    """The drafts of one round of each generation, which share the drafter's steps."""
+    drawn: dict[DraftSession, list[DraftedToken]] = {each.session: [] for each in generations}
+    waiting = [session for session in drawn if session.verifier_waits]
+    while waiting:
+        batch = [ScheduledSession(each, len(each) - drafter.sequences.length(each.key)) for each in waiting]
+        proposed = [result for result in drafter.step(batch) if isinstance(result, DraftedToken)]
+        for each in proposed:
+            each.session.extend(each.token)
+            drawn[each.session].append(each)
+        waiting = [each.session for each in proposed if each.session.verifier_waits]
+    return [
+        Draft(tuple(one.token for one in tokens), tuple(one.probs for one in tokens if one.probs is not None))
+        for tokens in drawn.values()
+    ]

@@ -1,5 +1,6 @@
 """One generation, as every peer reports it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -69,3 +70,8 @@ class Peer(Protocol):
 def gaps_of(times: Sequence[float]) -> tuple[float, ...]:
     """Differences of neighbours."""
     return tuple(after - before for before, after in pairwise(times))
+
+
+def pace(times: Sequence[float], counts: Sequence[int]) -> float:
+    """Tokens a second behind the first round, by when each round came and how many tokens it had."""
+    return sum(counts[1:]) / (times[-1] - times[0]) if len(times) > 1 else math.inf

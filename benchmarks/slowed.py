@@ -7,7 +7,8 @@ slept, so that the processor is free for others as it is beside a GPU. A drafter
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from unittest import mock
 
 from torch import Tensor
@@ -26,18 +27,21 @@ _MAIN: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
-def serve(role: str, seconds: float, arguments: Sequence[str]) -> int:
-    """Run the service's command with passes of so many seconds."""
+@contextmanager
+def slowed(seconds: Callable[[NativeEngine], float]) -> Iterator[None]:
+    """Let a pass of each engine of this process take the seconds that are said for it."""
 
     def forward(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
         started = time.perf_counter()
         logits = _FORWARD(engine, chunks)
-        time.sleep(max(0.0, started + seconds - time.perf_counter()))
+        time.sleep(max(0.0, started + seconds(engine) - time.perf_counter()))
         return logits
 
     with mock.patch.object(NativeEngine, "forward", forward):
-        return _MAIN[role](arguments)
+        yield
 
 
 if __name__ == "__main__":
-    sys.exit(serve(sys.argv[1], float(sys.argv[2]), sys.argv[3:]))
+    _, role, step, *rest = sys.argv
+    with slowed(lambda _: float(step)):
+        sys.exit(_MAIN[role](rest))

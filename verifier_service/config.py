@@ -95,6 +95,8 @@ class VerifierSettings(Settings):
     """Prompt tokens computed in one pass beside the sessions that decode."""
     draft_tokens: int = Field(default=512, ge=1)
     """Drafts judged in one pass, of all sessions together; where there are more, the longest are cut short."""
+    step_sessions: int | None = Field(default=None, ge=1)
+    """Most sessions that decode in one pass, which bounds its time; more of them take turns. None is all of them."""
     kv_bytes: int = Field(default=2**30, ge=1)
     """Budget of all keys and values, those kept for later sessions included."""
     threads: int = Field(default=1, ge=1)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.results import Report
 from benchmarks.sections import (
+    capacity,
     concurrency,
     controllers,
     engine,
@@ -26,6 +27,7 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "stack": stack.measure,
     "prompt": prompt.measure,
     "concurrency": concurrency.measure,
+    "capacity": capacity.measure,
     "grid": grid.measure,
     "controllers": controllers.measure,
     "memory": memory.measure,

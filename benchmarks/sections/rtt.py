@@ -32,6 +32,8 @@ DRAFTERS: Mapping[str, DrafterSpec] = {
     "push": DrafterSpec({}),
 }
 """The drafters that draft a fixed γ."""
+_PUSHING = {"DRAFTING__OUTCOMES": "8"}
+"""Settings of the verifier."""
 FAULTS = ("dead", "slow", "lying")
 _CRITICAL = 0.6
 _LEAST = 0.97
@@ -41,12 +43,12 @@ def measure(lab: Lab) -> Report:
     """Every way at every round trip, then the drafters at fault without one."""
     scale = lab.scale
     found: dict[tuple[str, float], tuple[Ratio, list[Slice]]] = {}
-    with apart(scale.pair, scale.rtt_steps, DRAFTERS) as system:
+    with apart(scale.pair, scale.rtt_steps, DRAFTERS, _PUSHING) as system:
         for delay in scale.rtt_delays:
             system.round_trip(delay)
             for way, each in _turns(lab, system, {**dict.fromkeys(DRAFTERS, scale.rtt_gamma), _AUTO: None}).items():
                 found[way, delay] = each
-    with apart(scale.pair, scale.rtt_steps, {name: DrafterSpec({}, name) for name in FAULTS}) as system:
+    with apart(scale.pair, scale.rtt_steps, {name: DrafterSpec({}, name) for name in FAULTS}, _PUSHING) as system:
         faulty = _turns(lab, system, dict.fromkeys(FAULTS))
     rows = [_row(way, delay, scale.rtt_steps[0], found) for way, delay in sorted(found, key=lambda each: each[0])]
     lost = [[name, str(ratio), _gamma(slices)] for name, (ratio, slices) in faulty.items()]

@@ -49,8 +49,15 @@ class Scale:
     rtt_sessions: int = 1
     rtt_turns: int = 5
     rtt_tokens: int = 64
+    capacity_costs: tuple[float, ...] = (0.25, 0.5, 1.0)
+    """Times of the draft of a round over that of the target's pass."""
+    capacity_step: float = 0.15
+    """Seconds of a pass of the slowed target."""
+    capacity_rows: int = 8
+    """Sessions of a pass, and of a drafter's step."""
+    capacity_tokens: int = 48
     resume: bool = False
-    """Whether cells of the grid that were measured at this commit are left out."""
+    """Whether cells of the grid, and costs of drafts, that were measured at this commit are left out."""
     compiled: bool = True
     """Whether our models are compiled, as `specdec up --compile` does it."""
 
@@ -80,6 +87,10 @@ def quick(pair: Pair) -> Scale:
         rtt_steps=(0.01, 0.001),
         rtt_turns=1,
         rtt_tokens=8,
+        capacity_costs=(0.5,),
+        capacity_step=0.02,
+        capacity_rows=2,
+        capacity_tokens=12,
         spec=(1, 6),
         chat="",
         compiled=False,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.simulation` runs every scenario, and writes docs/scaling.png and the numbers beside it."""
+"""`python -m benchmarks.simulation` runs every scenario, and writes docs/scaling.png and docs/placement.png."""
 
 import argparse
 import sys
@@ -6,13 +6,16 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.simulation.plot import draw
+from benchmarks.simulation.plot import draw, draw_regions
+from benchmarks.simulation.regions import regions
 from benchmarks.simulation.scenarios import FULL, Point, knee, losses, scaling, where_it_breaks
 from benchmarks.simulation.world import World
 from specdec.rules.sizing import drafters_per_verifier
 
 DOCS = Path(__file__).parents[2] / "docs"
 RATIOS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2]
+CHEAP, DEAR = 0.1, (0.5, 0.8)
+"""Costs of a drafter, in verifiers."""
 SPARE = 2.0
 """Sessions over those that just fill the verifiers, for the last curve of the knee."""
 
@@ -24,6 +27,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="Up to 1,000 sessions.")
     arguments = parser.parse_args()
     world, began = World(), time.perf_counter()
+    place(world, arguments.out.with_name("placement.png"))
     ratio = drafters_per_verifier(world.costs(), FULL)
     sizes = [10, 100, 1_000] if arguments.quick else [10, 100, 1_000, 10_000]
     knees = {f"{size:,} sessions": knee(world, size, RATIOS, 3.0) for size in sizes}
@@ -35,6 +39,12 @@ def main() -> int:
         _write(name, points)
     sys.stdout.write(f"{arguments.out} after {time.perf_counter() - began:.0f} s\n")
     return 0
+
+
+def place(world: World, out: Path) -> None:
+    """Draw where drafters apart win, and where drafting in turns does."""
+    dear = {f"the line where a drafter costs {cost:g} of a verifier": regions(world, cost) for cost in DEAR}
+    draw_regions(out, regions(world, CHEAP), dear)
 
 
 def _write(name: str, points: Iterable[Point]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib as mpl
 
+from benchmarks.simulation.regions import DRAFTS, LOADS
 from benchmarks.simulation.scenarios import Moment, Point
 
 mpl.use("Agg")
@@ -28,6 +29,24 @@ def draw(
         panels[1][0], stories["losses"], "A drafter is lost at 15 s (back at 25 s), a verifier at 35 s (back at 45 s)"
     )
     _story(panels[1][1], stories["scaling"], "Sessions ×2, ×2, then fewer: the controller's policy")
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
+def draw_regions(path: Path, cheap: Sequence[Sequence[float]], others: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Both regions where drafters are cheap, and the line between them where they cost more."""
+    figure, panel = plt.subplots(figsize=(7, 5), layout="constrained")
+    panel.contourf(LOADS, DRAFTS, cheap, levels=[0.0, 1.0, float("inf")], colors=["#f4c7a1", "#b5d3ec"])
+    panel.text(0.35, 1.0, "in turns on one\naccelerator wins", fontsize=9)
+    panel.text(2.4, 1.0, "apart wins", fontsize=9)
+    lines = panel.contour(LOADS, DRAFTS, cheap, levels=[1.1, 1.25, 1.5, 2.0], colors="tab:blue", linewidths=0.7)
+    panel.clabel(lines, fontsize=8)
+    for number, (name, ratios) in enumerate(others.items()):
+        panel.contour(LOADS, DRAFTS, ratios, levels=[1.0], colors=f"C{number + 1}", linestyles="--")
+        panel.plot([], [], f"C{number + 1}--", label=name)
+    panel.set(xlabel="sessions on a verifier, over those that a pass has room for", ylabel="γ·t_d/t_v")
+    panel.set_title("A client's speed for the same money: apart over in turns")
+    panel.legend(fontsize=8, loc="upper right")
     figure.savefig(path, dpi=80)
     plt.close(figure)
 

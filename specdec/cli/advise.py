@@ -1,4 +1,4 @@
-"""`specdec advise`: the replicas that a throughput takes, with the formulas, and whether drafting pays."""
+"""`specdec advise`: the replicas that a throughput takes, with the formulas, and whether drafting pays, and where."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from rich.console import Console
 
 from specdec.errors import ConfigError
+from specdec.rules.placement import Placement, placement
 from specdec.rules.sizing import Policy, RoundCosts, Sizing, size
 from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
@@ -49,9 +50,18 @@ def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
 
 
 def advise(
-    console: Console, tokens_per_second: float, numbers: MetricsSnapshot, busy: tuple[float, ...], as_json: bool
+    console: Console,
+    tokens_per_second: float,
+    numbers: MetricsSnapshot,
+    busy: tuple[float, ...],
+    as_json: bool,
+    drafter_cost: float | None = None,
 ) -> None:
-    """Run the command: print the sizing, as one JSON document when `as_json` is set; `busy` are the Policy's fields.
+    """Run the command: print the sizing, as one JSON document when `as_json` is set.
+
+    Args:
+        busy: the Policy's fields.
+        drafter_cost: of a drafter, in verifiers; None where it is not known.
 
     Raises:
         ConfigError: a number is not known, or out of range.
@@ -62,6 +72,8 @@ def advise(
         sizing = size(tokens_per_second, costs, policy)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    apart = placement(costs, policy) if sizing.pays else None
+    where = None if apart is None else placed(apart, drafter_cost)
     if as_json:
         report = {
             "tokens_per_second": tokens_per_second,
@@ -70,10 +82,12 @@ def advise(
             "sizing": asdict(sizing),
             "best_gamma": costs.best_gamma,
             "verdict": verdict(sizing, costs, policy),
+            "placement": None if apart is None else {**asdict(apart), "verdict": where},
         }
         console.out(json.dumps(report, indent=2), highlight=False)
         return
-    for line in (*derivation(tokens_per_second, sizing, costs), verdict(sizing, costs, policy)):
+    said = (*derivation(tokens_per_second, sizing, costs), verdict(sizing, costs, policy), where)
+    for line in filter(None, said):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -103,6 +117,24 @@ def verdict(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:
             f"{ours} replicas in all, against {plain} verifiers with plain decoding."
         )
     return words + _hint(costs)
+
+
+def placed(apart: Placement, drafter_cost: float | None) -> str:
+    """Sentences on whether drafters should be apart, or draft on the target's accelerator."""
+    words = (
+        f"Drafters apart let a full verifier hold up to 1 + γ·t_d/t_v = {apart.full:.2f} times the clients that it "
+        f"holds if it drafts itself, in turns; few clients have (t_v + γ·t_d) / (t_v + γ·t_d + R) = {apart.alone:.2f} "
+        "of their speed in turns, where drafting ahead does not hide the round trip."
+    )
+    if drafter_cost is None:
+        return (
+            f"{words} For the same money apart holds more while a drafter costs under {apart.break_even:.2f} verifiers."
+        )
+    for_money = apart.full_for_money(drafter_cost)
+    winner = "apart wins where verifiers are full, and co-location where they are not."
+    if for_money <= 1.0:
+        winner = "co-location would win, full or not."
+    return f"{words} For the same money apart holds {for_money:.2f} times the clients: {winner}"
 
 
 def _does_not_pay(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:

@@ -145,9 +145,10 @@ def advise(
     draft_busy: options.DraftBusy = 0.8,
     verify_busy: options.VerifyBusy = 0.8,
     min_speedup: options.MinSpeedup = 1.0,
+    drafter_cost: options.DrafterCost = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say how many verifiers and drafters a throughput takes, and whether drafting pays.
+    """Say how many verifiers and drafters a throughput takes, whether drafting pays, and whether apart.
 
     The numbers are given, or read from what runs (--from); what is given wins.
     """
@@ -156,7 +157,8 @@ def advise(
     given |= {name: None if time is None else time / 1000 for name, time in times.items()}
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     numbers = replace(advising.read(sources or (), window), **known)
-    advising.advise(Console(), tokens_per_second, numbers, (verify_busy, draft_busy, min_speedup), as_json)
+    policy = (verify_busy, draft_busy, min_speedup)
+    advising.advise(Console(), tokens_per_second, numbers, policy, as_json, drafter_cost)
 
 
 @app.command(epilog=EPILOG)

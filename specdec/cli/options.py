@@ -143,6 +143,9 @@ DraftBatch = Annotated[float | None, _option("Sessions in a drafter step.", min=
 VerifyBatch = Annotated[float | None, _option("Sessions in a target pass.", min=0)]
 DraftBusy = Annotated[float, typer.Option(help="How busy drafters may be, 0..1.")]
 VerifyBusy = Annotated[float, typer.Option(help="How busy verifiers may be, 0..1.")]
+DrafterCost = Annotated[
+    float | None, typer.Option(help="Cost of a drafter, in verifiers: 0.1 for a tenth of one's price.", min=0)
+]
 MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than this is not worth it.")]
 
 _METAVARS = {HostPort: "HOST:PORT", ByteSize: "SIZE", Origins: "ORIGINS", DraftLength: "N|auto"}

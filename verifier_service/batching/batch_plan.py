@@ -1,6 +1,6 @@
 """The rows that wait for the target, and how much of each goes into the next pass; a pure policy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec.grammar.state import GrammarState
@@ -109,10 +109,23 @@ class ScheduledChunk:
         return self.start + self.count + self.drafts
 
 
+def in_turn(waiting: Sequence[tuple[Row, int]], judged: Mapping[str, int], most: int) -> list[tuple[Row, int]]:
+    """The rows without those that decode beyond `most`: of these, the ones that were judged longest ago take part.
+
+    Args:
+        waiting: as for `plan`.
+        judged: the number of the pass that judged each sequence last, by KV name.
+    """
+    decoding = [row for row, start in waiting if row.goal - start == 1]
+    decoding.sort(key=lambda row: judged.get(row.kv_name, 0))
+    late = set(decoding[most:])
+    return [each for each in waiting if each[0] not in late]
+
+
 def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: int) -> list[ScheduledChunk]:
     """The chunks of the next pass, in the order of `waiting`.
 
-    Every session that decodes takes part; where all drafts together are too many, the longest are cut short. Rows with
+    Every row that decodes takes part; where all drafts together are too many, the longest are cut short. Rows with
     more than one token to compute share `chunk_tokens`: the first of them has half of it at least, so that it gets
     through, and the rest goes to those that need least, so that a short prompt does not wait for a long one.
 

@@ -1,7 +1,11 @@
 """The simulated tiers keep to the closed form where it holds, and lose nobody."""
 
+from pathlib import Path
+
 import pytest
 
+from benchmarks.simulation.__main__ import place
+from benchmarks.simulation.regions import DRAFTS, regions
 from benchmarks.simulation.scenarios import knee, losses, measure, predicted
 from benchmarks.simulation.tiers import Tiers
 from benchmarks.simulation.world import World
@@ -57,3 +61,15 @@ def test_a_lost_drafter_costs_speed_and_comes_back() -> None:
 
 def test_few_sessions_are_predicted_by_their_own_rounds() -> None:
     assert predicted(WORLD, 1, 10, 10) == pytest.approx(WORLD.costs().tokens_per_round / WORLD.costs().round_seconds)
+
+
+def test_apart_wins_with_full_verifiers_and_in_turns_with_few_sessions() -> None:
+    ratios = regions(WORLD, 0.1)
+    assert [row[0] < 1.0 < row[-1] for row in ratios[1:]] == [True] * (len(DRAFTS) - 1)
+    assert ratios[19][-1] == pytest.approx(2.0 / 1.1)
+
+
+def test_drafters_at_a_verifiers_price_never_win(tmp_path: Path) -> None:
+    assert max(max(row) for row in regions(WORLD, 1.0)) <= 1.0 + 1e-9
+    place(WORLD, tmp_path / "placement.png")
+    assert (tmp_path / "placement.png").stat().st_size

@@ -50,6 +50,32 @@ def test_it_says_when_drafting_costs_more_than_it_saves(capsys: Capture) -> None
     assert "Drafting buys speed, not hardware" in capsys.readouterr().out
 
 
+def test_it_says_what_drafters_apart_gain_and_lose(capsys: Capture) -> None:
+    assert status_of(EXAMPLE) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert "up to 1 + γ·t_d/t_v = 1.48 times the clients" in said
+    assert "(t_v + γ·t_d) / (t_v + γ·t_d + R) = 0.95 of their speed" in said
+    assert "while a drafter costs under 1.00 verifiers." in said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--drafter-cost", "0.1"], "1.41 times the clients: apart wins where verifiers are full"),
+        (["--drafter-cost", "1.5"], "0.86 times the clients: co-location would win, full or not."),
+        (["--drafter-cost", "1.5", "--draft-batch", "64"], "1.09 times the clients: apart wins"),
+    ],
+)
+def test_the_cost_of_a_drafter_decides_where_to_draft(more: list[str], said: str, capsys: Capture) -> None:
+    assert status_of([*EXAMPLE, *more]) == ExitCode.OK
+    assert said in capsys.readouterr().out
+
+
+def test_where_drafting_does_not_pay_there_is_no_place_for_it(capsys: Capture) -> None:
+    assert status_of([*EXAMPLE, "--draft-ms", "30"]) == ExitCode.OK
+    assert "Drafters apart" not in capsys.readouterr().out
+
+
 def test_it_names_a_better_gamma(capsys: Capture) -> None:
     assert status_of([*EXAMPLE, "--gamma", "16", "--min-speedup", "0.1"]) == ExitCode.OK
     assert "By these numbers γ = 4 would be best." in capsys.readouterr().out
@@ -60,6 +86,7 @@ def test_as_json_it_is_one_document(capsys: Capture) -> None:
     report = json.loads(capsys.readouterr().out)
     assert (report["sizing"]["verifiers"], report["sizing"]["drafters"]) == (4, 2)
     assert report["costs"]["verify_pass"] == 0.025
+    assert report["placement"]["full"] == pytest.approx(1.48)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +95,7 @@ def test_as_json_it_is_one_document(capsys: Capture) -> None:
         (["advise", "100"], "--verify-ms is not known"),
         (["advise", "100", "--verify-ms", "3"], "--alpha is not known"),
         ([*EXAMPLE, "--draft-busy", "0"], "how busy"),
+        ([*EXAMPLE, "--drafter-cost", "-1"], "--drafter-cost"),
         ([*EXAMPLE, "--draft-ms", "0"], "draft step must be positive"),
         (["advise", "0", *EXAMPLE[2:]], "tokens per second must be positive"),
         (["advise", "1", "--from", "http://a:1/metrics", "--from", "http://b:1"], "--from takes one Prometheus"),

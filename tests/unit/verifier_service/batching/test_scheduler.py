@@ -1,6 +1,7 @@
 """Rows go to the one thread in batches; KV is first come, first served."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -30,9 +31,15 @@ MODEL = ModelSettings(path=Path("model"))
 
 
 @asynccontextmanager
-async def scheduling(engine: TableEngine, max_waiting: int = 8, draft_tokens: int = 1000) -> AsyncIterator[Scheduler]:
+async def scheduling(
+    engine: TableEngine, max_waiting: int = 8, draft_tokens: int = 1000, step_sessions: int | None = None
+) -> AsyncIterator[Scheduler]:
     settings = VerifierSettings(
-        model=ModelSettings(path=Path("model")), max_waiting=max_waiting, chunk_tokens=16, draft_tokens=draft_tokens
+        model=ModelSettings(path=Path("model")),
+        max_waiting=max_waiting,
+        chunk_tokens=16,
+        draft_tokens=draft_tokens,
+        step_sessions=step_sessions,
     )
     with ThreadPoolExecutor(1) as thread:
         scheduler = Scheduler(ModelThread(engine, settings), thread, settings, make_speculation(), make_metrics())
@@ -66,6 +73,22 @@ async def test_rows_submitted_together_share_a_pass() -> None:
         outcomes = await asyncio.gather(*(scheduler.verify(row(name)) for name in "abc"))
     assert [outcome.verdict.tokens for outcome in outcomes] == [(following(3),)] * 3
     assert [len(batch) for batch in engine.batches] == [3]
+
+
+async def test_sessions_take_turns_where_a_pass_has_no_room_for_all() -> None:
+    engine = TableEngine()
+
+    async def decode(name: str) -> None:
+        async with admitted(scheduler, name, 1):
+            for _ in range(4):
+                await scheduler.verify(row(name))
+                engine.truncate(name, 0)
+
+    async with scheduling(engine, step_sessions=2) as scheduler, asyncio.timeout(60):
+        await asyncio.gather(*map(decode, "abc"))
+    assert max(map(len, engine.batches)) == 2
+    assert "c" in {chunk.session for chunk in engine.batches[1]}
+    assert Counter(chunk.session for batch in engine.batches for chunk in batch) == dict.fromkeys("abc", 4)
 
 
 async def test_a_pass_judges_no_more_drafts_than_it_may_and_says_how_many() -> None:

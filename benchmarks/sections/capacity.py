@@ -1,0 +1,154 @@
+"""How many clients a verifier with drafters apart holds, against one process that drafts and judges in turns."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.apart import DrafterSpec, apart
+from benchmarks.clients import Clients, count_clients
+from benchmarks.in_turns import Place
+from benchmarks.machine import ROOT, commit
+from benchmarks.results import Chart, Figure, Goal, Report, Table
+from benchmarks.run import Ask
+from benchmarks.sections.lab import Lab
+
+_TEXT = """\
+How many clients have a promised speed each: a verifier with two drafters as processes on real sockets, against our
+engine with the drafter inside, one thread of which drafts γ tokens for a batch and then judges it, without services
+around it. The promise is the same for both, half of the speed of one client alone at the engine with the drafter
+inside. Models are slowed: a pass takes its time whatever it computes, and holds at most so many sessions, so more of
+them take turns (`step_sessions`). A drafter's step holds as many as a target's pass, and nothing is drafted ahead.
+
+With more clients than a pass holds, the target is what limits both: in turns it rests while drafts are made, and apart
+it does not, since other sessions have theirs by then. So apart holds up to 1 + γ·t_d/t_v times as many. That is for
+drafters with accelerators of their own, which the count of clients leaves out, and holds where passes are full. With
+few clients, or passes that have room for all of them, both ways do the same work in a round; and an engine that drafts
+for the sessions that wait for a pass as well as for those in it is nearer. All clients have the same prompt at
+temperature 0, so that acceptance is the same for all and both ways; γ = 4."""
+_HEAD = (
+    "γ·t_d/t_v", "t_d, ms", "t_v, ms", "promised tokens/s", "clients in turns", "clients apart", "apart / in turns",
+    "1 + γ·t_d/t_v",
+)  # fmt: skip
+_TRIED = ("γ·t_d/t_v", "way", "clients: tokens/s of the slowest")
+_GAMMA = 4
+_SHARE = 0.5
+"""What is promised, of the speed of one client alone."""
+_LEAST = 0.9
+_AROUND = (0.8, 1.1)
+"""What the search looks at first, over the number of clients that the formula says."""
+_DRAFTERS = ("one", "two")
+_PATIENCE = "10"
+"""Seconds that a round waits for its draft at most: the time of drafts is what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was found where the drafts of a round take so much of a pass of the target."""
+
+    cost: float
+    """γ·t_d/t_v."""
+    turns: Clients
+    apart: Clients
+
+    @property
+    def ratio(self) -> float:
+        """Clients apart over clients in turns."""
+        return self.apart.most / max(1, self.turns.most)
+
+    @property
+    def bound(self) -> float:
+        """What the ratio is at best."""
+        return 1 + self.cost
+
+
+def measure(lab: Lab) -> Report:
+    """Both ways at every cost of drafts, each of which is kept, so that a run that was stopped can go on."""
+    points = [_kept(lab, cost) or _keep(lab, _point(lab, cost)) for cost in lab.scale.capacity_costs]
+    rows = [_row(point, lab.scale.capacity_step) for point in points]
+    tried = [
+        [f"{point.cost:g}", way, _speeds(found)]
+        for point in points
+        for way, found in (("in turns", point.turns), ("apart", point.apart))
+    ]
+    figures = [_figure(point) for point in points]
+    return Report("capacity", _TEXT, figures, [Table(_HEAD, rows), Table(_TRIED, tried)], [_chart(points)])
+
+
+def _point(lab: Lab, cost: float) -> Point:
+    scale = lab.scale
+    (ask,) = scale.pair.asks(1, scale.prompt // 4, scale.capacity_tokens)
+    ask = replace(ask, gamma=_GAMMA)
+    steps, most = (scale.capacity_step, cost * scale.capacity_step / _GAMMA), scale.capacity_rows
+    full = most / _SHARE
+    turns = Place(scale.pair, steps, _GAMMA, most).clients(ask, _SHARE, _around(full))
+    served = _apart(lab, steps, ask, turns.promise, _around(full * (1 + cost)))
+    return Point(cost, turns, served)
+
+
+def _around(count: float) -> tuple[int, int]:
+    low, high = _AROUND
+    return max(1, math.floor(low * count)), math.ceil(high * count)
+
+
+def _apart(lab: Lab, steps: tuple[float, float], ask: Ask, promise: float, bounds: tuple[int, int]) -> Clients:
+    most = {"STEP_SESSIONS": str(lab.scale.capacity_rows)}
+    drafters = dict.fromkeys(_DRAFTERS, DrafterSpec({**most, "AHEAD": "0"}))
+    settings = {**most, "DRAFTING__TIMEOUT": _PATIENCE}
+    with apart(lab.scale.pair, steps, drafters, settings) as system:
+        system.together([ask] * lab.scale.capacity_rows, *_DRAFTERS)  # each drafter has met its first sessions
+        return count_clients(lambda count: system.together([ask] * count, *_DRAFTERS).slowest, promise, bounds)
+
+
+def _file(lab: Lab) -> Path:
+    return ROOT / "build" / "benchmarks" / "capacity" / f"{lab.scale.pair.target.parent.name}-{commit()}.jsonl"
+
+
+def _keep(lab: Lab, point: Point) -> Point:
+    file = _file(lab)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps({**asdict(point), "step": lab.scale.capacity_step}) + "\n")
+    return point
+
+
+def _kept(lab: Lab, cost: float) -> Point | None:
+    """The point as it was measured at this commit, where the run goes on with what is missing."""
+    file = _file(lab)
+    if not (lab.scale.resume and file.exists()):
+        return None
+    for line in file.read_text(encoding="utf-8").splitlines():
+        kept = json.loads(line)
+        if (kept["cost"], kept["step"]) == (cost, lab.scale.capacity_step):
+            return Point(cost, _clients(kept["turns"]), _clients(kept["apart"]))
+    return None
+
+
+def _clients(kept: dict[str, Any]) -> Clients:
+    return Clients(kept["promise"], {int(count): speed for count, speed in kept["slowest"].items()})
+
+
+def _figure(point: Point) -> Figure:
+    goal = Goal(round(_LEAST * point.bound, 3))
+    name = f"clients apart / in turns, γ·t_d/t_v = {point.cost:g}"
+    return Figure(name, f"{point.ratio:.2f}", str(goal), goal.verdict(point.ratio))
+
+
+def _row(point: Point, step: float) -> list[str]:
+    times = [f"{1000 * point.cost * step / _GAMMA:.3g}", f"{1000 * step:g}", f"{point.turns.promise:.1f}"]
+    counts = [str(point.turns.most), str(point.apart.most)]
+    return [f"{point.cost:g}", *times, *counts, f"{point.ratio:.2f}", f"{point.bound:.2f}"]
+
+
+def _speeds(found: Clients) -> str:
+    return ", ".join(f"{count}: {speed:.1f}" for count, speed in sorted(found.slowest.items()))
+
+
+def _chart(points: list[Point]) -> Chart:
+    curves = {
+        "in turns": [(point.cost, float(point.turns.most)) for point in points],
+        "apart": [(point.cost, float(point.apart.most)) for point in points],
+        "apart, predicted": [(point.cost, point.turns.most * point.bound) for point in points],
+    }
+    return Chart("capacity", "γ·t_d/t_v", "clients with the promised tokens/s", curves)

@@ -1,0 +1,26 @@
+"""Where drafters apart win, and where drafting in turns on the target's accelerator does, by the closed form."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchmarks.simulation.world import World
+from specdec.rules.placement import speed_ratio
+from specdec.rules.sizing import Policy, drafters_per_verifier
+
+LOADS = tuple(0.25 + 0.05 * step for step in range(76))
+"""Sessions on a verifier, over those that a pass has room for."""
+DRAFTS = tuple(0.05 * step for step in range(1, 41))
+"""γ·t_d/t_v."""
+
+
+def regions(world: World, drafter_cost: float) -> list[Sequence[float]]:
+    """A client's speed for the same money, apart over in turns: a row for each of DRAFTS, a column for each of LOADS.
+
+    Drafters are as many as are busy all the time when verifiers are; one costs `drafter_cost` verifiers.
+    """
+    costs, rows = world.costs(), list[Sequence[float]]()
+    for share in DRAFTS:
+        each = replace(costs, draft_step=share * costs.verify_pass / costs.gamma)
+        drafters = drafters_per_verifier(each, Policy(verify_busy=1.0, draft_busy=1.0))
+        rows.append([speed_ratio(each, load, drafters, drafter_cost) for load in LOADS])
+    return rows
