@@ -17,6 +17,7 @@ from tests.conformance.bugs import (
     lookup,
     noise,
     passes,
+    pushed,
     rows,
     service,
     translated,
@@ -35,6 +36,7 @@ from tests.conformance.notes import Note
 PLANTED = (
     drafts,
     dropped,
+    pushed,
     lookup,
     verdicts,
     rows,

@@ -122,7 +122,12 @@ BUGS = (
         ("failing target, rejection", "failing target, block"),
     ),
     Bug("drafts dropped by their token", Law.USE, dropped_by_token, ("simulated block",)),
-    Bug("budget that depends on the drawn token", Law.USE, budget_by_token, ("simulated rejection of coins",)),
+    Bug(
+        "budget that depends on the drawn token",
+        Law.USE,
+        budget_by_token,
+        ("simulated rejection of coins", "simulated rejection of turns, pushed"),
+    ),
     Bug(
         "low-confidence token left out of its chain",
         Law.USE,
