@@ -25,6 +25,7 @@ from specdec.serving.channel import open_channel
 from specdec.wire.generation import GenerationCall, call_to_pb, info_from_pb, round_from_pb
 
 _START_SECONDS = 180.0
+_PUSHED: Mapping[str, str] = {"OUTCOMES": "8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,15 @@ class DrafterSpec:
     """Of its environment, without their prefix."""
     fault: str = ""
     """`slow`, `lying` or `dead`, which starts none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What a slowed model takes for a pass, in seconds."""
+
+    base: float
+    token: float = 0.0
+    """For each token that it computes, beside that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +90,17 @@ class Apart:
 
 
 @contextmanager
-def apart(pair: Pair, steps: tuple[float, float], drafters: Mapping[str, DrafterSpec]) -> Iterator[Apart]:
+def apart(
+    pair: Pair,
+    steps: tuple[StepTime, StepTime],
+    drafters: Mapping[str, DrafterSpec],
+    drafting: Mapping[str, str] = _PUSHED,
+) -> Iterator[Apart]:
     """A verifier and its drafters, ready.
 
     Args:
-        steps: seconds of a pass of the target, and of a drafter.
+        steps: a pass of the target, and one of a drafter.
+        drafting: the verifier's settings of that section, in capitals.
     """
     (verifier,), *served = allot([Wanted("", "127.0.0.1:0", 1)] * (1 + len(drafters)))
     with ExitStack() as running:
@@ -97,7 +113,7 @@ def apart(pair: Pair, steps: tuple[float, float], drafters: Mapping[str, Drafter
         settings = {
             "ADDRESS": verifier,
             "MODEL__PATH": str(pair.target),
-            "DRAFTING__OUTCOMES": "8",
+            **{f"DRAFTING__{name}": value for name, value in drafting.items()},
             "DRAFTERS": "[" + ",".join(f'"{each.address}"' for each in proxies.values()) + "]",
         }
         process = running.enter_context(_process("verifier", steps[0], settings))
@@ -107,13 +123,13 @@ def apart(pair: Pair, steps: tuple[float, float], drafters: Mapping[str, Drafter
 
 
 @contextmanager
-def _process(role: str, seconds: float, settings: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+def _process(role: str, step: StepTime, settings: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     prefix = "SPECDEC_VERIFIER_" if role == "verifier" else "SPECDEC_DRAFTER_"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")}
     environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment |= {prefix + name: value for name, value in settings.items()}
     tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends
-    command = [*tied, sys.executable, "-m", "benchmarks.slowed", role, str(seconds)]
+    command = [*tied, sys.executable, "-m", "benchmarks.slowed", role, str(step.base), str(step.token)]
     with TemporaryFile() as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         try:

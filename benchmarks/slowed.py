@@ -1,8 +1,8 @@
-"""A service whose model takes as long as on an accelerator: `python -m benchmarks.slowed verifier 0.06 --config FILE`.
+"""A service whose model takes as long as on an accelerator: `python -m benchmarks.slowed verifier 0.06 0 --config F`.
 
-A pass takes the given seconds, whatever it computes, as long as the machine needs less for it; the rest of the time is
-slept, so that the processor is free for others as it is beside a GPU. A drafter may have a fault, too:
-`python -m benchmarks.slowed lying 0.004 --config FILE`.
+A pass takes the first number of seconds, and the second for each token that it computes, as long as the machine needs
+less for it; the rest of the time is slept, so that the processor is free for others as it is beside a GPU. A drafter
+may have a fault, too: `python -m benchmarks.slowed lying 0.004 0 --config F`.
 """
 
 import sys
@@ -26,13 +26,14 @@ _MAIN: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
-def serve(role: str, seconds: float, arguments: Sequence[str]) -> int:
-    """Run the service's command with passes of so many seconds."""
+def serve(role: str, seconds: float, token: float, arguments: Sequence[str]) -> int:
+    """Run the service's command with passes of so many seconds, and so many more for each token."""
 
     def forward(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
         started = time.perf_counter()
         logits = _FORWARD(engine, chunks)
-        time.sleep(max(0.0, started + seconds - time.perf_counter()))
+        least = seconds + token * sum(len(chunk.tokens) for chunk in chunks)
+        time.sleep(max(0.0, started + least - time.perf_counter()))
         return logits
 
     with mock.patch.object(NativeEngine, "forward", forward):
@@ -40,4 +41,4 @@ def serve(role: str, seconds: float, arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(sys.argv[1], float(sys.argv[2]), sys.argv[3:]))
+    sys.exit(serve(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))

@@ -49,6 +49,12 @@ class Scale:
     rtt_sessions: int = 1
     rtt_turns: int = 5
     rtt_tokens: int = 64
+    pingpong_sessions: int = 16
+    pingpong_steps: tuple[float, ...] = (0.03, 0.00075, 0.006, 0.00075)
+    """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
+    pingpong_most: int = 4
+    pingpong_turns: int = 3
+    pingpong_tokens: int = 96
     resume: bool = False
     """Whether cells of the grid that were measured at this commit are left out."""
     compiled: bool = True
@@ -80,6 +86,10 @@ def quick(pair: Pair) -> Scale:
         rtt_steps=(0.01, 0.001),
         rtt_turns=1,
         rtt_tokens=8,
+        pingpong_sessions=4,
+        pingpong_steps=(0.002, 0.0005, 0.001, 0.0),
+        pingpong_turns=1,
+        pingpong_tokens=16,
         spec=(1, 6),
         chat="",
         compiled=False,

@@ -26,7 +26,7 @@ from tests.conformance.bugs import (
 from tests.conformance.bugs import kept as kept_bugs
 from tests.conformance.bugs import trees as tree_bugs
 from tests.conformance.bugs.bug import Bug, Law
-from tests.conformance.checks import drafted, edges, engine, exact, failing, sampled, served, simulated
+from tests.conformance.checks import drafted, edges, engine, exact, failing, grouped, sampled, served, simulated
 from tests.conformance.checks import kept as kept_checks
 from tests.conformance.checks import translated as translated_checks
 from tests.conformance.checks import trees as tree_checks
@@ -55,6 +55,7 @@ MEASURED = (
     simulated,
     edges,
     failing,
+    grouped,
     engine,
     kept_checks,
     served,
