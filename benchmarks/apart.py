@@ -39,6 +39,19 @@ class DrafterSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTime:
+    """What a slowed model takes for a pass, in seconds."""
+
+    base: float
+    token: float = 0.0
+    """For each token that it computes, beside that."""
+
+    def seconds(self, tokens: int) -> float:
+        """The time of a pass that computes so many tokens."""
+        return self.base + self.token * tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Slice:
     """Generations that were made at once."""
 
@@ -85,12 +98,15 @@ class Apart:
 
 @contextmanager
 def apart(
-    pair: Pair, steps: tuple[float, float], drafters: Mapping[str, DrafterSpec], verifier_settings: Mapping[str, str]
+    pair: Pair,
+    steps: tuple[StepTime, StepTime],
+    drafters: Mapping[str, DrafterSpec],
+    verifier_settings: Mapping[str, str],
 ) -> Iterator[Apart]:
     """A verifier and its drafters, ready.
 
     Args:
-        steps: seconds of a pass of the target, and of a drafter.
+        steps: a pass of the target, and one of a drafter.
         verifier_settings: of the verifier's environment, without their prefix.
     """
     (verifier,), *served = allot([Wanted("", "127.0.0.1:0", 1)] * (1 + len(drafters)))
@@ -114,13 +130,13 @@ def apart(
 
 
 @contextmanager
-def _process(role: str, seconds: float, settings: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+def _process(role: str, step: StepTime, settings: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     prefix = "SPECDEC_VERIFIER_" if role == "verifier" else "SPECDEC_DRAFTER_"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")}
     environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment |= {prefix + name: value for name, value in settings.items()}
     tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends
-    command = [*tied, sys.executable, "-m", "benchmarks.slowed", role, str(seconds)]
+    command = [*tied, sys.executable, "-m", "benchmarks.slowed", role, str(step.base), str(step.token)]
     with TemporaryFile() as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         try:

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 
 import torch
 
+from benchmarks.apart import StepTime
 from benchmarks.clients import Clients, count_clients
 from benchmarks.drafters import load_drafter
 from benchmarks.local import Drafting, draft_together, load, target_row
@@ -130,5 +131,5 @@ def _clients(place: Place, ask: Ask, share: float, bounds: tuple[int, int]) -> C
     def slowest(count: int) -> float:
         return min(pace(each.times, each.counts) for each in turns.run([ask] * count))
 
-    with slowed(lambda engine: place.steps[0] if engine is target else place.steps[1]):
+    with slowed(lambda engine: StepTime(place.steps[0] if engine is target else place.steps[1])):
         return count_clients(slowest, share * slowest(1), bounds)

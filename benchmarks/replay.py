@@ -131,7 +131,7 @@ class Replayer:
         seconds, drafted = time.process_time() - started, len(proposal.draft.tokens)
         if not isinstance(verdict, Verdict):
             raise InternalError("the pass failed")
-        sample = PassSample(1, drafted + 1, len(verdict.tokens), int(drafted > 0), started, seconds, follows=False)
+        sample = PassSample(1, 1, drafted + 1, len(verdict.tokens), int(drafted > 0), started, seconds, follows=False)
         self._speculation.passed(sample)
         return verdict
 

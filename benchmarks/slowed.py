@@ -1,8 +1,8 @@
-"""A service whose model takes as long as on an accelerator: `python -m benchmarks.slowed verifier 0.06 --config FILE`.
+"""A service whose model takes as long as on an accelerator: `python -m benchmarks.slowed verifier 0.06 0 --config F`.
 
-A pass takes the given seconds, whatever it computes, as long as the machine needs less for it; the rest of the time is
-slept, so that the processor is free for others as it is beside a GPU. A drafter may have a fault, too:
-`python -m benchmarks.slowed lying 0.004 --config FILE`.
+A pass takes the first number of seconds, and the second for each token that it computes, as long as the machine needs
+less for it; the rest of the time is slept, so that the processor is free for others as it is beside a GPU. A drafter
+may have a fault, too: `python -m benchmarks.slowed lying 0.004 0 --config F`.
 """
 
 import sys
@@ -14,6 +14,7 @@ from unittest import mock
 from torch import Tensor
 
 from benchmarks import faulty
+from benchmarks.apart import StepTime
 from drafter_service.__main__ import main as drafter
 from specdec.engine import Chunk, NativeEngine
 from verifier_service.__main__ import main as verifier
@@ -28,13 +29,14 @@ _MAIN: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 @contextmanager
-def slowed(seconds: Callable[[NativeEngine], float]) -> Iterator[None]:
-    """Let a pass of each engine of this process take the seconds that are said for it."""
+def slowed(step: Callable[[NativeEngine], StepTime]) -> Iterator[None]:
+    """Let a pass of each engine of this process take the time that is said for it."""
 
     def forward(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
         started = time.perf_counter()
         logits = _FORWARD(engine, chunks)
-        time.sleep(max(0.0, started + seconds(engine) - time.perf_counter()))
+        least = step(engine).seconds(sum(len(chunk.tokens) for chunk in chunks))
+        time.sleep(max(0.0, started + least - time.perf_counter()))
         return logits
 
     with mock.patch.object(NativeEngine, "forward", forward):
@@ -42,6 +44,6 @@ def slowed(seconds: Callable[[NativeEngine], float]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _, role, step, *rest = sys.argv
-    with slowed(lambda _: float(step)):
+    _, role, base, token, *rest = sys.argv
+    with slowed(lambda _: StepTime(float(base), float(token))):
         sys.exit(_MAIN[role](rest))

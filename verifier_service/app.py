@@ -127,7 +127,8 @@ async def _running(
     facts, pool = target.facts, DrafterPool()
     source = source_of(settings.discovery, settings.drafters)
     watch_age(metrics.registry, source)
-    speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, pool.times)
+    drafting = settings.drafting
+    speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, pool.times, groups=drafting.groups)
     scheduler = Scheduler(target.model, thread, settings, speculation, metrics)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)

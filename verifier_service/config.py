@@ -27,6 +27,9 @@ class DraftingSettings(Section):
     outcomes: int = Field(default=0, ge=0, le=64)
     """Likely outcomes of each verdict that drafters push chains for while it is under way, as many as they can; 0 for
     none. It hides the network, and takes a drafter about as much work as so many sessions."""
+    groups: Annotated[int, Field(ge=1, le=2)] | Literal["auto"] = 1
+    """Groups of sessions: with 2, one is drafted for while the other is verified, which pays where a pass over half of
+    them takes about half as long; `auto` measures whether it does, and 1 verifies all sessions in every pass."""
 
 
 _OWN_ARGUMENTS = (

@@ -86,6 +86,13 @@ class VerifierMetrics:
         self.measured = gauge(
             "specdec_spec_speedup_measured", "The same as measured in trials of both; 0 before the first."
         )
+        self.groups = gauge(
+            "specdec_batch_groups", "Groups that are drafted for and verified in turns; 1 for no turns."
+        )
+        self.grouping = gauge(
+            "specdec_batch_groups_gain",
+            "Verdicts a second of two groups over those of one, as measured; 0 before that.",
+        )
         for reason in Fallback:
             if reason:
                 self.fallbacks.labels(reason.value)
@@ -120,6 +127,8 @@ class VerifierMetrics:
         self.plain_seconds.set(report.plain_seconds)
         self.predicted.set(report.predicted)
         self.measured.set(report.measured or 0.0)
+        self.groups.set(report.groups)
+        self.grouping.set(report.grouping or 0.0)
 
 
 class KindMetrics:

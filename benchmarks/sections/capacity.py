@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apart import DrafterSpec, apart
+from benchmarks.apart import DrafterSpec, StepTime, apart
 from benchmarks.clients import Clients, count_clients
 from benchmarks.in_turns import Place
 from benchmarks.machine import ROOT, commit
@@ -96,7 +96,8 @@ def _apart(lab: Lab, steps: tuple[float, float], ask: Ask, promise: float, bound
     most = {"STEP_SESSIONS": str(lab.scale.capacity_rows)}
     drafters = dict.fromkeys(_DRAFTERS, DrafterSpec({**most, "AHEAD": "0"}))
     settings = {**most, "DRAFTING__TIMEOUT": _PATIENCE}
-    with apart(lab.scale.pair, steps, drafters, settings) as system:
+    target, drafter = steps
+    with apart(lab.scale.pair, (StepTime(target), StepTime(drafter)), drafters, settings) as system:
         system.together([ask] * lab.scale.capacity_rows, *_DRAFTERS)  # each drafter has met its first sessions
         return count_clients(lambda count: system.together([ask] * count, *_DRAFTERS).slowest, promise, bounds)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.apart import Apart, DrafterSpec, Slice, apart
+from benchmarks.apart import Apart, DrafterSpec, Slice, StepTime, apart
 from benchmarks.results import Chart, Figure, Goal, Report, Table, figure
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
@@ -41,14 +41,15 @@ _LEAST = 0.97
 
 def measure(lab: Lab) -> Report:
     """Every way at every round trip, then the drafters at fault without one."""
-    scale = lab.scale
+    scale, (target, drafter) = lab.scale, lab.scale.rtt_steps
+    steps = StepTime(target), StepTime(drafter)
     found: dict[tuple[str, float], tuple[Ratio, list[Slice]]] = {}
-    with apart(scale.pair, scale.rtt_steps, DRAFTERS, _PUSHING) as system:
+    with apart(scale.pair, steps, DRAFTERS, _PUSHING) as system:
         for delay in scale.rtt_delays:
             system.round_trip(delay)
             for way, each in _turns(lab, system, {**dict.fromkeys(DRAFTERS, scale.rtt_gamma), _AUTO: None}).items():
                 found[way, delay] = each
-    with apart(scale.pair, scale.rtt_steps, {name: DrafterSpec({}, name) for name in FAULTS}, _PUSHING) as system:
+    with apart(scale.pair, steps, {name: DrafterSpec({}, name) for name in FAULTS}, _PUSHING) as system:
         faulty = _turns(lab, system, dict.fromkeys(FAULTS))
     rows = [_row(way, delay, scale.rtt_steps[0], found) for way, delay in sorted(found, key=lambda each: each[0])]
     lost = [[name, str(ratio), _gamma(slices)] for name, (ratio, slices) in faulty.items()]

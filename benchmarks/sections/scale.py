@@ -56,6 +56,12 @@ class Scale:
     capacity_rows: int = 8
     """Sessions of a pass, and of a drafter's step."""
     capacity_tokens: int = 48
+    pingpong_sessions: int = 16
+    pingpong_steps: tuple[float, ...] = (0.03, 0.00075, 0.006, 0.00075)
+    """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
+    pingpong_most: int = 4
+    pingpong_turns: int = 3
+    pingpong_tokens: int = 96
     resume: bool = False
     """Whether cells of the grid, and costs of drafts, that were measured at this commit are left out."""
     compiled: bool = True
@@ -91,6 +97,10 @@ def quick(pair: Pair) -> Scale:
         capacity_step=0.02,
         capacity_rows=2,
         capacity_tokens=12,
+        pingpong_sessions=4,
+        pingpong_steps=(0.002, 0.0005, 0.001, 0.0),
+        pingpong_turns=1,
+        pingpong_tokens=16,
         spec=(1, 6),
         chat="",
         compiled=False,

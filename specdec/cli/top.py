@@ -86,6 +86,7 @@ _COLUMNS: dict[str, Sequence[Column]] = {
         ("α", lambda it: _number(it.gauge("specdec_spec_alpha"), 2)),
         ("γ", lambda it: _number(it.mean("specdec_spec_gamma"), 1)),
         ("speed-up", lambda it: _number(it.gauge("specdec_spec_speedup_predicted"), 2)),
+        ("groups", lambda it: _number(it.gauge("specdec_batch_groups"))),
         ("pass ms", lambda it: _milliseconds(it.mean("specdec_verify_pass_seconds"))),
         ("busy %", lambda it: _percent(it.rate("specdec_verify_pass_seconds_sum"))),
         ("KV %", lambda it: _percent(it.gauge("specdec_kv_cache_usage_ratio"))),

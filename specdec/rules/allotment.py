@@ -31,10 +31,16 @@ class RoundSeconds:
     """Until the first draft comes, the round trip to the drafter among it."""
     draft: float
     """Each draft of the longest chain."""
+    groups: int = 1
+    """Parts of the batch that draft and are verified in turns, each in a pass of its own."""
 
     def seconds(self, tokens: _Numbers, longest: _Numbers) -> _Numbers:
         """The time of rounds that compute `tokens` tokens behind drafts of up to `longest`, 0 for a plain round."""
-        return self.base + self.token * tokens + np.where(longest > 0, self.wait + self.draft * longest, 0.0)
+        groups = np.where(longest > 0, self.groups, 1)
+        drafting = np.where(longest > 0, self.wait + self.draft * longest, 0.0)
+        own = self.base + self.token * tokens / groups
+        seconds: _Numbers = np.maximum(self.base * groups + self.token * tokens, own + drafting)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,10 @@ class Judgement:
     """Speed-up that drafts are expected to bring, with what earlier rounds have shown of such expectations."""
     measured: float | None = None
     """Speed-up that drafts have brought; None before it has been measured."""
+    groups: int = 1
+    """Groups that are drafted for and verified in turns."""
+    grouping: float | None = None
+    """Verdicts a second of two groups over those of one; None before it has been measured."""
 
 
 NO_DRAFTS = Allotment(1.0, 0)
@@ -136,6 +146,8 @@ def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, cost
     if longest == 0:
         return Forecast(1.0, 0.0, 0.0)
     tokens = others + sum(expected_tokens(demand.alpha, gamma) for demand, gamma in zip(demands, gammas, strict=True))
-    computed, plain = costs.base + costs.token * (rows + sum(gammas)), costs.base + costs.token * rows
+    computed, plain = rows + sum(gammas), costs.base + costs.token * rows
+    took = float(costs.seconds(np.array(computed), np.array(longest)))
+    own = costs.base + costs.token * computed / costs.groups
     wait = costs.wait + costs.draft * longest
-    return Forecast(tokens * plain / (rows * (computed + wait)), wait, max(tokens * plain / rows - computed, 0.0))
+    return Forecast(tokens * plain / (rows * took), wait, max(tokens * plain / rows - own, 0.0))

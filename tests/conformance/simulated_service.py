@@ -221,7 +221,9 @@ class Simulation:
 
 def _send(chosen: Sequence[Generation], pushed: Outcomes) -> None:
     for each in chosen:
-        for session in (each.session, *pushed.prepare(each.session)) if each.session else ():
+        outcomes = pushed.prepare(each.session) if each.session else []
+        whole = [outcome for outcome in outcomes if outcome.is_due(AHEAD)]
+        for session in (each.session, *whole) if each.session else ():
             chunk = session.take_unsent()
             if chunk is not None:
                 each.in_flight.append(chunk)

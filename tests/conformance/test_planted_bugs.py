@@ -17,6 +17,7 @@ from tests.conformance.bugs import (
     lookup,
     noise,
     passes,
+    pushed,
     rows,
     service,
     translated,
@@ -25,7 +26,7 @@ from tests.conformance.bugs import (
 from tests.conformance.bugs import kept as kept_bugs
 from tests.conformance.bugs import trees as tree_bugs
 from tests.conformance.bugs.bug import Bug, Law
-from tests.conformance.checks import drafted, edges, engine, exact, failing, sampled, served, simulated
+from tests.conformance.checks import drafted, edges, engine, exact, failing, grouped, sampled, served, simulated
 from tests.conformance.checks import kept as kept_checks
 from tests.conformance.checks import translated as translated_checks
 from tests.conformance.checks import trees as tree_checks
@@ -35,6 +36,7 @@ from tests.conformance.notes import Note
 PLANTED = (
     drafts,
     dropped,
+    pushed,
     lookup,
     verdicts,
     rows,
@@ -53,6 +55,7 @@ MEASURED = (
     simulated,
     edges,
     failing,
+    grouped,
     engine,
     kept_checks,
     served,

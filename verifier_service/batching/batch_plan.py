@@ -149,6 +149,21 @@ def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: in
     return [replace(chunk, most=most) for chunk in chunks]
 
 
+def turn(waiting: Sequence[Row], sessions: int) -> list[Row]:
+    """The rows of the next pass where the sessions that draft are in two groups: half of these, first come first.
+
+    Rows without drafts wait for nobody.
+
+    Args:
+        waiting: rows in the order in which they came.
+        sessions: all that run, whether they have a row now or not.
+    """
+    drafted = [row for row in waiting if row.draft.tokens]
+    drafting = sessions - len(waiting) + len(drafted)
+    later = set(drafted[max((drafting + 1) // 2, 1) :])
+    return [row for row in waiting if row not in later]
+
+
 def level(wanted: Sequence[int], budget: int) -> int:
     """The greatest limit on each of the wanted numbers that keeps their sum within the budget."""
     left = budget

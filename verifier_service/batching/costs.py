@@ -2,8 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 from specdec.rules.allotment import RoundSeconds
+from verifier_service.batching.batch_plan import Outcome
+from verifier_service.batching.model_step import ModelStep
 
 _KEEP = 0.98
 """Factor by which each observation lowers the weight of those before."""
@@ -23,6 +26,8 @@ class PassSample:
 
     rows: int
     """Sessions that got a verdict."""
+    sessions: int
+    """The same; where groups take turns, those of both."""
     computed: int
     """Tokens that it computed."""
     committed: int
@@ -33,7 +38,30 @@ class PassSample:
     """By `time.perf_counter`."""
     seconds: float
     follows: bool
-    """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds."""
+    """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds; where
+    groups take turns, one of the two passes before."""
+    groups: int = 1
+    """Groups that the batch was in."""
+    waited: float = 0.0
+    """Longest time that one of the drafts which came since the pass before took."""
+
+    @classmethod
+    def of(cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float) -> Self:
+        """What a step's pass showed."""
+        drafts = [chunk.drafts for chunk in step.chunks]
+        outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
+        return cls(
+            rows=len(drafts),
+            sessions=sessions,
+            computed=step.computed,
+            committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
+            drafting=sum(count > 0 for count in drafts),
+            started=step.started,
+            seconds=step.seconds,
+            follows=follows,
+            groups=groups,
+            waited=waited,
+        )
 
 
 class Line:

@@ -1,7 +1,7 @@
 """Continuous batching: rows of all sessions -> steps of the one model thread -> outcomes to the sessions.
 
-The loop sorts the rows, the thread runs them. Rows that come while a pass runs form the next one; no row waits for
-others to come.
+The loop sorts the rows, the thread runs them. Rows that come while a pass runs form the next one. A pass waits for the
+rows that are announced, or where the sessions that draft are in two groups for half of them.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import structlog
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.batch_plan import Outcome, Row, turn
 from verifier_service.batching.costs import PassSample
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
@@ -61,9 +61,11 @@ class Scheduler:
         self._ended: list[str] = []
         """KV names of sequences that have ended, until the thread releases them."""
         self._expected = 0
-        """Rows that the next pass waits for."""
-        self._rows_before: set[str] = set()
-        """KV names of the last pass."""
+        """Announced rows that the next pass waits for."""
+        self._waited = 0.0
+        """Longest time, in seconds, that a row which came since the last pass began had been announced."""
+        self._names_before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+        """KV names of the last two passes, the last one last."""
         self._wake = asyncio.Event()
 
     @asynccontextmanager
@@ -99,13 +101,18 @@ class Scheduler:
             self._wake.set()
 
     @contextmanager
-    def expected(self) -> Iterator[None]:
-        """Make the next pass wait for a row that comes at the end of the context, but for no other's prompt."""
-        self._expected += 1
+    def expected(self, *, gathers: bool = True) -> Iterator[None]:
+        """Announce a row that comes at the end of the context.
+
+        Where it `gathers`, the next pass waits for it, unless that computes a prompt.
+        """
+        started = time.perf_counter()
+        self._expected += gathers
         try:
             yield
         finally:
-            self._expected -= 1
+            self._expected -= gathers
+            self._waited = max(self._waited, time.perf_counter() - started)
             self._wake.set()
 
     async def prefill(self, row: Row) -> None:
@@ -138,7 +145,7 @@ class Scheduler:
             if not busy:
                 await self._wait_for_work()
             self._wake.clear()
-            if self._expected and not self._prompts_wait():
+            if self._held_back():
                 await self._wake.wait()
                 continue
             busy = await self._step()
@@ -150,6 +157,18 @@ class Scheduler:
         with suppress(TimeoutError):
             async with asyncio.timeout(IDLE_SECONDS if self._waiting else None):
                 await self._wake.wait()
+
+    def _held_back(self) -> bool:
+        """Whether the next pass waits for announced rows: for all of them, or for half where there are two groups."""
+        if not self._expected or self._prompts_wait():
+            return False
+        ready = sum(row.goal > 0 for row in self._waiting)
+        return self._speculation.groups == 1 or ready < max(self._running // 2, 1)
+
+    @property
+    def _running(self) -> int:
+        """Sequences that have been let in."""
+        return len(self._sequences) - len(self._entering)
 
     def _prompts_wait(self) -> bool:
         """Whether a pass could compute a part of a prompt now; what waits for room does not count."""
@@ -164,7 +183,9 @@ class Scheduler:
     async def _step(self) -> bool:
         """Let the thread do what it can; False when there was nothing it could do."""
         self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
-        rows = sorted(self._waiting, key=lambda row: row.rank)
+        groups, waited, self._waited = self._speculation.groups, self._waited, 0.0
+        chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
+        rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
         try:
             step = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.step, ended, rows)
@@ -177,6 +198,8 @@ class Scheduler:
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         self._deliver(step.results)
         self._measure(step)
+        if step.chunks:
+            self._measure_pass(step, groups, waited)
         return bool(step.chunks or step.results)
 
     def _deliver(self, results: dict[Row, Outcome | InternalError | None]) -> None:
@@ -199,33 +222,17 @@ class Scheduler:
         metrics.kv_usage.set(memory.live / memory.budget)
         for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
             metrics.kv_bytes.labels(state).set(size)
-        if step.chunks:
-            self._measure_pass(step)
 
-    def _measure_pass(self, step: ModelStep) -> None:
-        chunks, seconds = step.chunks, step.seconds
+    def _measure_pass(self, step: ModelStep, groups: int, waited: float) -> None:
+        chunks, seconds, names = step.chunks, step.seconds, step.names
         self._metrics.batch_rows.observe(len(chunks))
         self._metrics.pass_seconds.observe(seconds)
-        tokens = sum(chunk.length - chunk.start for chunk in chunks)
-        names = {chunk.row.kv_name for chunk in chunks}
         if all(chunk.judged and chunk.count == 1 for chunk in chunks):
-            follows = not names.isdisjoint(self._rows_before)
-            self._speculation.passed(_sample(step, tokens, follows=follows))
+            before = frozenset[str]().union(*self._names_before[-groups:])
+            sessions = len(names) if groups == 1 else len(names | self._names_before[-1])
+            follows = not names.isdisjoint(before)
+            self._speculation.passed(PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited))
         else:
-            self._speculation.prompts.observe(tokens, seconds)
+            self._speculation.prompts.observe(step.computed, seconds)
             self._speculation.ended(step.started + seconds)
-        self._rows_before = names
-
-
-def _sample(step: ModelStep, tokens: int, *, follows: bool) -> PassSample:
-    drafts = [chunk.drafts for chunk in step.chunks]
-    outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
-    return PassSample(
-        rows=len(drafts),
-        computed=tokens,
-        committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
-        drafting=sum(count > 0 for count in drafts),
-        started=step.started,
-        seconds=step.seconds,
-        follows=follows,
-    )
+        self._names_before = self._names_before[1], names

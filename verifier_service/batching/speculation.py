@@ -4,11 +4,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from verifier_service.batching.costs import BatchCosts, DrafterTimes, PassSample, PromptRate
+from verifier_service.batching.groups import LEAST_SESSIONS, Groups
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
 
@@ -33,6 +35,7 @@ class BatchSpeculation:
         draft_tokens: int,
         drafters: Callable[[], DrafterTimes],
         clock: Callable[[], float] = time.perf_counter,
+        groups: int | Literal["auto"] = 1,
     ) -> None:
         """Begin with nothing measured.
 
@@ -41,6 +44,7 @@ class BatchSpeculation:
             draft_tokens: most drafts of one pass.
             drafters: reads what drafters report of their speed.
             clock: gives seconds, on the scale of `PassSample.started`.
+            groups: in how many the sessions that draft are, by measured times where it is `auto`.
         """
         self.prompts = PromptRate()
         self.overall = AcceptanceEstimate(decay=0.995)
@@ -52,6 +56,8 @@ class BatchSpeculation:
         self._drafters = drafters
         self._clock = clock
         self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
+        self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
+        """By batch size."""
         self._trials: dict[tuple[int, frozenset[str | None]], Trials] = defaultdict(Trials)
         """By batch size and by what drafts: greedy drafts that pay say nothing of sampled ones."""
         self._sources: frozenset[str | None] = frozenset()
@@ -77,11 +83,16 @@ class BatchSpeculation:
         return self._trials[self._level, self._sources]
 
     @property
+    def groups(self) -> int:
+        """In how many groups, drafted for and verified in turns, the sessions of the batch are."""
+        return self._groups[self._level].count if self._load >= LEAST_SESSIONS else 1
+
+    @property
     def costs(self) -> RoundSeconds:
         """What a round of a batch of the present size takes."""
         known = [level for level, costs in self._costs.items() if costs.known] or [self._level]
         nearest = min(known, key=lambda level: abs(level - self._level))
-        return self._costs[nearest].of(self._load, self._drafters())
+        return replace(self._costs[nearest].of(self._load, self._drafters()), groups=self.groups)
 
     def report(self) -> Judgement:
         """What is believed now; made anew every second at most."""
@@ -93,7 +104,9 @@ class BatchSpeculation:
             predicted = self.forecast.speedup * self.trials.correction
             beta = costs.token * self._load / plain
             c, r = costs.draft / plain, costs.wait / plain
-            self._report = Judgement(self.overall.alpha, c, beta, r, plain, predicted, measured)
+            grouping = self._groups[self._level].gain
+            judged = Judgement(self.overall.alpha, c, beta, r, plain, predicted, measured)
+            self._report = replace(judged, groups=self.groups, grouping=grouping)
         return self._report
 
     @property
@@ -121,11 +134,13 @@ class BatchSpeculation:
     def passed(self, sample: PassSample) -> None:
         """Learn from a pass that computed no prompts."""
         gap = sample.started - self._ended
-        self._rows = sample.rows
+        self._rows = sample.sessions
         costs = self._costs[self._level]
         costs.observe(sample.computed, sample.seconds)
         if sample.follows and not (self._drafting and self.trials.settling):
-            costs.observe_gap(self._longest, gap)
+            costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
+        if sample.follows and 2 * sample.drafting > sample.rows and not self.trials.running:
+            self._groups[self._level].observe(sample.rows, sample.seconds, gap)
         if sample.follows and self._judged == self._pass and self._plan_for[0] == self._level:
             settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
             seconds, predicted = gap + sample.seconds, self.forecast.speedup

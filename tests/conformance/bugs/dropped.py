@@ -13,6 +13,7 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftFailure, StepResult
 from drafter_service.sessions.stream import Stream
 from specdec.engine import Engine
+from specdec.errors import InternalError
 from specdec.rules.certainty import Certainty
 from specdec.rules.checks import proper_counts
 from specdec.rules.draft import Draft, Verdict
@@ -21,7 +22,8 @@ from specdec.rules.verification import verify
 from specdec.wire.draft import DraftTokens
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import ScheduledChunk
+from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
+from verifier_service.batching.scheduler import Scheduler
 from verifier_service.drafters.draft_buffer import DraftBuffer
 
 
@@ -113,6 +115,19 @@ def low_confidence_left_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DraftSession, "extend", planted)
 
 
+def verdict_reused(patch: pytest.MonkeyPatch) -> None:
+    """The group that a pass leaves out gets the verdicts that it had before."""
+    deliver, last = Scheduler._deliver, dict[str, Outcome]()
+
+    def planted(scheduler: Scheduler, results: dict[Row, Outcome | InternalError | None]) -> None:
+        left = [row for row in scheduler._waiting if row not in results and row.kv_name in last]
+        again = {row: last[row.kv_name] for row in left}
+        last.update({row.kv_name: each for row, each in results.items() if isinstance(each, Outcome)})
+        deliver(scheduler, results | again)
+
+    patch.setattr(Scheduler, "_deliver", planted)
+
+
 BUGS = (
     Bug("failed session refused with its drafts", Law.USE, failed_session_forgotten, ("drafts of a failing drafter",)),
     Bug(
@@ -122,7 +137,12 @@ BUGS = (
         ("failing target, rejection", "failing target, block"),
     ),
     Bug("drafts dropped by their token", Law.USE, dropped_by_token, ("simulated block",)),
-    Bug("budget that depends on the drawn token", Law.USE, budget_by_token, ("simulated rejection of coins",)),
+    Bug(
+        "budget that depends on the drawn token",
+        Law.USE,
+        budget_by_token,
+        ("simulated rejection of coins", "simulated rejection of turns, pushed"),
+    ),
     Bug(
         "low-confidence token left out of its chain",
         Law.USE,
@@ -135,5 +155,6 @@ BUGS = (
         q_of_another_session,
         ("simulated rejection, small batches", "simulated block, small batches"),
     ),
+    Bug("verdict reused when groups take turns", Law.KV, verdict_reused, ("verdicts of two groups",)),
     Bug("chain start never moved", Law.BLOCK, chain_start_of_the_opening, ("simulated block of coins, none late",)),
 )

@@ -1,5 +1,7 @@
 """Checks by sampling in one process: many short generations through the real `propose` and `verify`."""
 
+from collections.abc import Sequence
+
 import torch
 
 from specdec.rules.multidraft import Siblings
@@ -27,6 +29,17 @@ class Flat(TableModel):
 
     def logits(self, context: Context) -> torch.Tensor:
         return self._logits
+
+
+class Turns(TableModel):
+    """Distributions that take turns with the place."""
+
+    def __init__(self, *laws: Sequence[float]) -> None:
+        super().__init__(len(laws[0]), seed=0)
+        self._laws = [torch.tensor(law, dtype=torch.float64).log() for law in laws]
+
+    def logits(self, context: Context) -> torch.Tensor:
+        return self._laws[len(context) % len(self._laws)]
 
 
 def p_value(service: Service, sessions: int) -> float:

@@ -1,12 +1,17 @@
 """Checks by simulation: drafts that are late, partial, cut and lost, through the real parts of both services."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
+from specdec.rules.draft import Verdict
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.checks.check import Check, Kind
-from tests.conformance.checks.sampled import PENALTIES, Flat
-from tests.conformance.simulated_service import CALM, Chances, Simulation
+from specdec.rules.prefix import PrefixHash
+from tests.conformance.checks.check import Check, Kind, count
+from tests.conformance.checks.sampled import PENALTIES, Flat, Turns
+from tests.conformance.sampled_chain import PROMPT, Rows
+from tests.conformance.simulated_service import CALM, Chances, Generation, Simulation
 from tests.conformance.table_models import TableModel
 
 P_VALUE = 1e-6
@@ -48,6 +53,39 @@ def pushed(simulation: Simulation, lost: float = 0.0) -> Simulation:
     return replace(simulation, outcomes=4, chances=replace(PUSHED, lost=lost))
 
 
+def turns(mode: Mode, lost: float = 0.0) -> Simulation:
+    """Where the first token of two is nearly never the draft and the second always accepted.
+
+    So most rounds go on with a pushed chain, and to choose it by what was drawn shows at once.
+    """
+    models = Turns((0.1, 0.9), (0.5, 0.5)), Turns((0.9, 0.1), (0.5, 0.5))
+    return pushed(Simulation(mode, SamplingParams(), *models), lost)
+
+
+def foreign_drafts(simulation: Simulation, sessions: int) -> float:
+    """Drafts judged that the drafter's session of the present epoch did not draw behind the very tokens before them."""
+    verdicts, found = Simulation._verdicts, 0
+
+    def counting(simulation: Simulation, batch: Sequence[Generation], rows: Rows) -> list[Verdict]:
+        nonlocal found
+        found += sum(map(_foreign, batch))
+        return verdicts(simulation, batch, rows)
+
+    with patch.object(Simulation, "_verdicts", counting):
+        simulation.generate(sessions, LENGTH)
+    return found
+
+
+def _foreign(each: Generation) -> int:
+    committed, own = each.buffer.committed, set[int]()
+    whole = (*committed, *each.draft.tokens)
+    prefixes = {length: PrefixHash(whole[:length]).value for length in range(len(PROMPT), len(whole))}
+    for chunk in each.sent:
+        if prefixes.get(chunk.base_len) == chunk.prefix_hash:
+            own |= {id(law) for law in chunk.draft.probs}
+    return sum(id(law) not in own for law in each.draft.probs)
+
+
 CONFIDENT = GammaPolicy(min_confidence=0.5)
 ENTROPIC = GammaPolicy(PolicyKind.EGAG, 1, 3, 0.5)
 
@@ -67,5 +105,11 @@ CHECKS: tuple[Check, ...] = (
     _simulated("simulated rejection of coins, pushed", pushed(coins(Mode.REJECTION)), SESSIONS // 3),
     _simulated("simulated block of coins, pushed", pushed(coins(Mode.BLOCK), lost=0.2), SESSIONS),
     _simulated("simulated coupling, pushed", pushed(tables(Mode.COUPLED)), SESSIONS // 3),
+    _simulated("simulated rejection of turns, pushed", turns(Mode.REJECTION), SESSIONS // 3),
+    _simulated("simulated block of turns, pushed", turns(Mode.BLOCK, lost=0.2), SESSIONS // 3),
+    count(
+        "pushed chains of another prefix or epoch",
+        lambda: foreign_drafts(pushed(tables(Mode.REJECTION), lost=0.3), 300),
+    ),
     _simulated("simulated penalties", tables(Mode.REJECTION, PENALTIES), SESSIONS // 2),
 )

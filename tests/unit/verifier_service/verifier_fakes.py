@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from prometheus_client import CollectorRegistry
@@ -100,9 +101,9 @@ class FixedGamma:
         return RoundDetail(min(gamma, room), "fixed", 0.5)
 
 
-def make_speculation(gamma_max: int = 4) -> BatchSpeculation:
+def make_speculation(gamma_max: int = 4, groups: int | Literal["auto"] = 1) -> BatchSpeculation:
     """A judgement of drafters that say nothing of themselves."""
-    return BatchSpeculation(gamma_max, 512, lambda: DrafterTimes(None))
+    return BatchSpeculation(gamma_max, 512, lambda: DrafterTimes(None), groups=groups)
 
 
 def make_metrics() -> VerifierMetrics:
@@ -202,8 +203,8 @@ class DirectTarget:
             self.holds_kv = False
 
     @contextmanager
-    def expected(self) -> Iterator[None]:
-        self.expecting += 1
+    def expected(self, *, gathers: bool) -> Iterator[None]:
+        self.expecting += gathers
         yield
 
     async def prefill(self, row: Row) -> None:

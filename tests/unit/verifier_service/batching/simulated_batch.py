@@ -61,6 +61,7 @@ class SimulatedBatch:
         self.drafted_tokens += committed if max(wanted) else 0
         drafting = sum(gamma > 0 for gamma in self.gammas)
         sample = SimpleNamespace(rows=len(accepted), computed=computed, committed=committed, drafting=drafting)
+        sample.sessions = sample.rows
         self.speculation.passed(PassSample(**vars(sample), started=started, seconds=seconds, follows=True))
         for session, gamma, count in zip(self.sessions, self.gammas, accepted, strict=True):
             session.observe(gamma, count)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
+from specdec.rules.draft import NO_DRAFT
 from specdec.serving.settings import ModelSettings
 from tests.gateway_fakes import until
 from tests.unit.verifier_service.verifier_fakes import (
@@ -21,7 +22,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_speculation,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.model_step import ModelStep, TargetLost
 from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
@@ -32,7 +33,11 @@ MODEL = ModelSettings(path=Path("model"))
 
 @asynccontextmanager
 async def scheduling(
-    engine: TableEngine, max_waiting: int = 8, draft_tokens: int = 1000, step_sessions: int | None = None
+    engine: TableEngine,
+    max_waiting: int = 8,
+    draft_tokens: int = 1000,
+    step_sessions: int | None = None,
+    groups: int = 1,
 ) -> AsyncIterator[Scheduler]:
     settings = VerifierSettings(
         model=ModelSettings(path=Path("model")),
@@ -42,7 +47,9 @@ async def scheduling(
         step_sessions=step_sessions,
     )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(ModelThread(engine, settings), thread, settings, make_speculation(), make_metrics())
+        scheduler = Scheduler(
+            ModelThread(engine, settings), thread, settings, make_speculation(groups=groups), make_metrics()
+        )
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler
@@ -220,6 +227,58 @@ async def test_two_announced_rows_share_a_pass() -> None:
 
         await asyncio.gather(announced("a", 0.0), announced("b", 0.02))
     assert len(engine.batches[-1]) == 2
+
+
+async def _in_groups(engine: TableEngine, groups: int, plain: int = 0) -> list[Outcome]:
+    """What becomes of six rows that come at once, all but `plain` of which have a draft."""
+    names = "abcdef"
+    async with scheduling(engine, groups=groups) as scheduler, AsyncExitStack() as stack:
+        for name in names:
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        await asyncio.gather(*(scheduler.verify(row(name)) for name in names))
+        drafts = [NO_DRAFT] * plain + [point_mass(following(3))] * (len(names) - plain)
+        rows = [make_row(name, (3, 3), draft=draft) for name, draft in zip(names, drafts, strict=True)]
+        return await asyncio.gather(*map(scheduler.verify, rows))
+
+
+@pytest.mark.parametrize(("groups", "plain", "passes"), [(1, 0, [6, 6]), (2, 0, [6, 3, 3]), (2, 2, [6, 4, 2])])
+async def test_of_two_groups_one_goes_first_and_rows_without_drafts_with_it(
+    groups: int, plain: int, passes: list[int]
+) -> None:
+    engine = TableEngine()
+    await _in_groups(engine, groups, plain)
+    assert [len(batch) for batch in engine.batches] == passes
+
+
+async def test_groups_change_no_verdict() -> None:
+    one, two = [await _in_groups(TableEngine(), groups) for groups in (1, 2)]
+    assert [each.verdict for each in one] == [each.verdict for each in two]
+
+
+async def test_of_two_groups_a_pass_waits_for_half_of_the_announced_rows() -> None:
+    engine, leave = TableEngine(), asyncio.Event()
+    async with scheduling(engine, groups=2) as scheduler, AsyncExitStack() as stack:
+        names = "abcd"
+        for name in names:
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        await asyncio.gather(*(scheduler.verify(row(name)) for name in names))
+
+        async def announced(name: str, came: asyncio.Event) -> None:
+            with scheduler.expected():
+                await came.wait()
+            await scheduler.verify(make_row(name, (3, 3), draft=point_mass(following(3))))
+
+        now = asyncio.Event()
+        first = [asyncio.create_task(announced(name, now)) for name in "ab"]
+        second = [asyncio.create_task(announced(name, leave)) for name in "cd"]
+        await steps()
+        assert len(engine.batches) == 1
+        now.set()
+        await asyncio.gather(*first)
+        assert [len(batch) for batch in engine.batches] == [4, 2]
+        leave.set()
+        await asyncio.gather(*second)
+    assert [len(batch) for batch in engine.batches] == [4, 2, 2]
 
 
 class LostModel:
