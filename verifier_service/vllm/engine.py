@@ -21,6 +21,9 @@ _NEUTRAL = frozenset({
 """Arguments that change how the model is computed, and not which model it is."""
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """Of vLLM, where nobody has set it."""
+_LORA_SEQUENCES, _LORA_BATCH_TOKENS = 64, 2048
+"""With an adapter, vLLM loads only where a pass has room for every sequence with its longest draft; its own numbers of
+sequences and of tokens do not agree with that."""
 
 
 def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, Any]:
@@ -41,7 +44,8 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
         },
     }
     if settings.vllm.lora is not None:
-        ours["enable_lora"] = True
+        tokens = max(_LORA_BATCH_TOKENS, _LORA_SEQUENCES * (settings.gamma_max + 1))
+        ours |= {"enable_lora": True, "max_num_seqs": _LORA_SEQUENCES, "max_num_batched_tokens": tokens}
     if on_cpu:
         ours["enforce_eager"] = not settings.model.compile
     if "gpu_memory_utilization" not in settings.vllm.engine_args:

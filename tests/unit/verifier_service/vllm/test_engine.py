@@ -54,6 +54,14 @@ def test_what_changes_the_model_changes_the_fingerprint() -> None:
     assert len(found) == 4
 
 
-def test_lora_is_one_setting() -> None:
-    assert engine.engine_arguments(settings(lora=Path("adapter")), on_cpu=True)["enable_lora"] is True
+def test_lora_is_one_setting_with_room_for_every_sequences_longest_draft() -> None:
+    made = engine.engine_arguments(settings(lora=Path("adapter")), on_cpu=True)
+    assert made["enable_lora"] is True
+    rows = made["speculative_config"]["num_speculative_tokens"] + 1
+    assert made["max_num_batched_tokens"] >= max(2048, made["max_num_seqs"] * rows)
     assert VllmSettings().lora is None
+
+
+def test_with_lora_too_the_numbers_of_the_caller_hold() -> None:
+    made = engine.engine_arguments(settings(Path("a"), max_num_seqs=8, max_num_batched_tokens=512), on_cpu=True)
+    assert (made["max_num_seqs"], made["max_num_batched_tokens"]) == (8, 512)

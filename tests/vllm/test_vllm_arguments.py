@@ -1,0 +1,205 @@
+"""Arguments that pass through to vLLM: a target on two ranks, one with an adapter, and one of quantised weights.
+
+Each runs on a CPU, in turn, beside one drafter. What it must give is known without it: the native engine's tokens on
+the same weights, and, where the native engine has no such weights, its own tokens without drafts.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specdec.rules.params import Mode, SamplingParams
+from tests.conformance.served_pair import Ask, Done, generate, running_drafter, running_verifier
+from tests.vllm.server import HAS_VLLM, ROOT, vllm_verifier
+
+pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
+
+DEMO = ROOT / "models" / "demo"
+TOKENS = 32
+COUNT = 4
+KINDS = {
+    "greedy": (Mode.REJECTION, 0.0),
+    "greedy, off": (Mode.OFF, 0.0),
+    "coupled": (Mode.COUPLED, 1.0),
+    "coupled, off": (Mode.OFF, 1.0),
+}
+RANK = 4
+ADAPTED = ("q_proj", "v_proj")
+QUANTISED = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False},
+            "input_activations": {
+                "num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True,
+            },
+        }
+    },
+}  # fmt: skip
+"""Weights of eight bits with a scale for each output, activations of eight bits with one for each token."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one verifier on vLLM gave."""
+
+    done: Mapping[str, Sequence[Done]]
+    fingerprint: str
+
+    def tokens(self, name: str) -> list[tuple[int, ...]]:
+        """The sequences of one kind."""
+        return [each.tokens for each in self.done[name]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What all of them gave."""
+
+    native: Mapping[str, Sequence[Done]]
+    merged: Mapping[str, Sequence[Done]]
+    """The native engine's, with the adapter merged into the weights."""
+    parallel: Served
+    adapted: Served
+    quantised: Served
+    plain_fingerprint: str
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return asyncio.run(_seen(tmp_path_factory.mktemp("arguments")))
+
+
+async def _seen(folder: Path) -> Seen:
+    adapter, merged, quantised = (folder / name for name in ("adapter", "merged", "quantised"))
+    _write_adapter(adapter, merged)
+    _write_quantised(quantised)
+    async with running_drafter(DEMO / "drafter") as drafts:
+        async with _native(DEMO / "target", drafts.address) as client:
+            native, fingerprint = await _all(client), (await client.info()).system_fingerprint
+        async with _native(merged, drafts.address) as client:
+            of_merged = await _all(client)
+        return Seen(
+            native,
+            of_merged,
+            await _on_two_ranks(folder, drafts.address),
+            await _served(DEMO / "target", folder, drafts.address, lora=str(adapter)),
+            await _served(quantised, folder, drafts.address, dtype="bfloat16"),
+            fingerprint,
+        )
+
+
+@asynccontextmanager
+async def _native(target: Path, drafter: str) -> AsyncIterator[Any]:
+    async with running_verifier(target, drafter, kv_bytes=2**27) as client:
+        yield client
+
+
+async def _on_two_ranks(folder: Path, drafter: str) -> Served:
+    """Each rank has a core: where a machine has one NUMA node, vLLM wants to be told which."""
+    cores = "|".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("VLLM_CPU_OMP_THREADS_BIND", cores)
+        return await _served(DEMO / "target", folder, drafter, engine_args={"tensor_parallel_size": 2})
+
+
+async def _served(target: Path, folder: Path, drafter: str, dtype: str = "float32", **vllm: Any) -> Served:
+    settings = {"kv_bytes": 2**27, "model": {"path": str(target), "dtype": dtype}, "vllm": vllm}
+    async with vllm_verifier(target, folder, drafter, **settings) as verifier:
+        return Served(await _all(verifier.client), (await verifier.client.info()).system_fingerprint)
+
+
+async def _all(client: Any) -> dict[str, list[Done]]:
+    return {name: await generate(client, _asks(*kind), COUNT) for name, kind in KINDS.items()}
+
+
+def _asks(mode: Mode, temperature: float) -> list[Ask]:
+    prompts = [tuple(range(10 + at, 60 + at)) for at in range(COUNT)]
+    return [
+        Ask(mode, SamplingParams(temperature=temperature, seed=at), 4, prompt, TOKENS)
+        for at, prompt in enumerate(prompts)
+    ]
+
+
+def _write_adapter(adapter: Path, merged: Path) -> None:
+    """An adapter of random weights, and the target with it merged in."""
+    generator, scale = torch.Generator().manual_seed(7), 2.0
+    weights, low = load_file(DEMO / "target" / "model.safetensors"), dict[str, torch.Tensor]()
+    weights = {name: weight.float() for name, weight in weights.items()}
+    for name in [name for name in weights if name.split(".")[-2] in ADAPTED]:
+        rows, columns = weights[name].shape
+        down = torch.randn(RANK, columns, generator=generator) / columns**0.5
+        up = torch.randn(rows, RANK, generator=generator) / 8
+        weights[name] = weights[name] + scale * up @ down
+        stem = f"base_model.model.{name.removesuffix('.weight')}"
+        low |= {f"{stem}.lora_A.weight": down.contiguous(), f"{stem}.lora_B.weight": up.contiguous()}
+    _copy_target(merged, {"dtype": "float32"})
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    adapter.mkdir()
+    save_file(low, adapter / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": scale * RANK, "target_modules": ADAPTED, "bias": "none"}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _write_quantised(folder: Path) -> None:
+    """The target with every product's weights in eight bits, as `compressed-tensors` stores them."""
+    weights = dict[str, torch.Tensor]()
+    for name, weight in load_file(DEMO / "target" / "model.safetensors").items():
+        if "_proj." not in name:
+            weights[name] = weight
+            continue
+        scale = weight.float().abs().amax(-1, keepdim=True) / 127
+        weights[name] = (weight.float() / scale).round().to(torch.int8)
+        weights[name.replace(".weight", ".weight_scale")] = scale
+    _copy_target(folder, {"quantization_config": QUANTISED})
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _copy_target(folder: Path, changed: Mapping[str, Any]) -> None:
+    folder.mkdir()
+    for file in (DEMO / "target").iterdir():
+        if file.suffix != ".safetensors":
+            (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_two_ranks_give_the_tokens_of_the_native_engine(name: str, seen: Seen) -> None:
+    assert seen.parallel.tokens(name) == [done.tokens for done in seen.native[name]]
+    assert seen.parallel.fingerprint == seen.plain_fingerprint
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_adapter_gives_the_tokens_of_the_weights_it_is_merged_into(name: str, seen: Seen) -> None:
+    assert seen.adapted.tokens(name) == [done.tokens for done in seen.merged[name]]
+    assert seen.adapted.tokens(name) != [done.tokens for done in seen.native[name]]
+
+
+@pytest.mark.parametrize("name", ["greedy", "coupled"])
+def test_quantised_weights_give_the_same_tokens_with_drafts_and_without(name: str, seen: Seen) -> None:
+    assert seen.quantised.tokens(name) == seen.quantised.tokens(f"{name}, off")
+    assert seen.quantised.tokens(name) != [done.tokens for done in seen.native[name]]
+
+
+@pytest.mark.parametrize("served", ["parallel", "adapted", "quantised"])
+def test_drafts_are_accepted(served: str, seen: Seen) -> None:
+    rounds = [each for done in getattr(seen, served).done["greedy"] for each in done.rounds]
+    assert sum(each.accepted for each in rounds) > 0
+
+
+def test_other_weights_have_another_fingerprint(seen: Seen) -> None:
+    fingerprints = {seen.plain_fingerprint, seen.adapted.fingerprint, seen.quantised.fingerprint}
+    assert len(fingerprints) == 3
