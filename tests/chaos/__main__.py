@@ -18,6 +18,8 @@ from tests.tiny_models import make_tiny_model
 
 BEYOND_LEASE = 2.0
 """Seconds past the lease within which the streams of a killed verifier must go on."""
+HEAD_DIM = 32
+"""Of the models: the least that vLLM computes on a CPU."""
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> int:
@@ -30,11 +32,12 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
         sys.stdout.flush()
 
     say(f"seed {options.seed}, {options.seconds:.0f} s, logs in {folder}")
-    target = make_tiny_model(folder / "target", "llama", seed=0, context=1024)
-    drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, noise=0.02)
+    target = make_tiny_model(folder / "target", "llama", seed=0, context=1024, head_dim=HEAD_DIM)
+    drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, noise=0.02, head_dim=HEAD_DIM)
     faults = tuple(schedule(options.seed, options.seconds, options.every, options.kinds, options.roles))
     load = Load(options.clients, options.scenarios, options.tokens)
-    report = asyncio.run(chaos(Setup(target, drafter), load, faults, options.seed, folder, say))
+    setup = Setup(target, drafter, vllm_python=options.vllm_python)
+    report = asyncio.run(chaos(setup, load, faults, options.seed, folder, say))
     for line in report.lines():
         say(line)
     if options.json:
@@ -57,6 +60,7 @@ def _options() -> argparse.Namespace:
         "--scenarios", type=int, default=12, help="requests, an even number, each also with a stop string"
     )
     parser.add_argument("--tokens", type=int, default=400, help="of one answer")
+    parser.add_argument("--vllm-python", type=Path, help="of an environment with vLLM, on which one verifier then runs")
     parser.add_argument("--json", type=Path, help="where to write the report")
     return parser.parse_args()
 

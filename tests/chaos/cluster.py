@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from specdec.cli import health, launch, plan, valkey
+from specdec.cli import health, launch, plan, valkey, vllm
 from specdec.cli.launch import Folders
 from specdec.cli.plan import Service
 from specdec.cli.processes import Child, ChildCommand, Children
@@ -34,6 +34,8 @@ class Setup:
     """Whether Redis writes its log to the disk before it answers."""
     modules: Mapping[str, str] = field(default_factory=lambda: dict(plan.MODULES))
     """The Python module that runs for each role."""
+    vllm_python: Path | None = None
+    """Interpreter of an environment that has vLLM: the last verifier runs it; without one, all are native."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class Member:
     healthy: Callable[[], bool]
     proxy: Proxy
     children: Children
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those that are inherited."""
     busy: bool = False
     """Whether a fault is being injected or repaired."""
     child: Child | None = None
@@ -55,7 +59,7 @@ class Member:
 
     def start(self) -> None:
         """Start the process; called from the main thread only."""
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", **self.environment}
         self.child = self.children.start(self.command, environment)
 
     def signal(self, number: signal.Signals) -> None:
@@ -133,8 +137,9 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
     for service in plan.services(settings, addresses, dialled):
         own = proxies.get(service.grpc) or await proxy(service.http)
         check = partial(health.healthy, service.role, service.http, service.grpc)
-        command = _command(_dialling_proxies(service, proxies, setup.lease), folder, setup.modules)
-        members.append(Member(command, check, own, children))
+        placed = _on_vllm(_dialling_proxies(service, proxies, setup.lease), setup)
+        variables = vllm.environment(placed.python, os.environ) if placed.python else {}
+        members.append(Member(_command(placed, folder, setup.modules), check, own, children, variables))
     return Cluster(tuple(members), store.url, tuple(addresses.gateway_http))
 
 
@@ -166,8 +171,15 @@ def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], lease: flo
     return replace(service, config=config)
 
 
+def _on_vllm(service: Service, setup: Setup) -> Service:
+    """The service, on vLLM when it is the last verifier and there is an environment for that."""
+    if setup.vllm_python is None or service.name != f"verifier-{setup.replicas}":
+        return service
+    return replace(service, config={**service.config, "backend": "vllm"}, python=setup.vllm_python)
+
+
 def _command(service: Service, folder: Path, modules: Mapping[str, str]) -> ChildCommand:
     config = launch.write_config(Folders(folder, folder), service)
-    argv = (sys.executable, "-m", modules[service.role], "--config", str(config))
-    log, preload = folder / f"{service.name}.log", plan.PRELOAD[service.role]
+    argv = (str(service.python or sys.executable), "-m", modules[service.role], "--config", str(config))
+    log, preload = folder / f"{service.name}.log", () if service.python else plan.PRELOAD[service.role]
     return ChildCommand(service.name, service.role, argv, log, "", preload)

@@ -1,0 +1,40 @@
+"""A native verifier and one on vLLM serve together, and both are killed: every client gets each of its tokens once."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.cluster import Setup
+from tests.chaos.faults import Fault, Kind
+from tests.chaos.run import Load, chaos
+from tests.tiny_models import make_tiny_model
+from tests.vllm.server import HAS_VLLM, PYTHON
+
+pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
+
+FAULTS = [Fault(1.0, Kind.KILL, "verifier", 0), *(Fault(6.0 + 5 * n, Kind.KILL, "verifier", 1) for n in range(12))]
+"""The native one first; then the one on vLLM, which is index 1, as often as both are there."""
+HEAD_DIM = 32
+"""The least that vLLM computes on a CPU."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A path that is short enough for a socket file."""
+    made = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
+    yield made
+    shutil.rmtree(made)
+
+
+async def test_sessions_move_between_backends_that_are_killed(folder: Path) -> None:
+    target = make_tiny_model(folder / "target", "llama", seed=0, context=512, head_dim=HEAD_DIM)
+    drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=512, noise=0.02, head_dim=HEAD_DIM)
+    setup, load = Setup(target, drafter, vllm_python=PYTHON), Load(clients=4, scenarios=4, tokens=150)
+    report = await chaos(setup, load, FAULTS, 20, folder, lambda _: None)
+    killed = {each.fault.index for each in report.injected}
+    assert killed == {0, 1}
+    assert report.tokens
+    assert not report.findings, "\n".join(report.lines())
