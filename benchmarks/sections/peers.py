@@ -1,0 +1,178 @@
+"""Other engines beside ours: vLLM with each way to draft, and `generate()`; one client, the same cores, in turns."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+
+from benchmarks import peer_exactness
+from benchmarks.machine import ROOT, commit
+from benchmarks.peer_cells import BASE, HEAD, Cell, Kept, Outcome
+from benchmarks.peer_servers import Server, Servers
+from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.run import Ask, Run
+from benchmarks.sections.lab import Lab
+from benchmarks.sections.peer_ways import PYTHON, WAYS, Contest, Way, contests, starts
+from benchmarks.statistics import Ratio
+from specdec.cli import known_models
+from specdec.errors import ConfigError, InternalError
+
+_TEXT = """\
+All peers in float32 on the cores {cores}, asked in turns by one client over HTTP with token ids, without seeds; a peer
+that is not asked is stopped. vLLM 0.32 has its threads on one of the cores and keeps the other for its front end, as
+`specdec up --compile` has its target's thread on one and all else on the other; its drafts are of 4 tokens. HF is
+`generate()` on two threads in a process of its own, which answers one request after the other, so it is measured at one
+stream alone: more streams would get the same tokens a second together. A ratio is of the same turn, of {turns} turns,
+each with prompts of its own: {tokens} tokens behind {prompt} of code for the demo pair, {chat_tokens} for the chat
+model, whose questions are those of `spec_bench.jsonl`. Tokens that come together have no time between them. Memory is
+of all processes of a peer, with what they share counted once. vLLM's own verdicts at temperatures above 0 are known to
+be wrong on a CPU ([engines](engines.md)), so where the last table says so, its speeds with drafts there compare
+nothing. That table has the demo pair's answers: all greedy ones must be the same, and a permutation test says how
+likely sampled ones differ so much by chance; not exact at p ≤ 0.001."""
+
+
+def measure(lab: Lab) -> Report:
+    """Every cell of every model; each is kept as soon as it is measured."""
+    scale = lab.scale
+    ways = [way for way in WAYS if way.server in scale.peers]
+    if any("vLLM" in way.server for way in ways) and not PYTHON.is_file():
+        raise ConfigError("the peers on vLLM need an environment of their own: run `make vllm`")
+    kept = Kept(ROOT / "build" / "benchmarks" / "peers" / f"{commit()}.jsonl", resume=scale.resume)
+    cells, exact, missing = list[Cell](), list[list[str]](), ""
+    with _on_cores() as cores:
+        for contest in contests(scale):
+            with Servers(starts(contest, lab.arguments)) as servers:
+                cells += _cells(lab, contest, servers, ways, kept)
+                exact += _exact(lab, contest, servers, ways, kept) if contest.pair == scale.pair else []
+    if scale.chat and known_models.find(scale.chat) is None:
+        missing = f"\n\nNot measured: {scale.chat}, which is not on this machine: `specdec models get {scale.chat}`."
+        sys.stderr.write(missing.strip() + "\n")
+    text = _TEXT.format(
+        cores=cores, turns=scale.peers_turns, tokens=scale.peers_tokens[0], chat_tokens=scale.peers_tokens[1],
+        prompt=scale.prompt,
+    )  # fmt: skip
+    rows = [row for cell in cells for row in cell.rows()]
+    return Report("peers", text + missing, _figures(cells), [Table(HEAD, rows), Table(peer_exactness.HEAD, exact)])
+
+
+@contextmanager
+def _on_cores() -> Iterator[str]:
+    """Keep this process, and all that it starts, on the first two of its cores."""
+    before = os.sched_getaffinity(0)
+    chosen = sorted(before)[:2]
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield " and ".join(map(str, chosen))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], kept: Kept) -> list[Cell]:
+    cells = list[Cell]()
+    for temperature in lab.scale.peers_temperatures:
+        for streams in lab.scale.sessions:
+            asked = [way for way in ways if not way.only_exactness and (streams == 1 or not way.one_by_one)]
+            asks = [replace(ask, temperature=temperature) for ask in contest.prompts]
+            key = (contest.model, temperature, streams, asks[0].tokens, lab.scale.peers_turns, *lab.scale.peers)
+            turns = partial(
+                _turns, lab, servers, asked, [asks[at % len(asks)] for at in _window(lab, streams)], streams
+            )
+            found = kept.once(key, lambda turns=turns: {name: asdict(each) for name, each in turns().items()})
+            cell = Cell(contest.model, temperature, streams, {name: Outcome(**each) for name, each in found.items()})
+            cells.append(cell)
+            for row in cell.rows():
+                sys.stderr.write(f"peers: {', '.join(row)}\n")
+    return cells
+
+
+def _window(lab: Lab, streams: int) -> range:
+    """The prompts of a cell: one for each stream of each turn."""
+    before = sum(each for each in lab.scale.sessions if each < streams) * (lab.scale.peers_turns + 1)
+    return range(before, before + streams * (lab.scale.peers_turns + 1))
+
+
+def _turns(lab: Lab, servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int) -> Mapping[str, Outcome]:
+    """Each way's slices behind one to warm up with; a way that failed has no more slices."""
+    slices: dict[str, list[tuple[float, Sequence[Run]]]] = {way.name: [] for way in ways}
+    memory, failed = dict[str, int](), dict[str, str]()
+    for turn in range(lab.scale.peers_turns + 1):
+        mine = asks[turn * streams : (turn + 1) * streams]
+        for way in ways if turn % 2 else reversed(ways):
+            if way.name in failed:
+                continue
+            try:
+                with servers.asked(way.server) as server:
+                    slices[way.name].append(_slice(server, [replace(ask, gamma=way.gamma) for ask in mine]))
+                    memory[way.name] = server.memory()
+            except InternalError as error:
+                failed[way.name] = error.message
+    return {
+        way.name: Outcome.failed(failed[way.name])
+        if way.name in failed
+        else Outcome.of(slices[way.name][1:], memory[way.name])
+        for way in ways
+    }
+
+
+def _slice(server: Server, asks: Sequence[Ask]) -> tuple[float, Sequence[Run]]:
+    started = time.perf_counter()
+    runs = server.together(asks)
+    return time.perf_counter() - started, runs
+
+
+def _exact(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], kept: Kept) -> list[list[str]]:
+    """Each way against its sibling, and ours against vLLM plain as well."""
+    prompts, samples = contest.prompts[:8], lab.scale.peers_samples
+
+    def found() -> list[list[str]]:
+        answers = {way.name: _answers(servers, way, prompts, samples) for way in ways}
+        own = [(way.name, BASE) for way in ways if way.name in ("ours, auto", "ours on vLLM, auto")]
+        pairs = [*((way.name, way.sibling) for way in ways if way.name != way.sibling), *own]
+        return [peer_exactness.row(*each, answers) for each in pairs if set(each) <= answers.keys()]
+
+    rows: list[list[str]] = kept.once(("exactness", contest.model, samples, *lab.scale.peers), found)
+    return rows
+
+
+def _answers(
+    servers: Servers, way: Way, prompts: Sequence[Ask], samples: int
+) -> tuple[peer_exactness.Answers, peer_exactness.Answers] | str:
+    try:
+        with servers.asked(way.server) as server:
+
+            def ask(asks: Sequence[Ask]) -> peer_exactness.Answers:
+                return [run.tokens for run in server.together([replace(each, gamma=way.gamma) for each in asks])]
+
+            return peer_exactness.answers(ask, prompts, samples)
+    except InternalError as error:
+        return Outcome.failed(error.message).reason
+
+
+def _figures(cells: Sequence[Cell]) -> list[Figure]:
+    """What is to be reached, of each model."""
+    figures = list[Figure]()
+    for model in dict.fromkeys(cell.model for cell in cells):
+        mine = [cell for cell in cells if cell.model == model]
+        greedy = [cell for cell in mine if cell.temperature == 0]
+        many = [cell for cell in mine if cell.streams > 1]
+        alone = [cell for cell in greedy if cell.streams == 1]
+        draft = "vLLM draft model"
+        for one, other, some, goal in (
+            ("ours on vLLM, auto", BASE, mine, 0.97),
+            ("ours on vLLM, auto", draft, alone, 1.3),
+            ("ours, off", BASE, many, 0.9),
+            ("ours, auto", draft, greedy, 1.2),
+        ):
+            figures += _worst(f"{model}: {one} / {other}", [cell.ratio(one, other) for cell in some], Goal(goal))
+        figures.append(Figure(f"{model}: cells", str(len(mine))))
+    return figures
+
+
+def _worst(name: str, ratios: Sequence[Ratio | None], goal: Goal) -> list[Figure]:
+    """The least of the cells; none where no cell has it."""
+    found = [each for each in ratios if each]
+    worst = f", worst of {len(found)} cells" if len(found) > 1 else ""
+    return [figure(name + worst, min(found, key=lambda each: each.value), goal)] if found else []
