@@ -45,7 +45,7 @@ class OpenAiClient:
         limits = httpx2.Limits(max_connections=len(asks))
         async with httpx2.AsyncClient(timeout=_SECONDS, trust_env=False, limits=limits) as client:
             try:
-                streams = await asyncio.gather(*(self._stream(client, self.body(ask) | extra) for ask in asks))
+                streams = await asyncio.gather(*(self._stream(client, {**self.body(ask), **extra}) for ask in asks))
             except httpx2.HTTPError as error:
                 raise InternalError(f"{type(error).__name__}: {error}") from error
         return [run_of(ask, started, pieces) for ask, (started, pieces) in zip(asks, streams, strict=True)]

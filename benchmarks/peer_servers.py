@@ -185,9 +185,8 @@ def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[
 
 
 def _environment(python: Path, packages: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | {
-        "PYTHONPATH": str(packages)
-    }
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    kept = inherited | {"PYTHONPATH": str(packages)}
     if allocator := ctypes.util.find_library("tcmalloc_minimal"):
         kept["LD_PRELOAD"] = ":".join(filter(None, (kept.get("LD_PRELOAD", ""), allocator)))
     kept |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -206,10 +205,9 @@ def _await(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
 
 
 def failure_in(log: str) -> str:
-    """The line of a log that says why a server did not start: the first error of the last kind of its trace."""
-    errors = [line for line in log.splitlines() if "Error:" in line and "See root cause" not in line]
-    named = errors[0] if errors else (log.splitlines() or ["it wrote nothing"])[-1]
-    return named[named.find("]") + 1 :].strip() if named.startswith("(") else named.strip()
+    """The line of a log that says why a server did not start: the first error, else the last line."""
+    lines = log.splitlines() or ["it wrote nothing"]
+    return next((line for line in lines if "Error:" in line), lines[-1]).strip()
 
 
 def _client(url: str) -> OpenAiClient:

@@ -28,7 +28,8 @@ from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
 from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 
-_START_SECONDS = 180.0
+_START_SECONDS = 600.0
+"""A limit of this client alone; `specdec up` has its own."""
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 """Options for an address each; any free ports are taken, so that two systems never want the same."""
 

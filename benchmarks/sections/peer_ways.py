@@ -18,7 +18,10 @@ from specdec.cli import known_models
 PYTHON = ROOT / "build" / "vllm" / ".venv" / "bin" / "python"
 SUFFIX = ROOT / "build" / "arctic"
 """Packages that vLLM's suffix decoding needs and its environment has not."""
+_ON_VLLM = ("--backend", "vllm", "--vllm-python", str(PYTHON), "--start-timeout", "600")
+"""Arguments of our system on vLLM, which compiles for minutes where its cache is cold."""
 _DRAFT = 4
+"""Tokens of each of vLLM's drafts."""
 _QUESTIONS = 80
 """Of each category, at most."""
 _PROMPT = 128
@@ -94,7 +97,7 @@ def starts(contest: Contest, arguments: Sequence[str]) -> Mapping[str, Callable[
         "HF assisted": partial(hugging_face, pair, "hf", 2),
         "HF prompt lookup": partial(hugging_face, pair, "hf lookup", 2),
         "ours": partial(ours, pair, *own),
-        "ours on vLLM": partial(ours, pair, *own, "--backend", "vllm", "--vllm-python", str(PYTHON)),
+        "ours on vLLM": partial(ours, pair, *own, *_ON_VLLM),
     }
 
 

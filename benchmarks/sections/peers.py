@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 from benchmarks import peer_exactness
 from benchmarks.machine import ROOT, commit
@@ -80,8 +81,8 @@ def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], ke
             turns = partial(
                 _turns, lab, servers, asked, [asks[at % len(asks)] for at in _window(lab, streams)], streams
             )
-            found = kept.once(key, lambda turns=turns: {name: asdict(each) for name, each in turns().items()})
-            cell = Cell(contest.model, temperature, streams, {name: Outcome(**each) for name, each in found.items()})
+            found = {name: Outcome(**each) for name, each in kept.once(key, turns).items()}
+            cell = Cell(contest.model, temperature, streams, found)
             cells.append(cell)
             for row in cell.rows():
                 sys.stderr.write(f"peers: {', '.join(row)}\n")
@@ -94,8 +95,10 @@ def _window(lab: Lab, streams: int) -> range:
     return range(before, before + streams * (lab.scale.peers_turns + 1))
 
 
-def _turns(lab: Lab, servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int) -> Mapping[str, Outcome]:
-    """Each way's slices behind one to warm up with; a way that failed has no more slices."""
+def _turns(
+    lab: Lab, servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int
+) -> Mapping[str, Mapping[str, Any]]:
+    """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns."""
     slices: dict[str, list[tuple[float, Sequence[Run]]]] = {way.name: [] for way in ways}
     memory, failed = dict[str, int](), dict[str, str]()
     for turn in range(lab.scale.peers_turns + 1):
@@ -110,10 +113,8 @@ def _turns(lab: Lab, servers: Servers, ways: Sequence[Way], asks: Sequence[Ask],
             except InternalError as error:
                 failed[way.name] = error.message
     return {
-        way.name: Outcome.failed(failed[way.name])
-        if way.name in failed
-        else Outcome.of(slices[way.name][1:], memory[way.name])
-        for way in ways
+        name: asdict(Outcome.failed(failed[name]) if name in failed else Outcome.of(each[1:], memory[name]))
+        for name, each in slices.items()
     }
 
 
