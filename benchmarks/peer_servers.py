@@ -121,6 +121,7 @@ class Servers:
             server.signal(signal.SIGSTOP)
         except InternalError as error:
             self._failed[name].append(error.message)
+            sys.stderr.write(f"peers: {name} failed: {error.message}\n")
             self._end(name)
             raise
 
@@ -131,9 +132,10 @@ class Servers:
         else:
             if len(self._failed[name]) >= _STARTS:
                 raise InternalError(self._failed[name][-1])
-            ending = ExitStack()
+            ending, began = ExitStack(), time.monotonic()
             server = ending.enter_context(self._starts[name]())
             self._running[name] = server, ending
+            sys.stderr.write(f"peers: {name} started in {time.monotonic() - began:.0f} s\n")
         server.together([_WAKE])
         return server
 
