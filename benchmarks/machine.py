@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -44,14 +43,14 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
 
 
-def family(pids: Iterable[int]) -> list[int]:
-    """Processes with all that they started and that still run, parents before children."""
-    found = list(pids)
-    for pid in found:
+def family(pid: int) -> list[int]:
+    """A process with all that it started and that still run, parents before children."""
+    found = [pid]
+    for each in found:
         with suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
+            for task in Path(f"/proc/{each}/task").iterdir():
                 found += [int(child) for child in (task / "children").read_text(encoding="ascii").split()]
-    return list(dict.fromkeys(found))
+    return found
 
 
 def proportional_bytes(pid: int) -> int:

@@ -53,8 +53,8 @@ class HttpServer:
     """A server of OpenAI's API, in processes of its own."""
 
     client: OpenAiClient
-    pids: Sequence[int]
-    """Processes whose families are the server."""
+    pid: int
+    """The process that has started all others."""
     off: Mapping[str, Any]
     """Fields of a request that has no drafts, for an ask of γ = 0."""
 
@@ -64,11 +64,11 @@ class HttpServer:
 
     def memory(self) -> int:
         """Of all its processes."""
-        return sum(map(proportional_bytes, family(self.pids)))
+        return sum(map(proportional_bytes, family(self.pid)))
 
     def signal(self, number: signal.Signals) -> None:
         """To parents before children."""
-        for pid in family(self.pids):
+        for pid in family(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -158,7 +158,7 @@ def ours(pair: Pair, *arguments: str) -> Iterator[Server]:
     """`specdec up`."""
     with running(pair, *arguments) as system:
         url = f"http://{system.http['gateway']}"
-        yield HttpServer(_client(url), list(system.pids.values()), {"speculation": {"mode": "off"}})
+        yield HttpServer(_client(url), system.pid, {"speculation": {"mode": "off"}})
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[
         process = subprocess.Popen([*tied, *command], env=environment, stdout=log, stderr=log, cwd=folder)
         try:
             _await(process, f"http://{address}", Path(log.name))
-            yield HttpServer(_client(f"http://{address}"), [process.pid], {})
+            yield HttpServer(_client(f"http://{address}"), process.pid, {})
         finally:
             _end(process)
 
@@ -219,7 +219,7 @@ def _client(url: str) -> OpenAiClient:
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """End it with all its processes, which a parent that is killed leaves behind."""
-    pids = family([process.pid])
+    pids = family(process.pid)
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=30)

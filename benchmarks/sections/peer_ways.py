@@ -24,7 +24,7 @@ _DRAFT = 4
 """Tokens of each of vLLM's drafts."""
 _QUESTIONS = 80
 """Of each category, at most."""
-_PROMPT = 128
+LONGEST = 96
 """Tokens of a chat model's prompt, at most."""
 
 
@@ -66,15 +66,17 @@ class Contest:
     pair: Pair
     prompts: Sequence[Ask]
     """Those of all turns; after the last comes the first again."""
-    arguments: Sequence[str]
+    turns: int
+    arguments: Sequence[str] = ()
     """Of `specdec up`, beside the models."""
 
 
 def contests(scale: Scale) -> Iterator[Contest]:
     """The demo pair, and the chat model where it is on this machine."""
     tokens, chat_tokens = scale.peers_tokens
-    count = (scale.peers_turns + 1) * max(scale.sessions)
-    yield Contest("demo", scale.pair, scale.pair.asks(count, scale.prompt, tokens), ())
+    turns, chat_turns = scale.peers_turns
+    count = (turns + 1) * sum(scale.sessions)
+    yield Contest("demo", scale.pair, scale.pair.asks(count, scale.prompt, tokens), turns)
     chat = known_models.find(scale.chat) if scale.chat else None
     if chat is not None:
         drafter = known_models.find(f"{scale.chat}-drafter") or Path(f"{scale.chat}-drafter")
@@ -82,8 +84,8 @@ def contests(scale: Scale) -> Iterator[Contest]:
         conversation = Conversation(chat)
         asked = [each for several in zip(*questions(_QUESTIONS).values(), strict=False) for each in several]
         prompts = [conversation.prompt(each, ()) for each in asked]
-        short = [Ask(each, chat_tokens) for each in prompts if len(each) <= _PROMPT]
-        yield Contest(scale.chat, Pair(chat, drafter), short, ("--drafters", "0", "--local", sources))
+        short = [Ask(each, chat_tokens) for each in prompts if len(each) <= LONGEST]
+        yield Contest(scale.chat, Pair(chat, drafter), short, chat_turns, ("--drafters", "0", "--local", sources))
 
 
 def starts(contest: Contest, arguments: Sequence[str]) -> Mapping[str, Callable[[], AbstractContextManager[Server]]]:

@@ -16,23 +16,28 @@ from benchmarks.peer_servers import Server, Servers
 from benchmarks.results import Figure, Goal, Report, Table, figure
 from benchmarks.run import Ask, Run
 from benchmarks.sections.lab import Lab
-from benchmarks.sections.peer_ways import PYTHON, WAYS, Contest, Way, contests, starts
+from benchmarks.sections.peer_ways import LONGEST, PYTHON, WAYS, Contest, Way, contests, starts
 from benchmarks.statistics import Ratio
 from specdec.cli import known_models
 from specdec.errors import ConfigError, InternalError
 
 _TEXT = """\
-All peers in float32 on the cores {cores}, asked in turns by one client over HTTP with token ids, without seeds; a peer
-that is not asked is stopped. vLLM 0.32 has its threads on one of the cores and keeps the other for its front end, as
-`specdec up --compile` has its target's thread on one and all else on the other; its drafts are of 4 tokens. HF is
-`generate()` on two threads in a process of its own, which answers one request after the other, so it is measured at one
-stream alone: more streams would get the same tokens a second together. A ratio is of the same turn, of {turns} turns,
-each with prompts of its own: {tokens} tokens behind {prompt} of code for the demo pair, {chat_tokens} for the chat
-model, whose questions are those of `spec_bench.jsonl`. Tokens that come together have no time between them. Memory is
-of all processes of a peer, with what they share counted once. vLLM's own verdicts at temperatures above 0 are known to
-be wrong on a CPU ([engines](engines.md)), so where the last table says so, its speeds with drafts there compare
-nothing. That table has the demo pair's answers: all greedy ones must be the same, and a permutation test says how
-likely sampled ones differ so much by chance; not exact at p ≤ 0.001."""
+All peers in float32 on the cores {cores}, asked in turns by one client over HTTP with token ids and without seeds; a
+peer that is not asked is stopped. vLLM 0.32 has its threads on one core and keeps the other for its front end;
+`specdec up --compile` has its target's thread on one and all else on the other. vLLM's drafts are of 4 tokens, but for
+suffix decoding, which has its defaults. For the chat model ours drafts as `specdec up --target` does, without a
+drafter. HF is `generate()` on two threads, one request after another, so it is measured at one stream alone: more
+streams would get the same tokens a second together.
+
+A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
+{prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
+those of at most {longest} tokens. There are fewer of these than requests, so vLLM's suffix decoding, which remembers
+answers, has seen some before. Tokens that come together have no time between them. Memory is of all processes of a
+peer; what they share counts once.
+
+The last table has answers of the demo pair: all greedy ones must be the same, and a permutation test says how likely
+sampled ones differ as much by chance; not exact at p ≤ 0.001. vLLM's own verdicts at temperatures above 0 are known to
+be wrong on a CPU (`docs/engines.md`): where the table says so, its speeds with drafts there compare nothing."""
 
 
 def measure(lab: Lab) -> Report:
@@ -51,9 +56,10 @@ def measure(lab: Lab) -> Report:
     if scale.chat and known_models.find(scale.chat) is None:
         missing = f"\n\nNot measured: {scale.chat}, which is not on this machine: `specdec models get {scale.chat}`."
         sys.stderr.write(missing.strip() + "\n")
+    (turns, chat_turns), (tokens, chat_tokens) = scale.peers_turns, scale.peers_tokens
     text = _TEXT.format(
-        cores=cores, turns=scale.peers_turns, tokens=scale.peers_tokens[0], chat_tokens=scale.peers_tokens[1],
-        prompt=scale.prompt,
+        cores=cores, turns=turns, chat_turns=chat_turns, tokens=tokens, chat_tokens=chat_tokens, prompt=scale.prompt,
+        longest=LONGEST,
     )  # fmt: skip
     rows = [row for cell in cells for row in cell.rows()]
     return Report("peers", text + missing, _figures(cells), [Table(HEAD, rows), Table(peer_exactness.HEAD, exact)])
@@ -77,11 +83,10 @@ def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], ke
         for streams in lab.scale.sessions:
             asked = [way for way in ways if not way.only_exactness and (streams == 1 or not way.one_by_one)]
             asks = [replace(ask, temperature=temperature) for ask in contest.prompts]
-            key = (contest.model, temperature, streams, asks[0].tokens, lab.scale.peers_turns, *lab.scale.peers)
-            turns = partial(
-                _turns, lab, servers, asked, [asks[at % len(asks)] for at in _window(lab, streams)], streams
-            )
-            found = {name: Outcome(**each) for name, each in kept.once(key, turns).items()}
+            key = (contest.model, temperature, streams, asks[0].tokens, contest.turns, *lab.scale.peers)
+            window = _window(lab, contest.turns, streams)
+            measured = partial(_turns, servers, asked, [asks[at % len(asks)] for at in window], streams)
+            found = {name: Outcome(**each) for name, each in kept.once(key, measured).items()}
             cell = Cell(contest.model, temperature, streams, found)
             cells.append(cell)
             for row in cell.rows():
@@ -89,20 +94,18 @@ def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], ke
     return cells
 
 
-def _window(lab: Lab, streams: int) -> range:
+def _window(lab: Lab, turns: int, streams: int) -> range:
     """The prompts of a cell: one for each stream of each turn."""
-    before = sum(each for each in lab.scale.sessions if each < streams) * (lab.scale.peers_turns + 1)
-    return range(before, before + streams * (lab.scale.peers_turns + 1))
+    before = sum(each for each in lab.scale.sessions if each < streams) * (turns + 1)
+    return range(before, before + streams * (turns + 1))
 
 
-def _turns(
-    lab: Lab, servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int
-) -> Mapping[str, Mapping[str, Any]]:
+def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int) -> Mapping[str, Mapping[str, Any]]:
     """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns."""
     slices: dict[str, list[tuple[float, Sequence[Run]]]] = {way.name: [] for way in ways}
     memory, failed = dict[str, int](), dict[str, str]()
-    for turn in range(lab.scale.peers_turns + 1):
-        mine = asks[turn * streams : (turn + 1) * streams]
+    for turn in range(len(asks) // streams):
+        mine = [_shortened(ask, turn) for ask in asks[turn * streams : (turn + 1) * streams]]
         for way in ways if turn % 2 else reversed(ways):
             if way.name in failed:
                 continue
@@ -116,6 +119,10 @@ def _turns(
         name: asdict(Outcome.failed(failed[name]) if name in failed else Outcome.of(each[1:], memory[name]))
         for name, each in slices.items()
     }
+
+
+def _shortened(ask: Ask, turn: int) -> Ask:
+    return ask if turn else replace(ask, tokens=max(2, ask.tokens // 2))
 
 
 def _slice(server: Server, asks: Sequence[Ask]) -> tuple[float, Sequence[Run]]:

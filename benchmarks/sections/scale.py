@@ -68,8 +68,8 @@ class Scale:
     )  # fmt: skip
     """Servers that are compared."""
     peers_temperatures: tuple[float, ...] = (0.0, 1.0)
-    peers_turns: int = 3
-    """Turns of each peer in a cell, behind one to warm up with."""
+    peers_turns: tuple[int, int] = (3, 2)
+    """Turns of each peer in a cell of the pair, and of the chat model, behind one with half the tokens to warm up."""
     peers_tokens: tuple[int, int] = (96, 32)
     """Tokens of an answer of the pair, and of the chat model."""
     peers_samples: int = 400
@@ -115,7 +115,7 @@ def quick(pair: Pair) -> Scale:
         pingpong_tokens=16,
         peers=("ours",),
         peers_temperatures=(1.0,),
-        peers_turns=1,
+        peers_turns=(1, 1),
         peers_tokens=(8, 8),
         peers_samples=8,
         spec=(1, 6),

@@ -151,9 +151,9 @@ def test_a_server_that_fails_is_started_once_more_and_then_given_up() -> None:
 
 
 def test_a_peer_that_fails_does_not_end_the_cell(tmp_path: Path) -> None:
-    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 2), peers_turns=2, peers_temperatures=(0.0,)))
+    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 2), peers_temperatures=(0.0,)))
     ways = [way for way in WAYS if way.server in (BASE, "vLLM ngram", "HF assisted") and not way.only_exactness]
-    contest = Contest("demo", lab.scale.pair, [ASK] * 6, ())
+    contest = Contest("demo", lab.scale.pair, [ASK] * 6, 2)
     servers = {BASE: _Fake(), "vLLM ngram": _Fake(fails=True), "HF assisted": _Fake()}
     with Servers({name: _started(each, []) for name, each in servers.items()}) as running:
         kept = Kept(tmp_path / "kept.jsonl", resume=True)
@@ -169,8 +169,8 @@ def test_a_peer_that_fails_does_not_end_the_cell(tmp_path: Path) -> None:
 
 
 def test_the_prompts_of_two_cells_differ(tmp_path: Path) -> None:
-    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 4), peers_turns=2))
-    assert (peers._window(lab, 1), peers._window(lab, 4)) == (range(3), range(3, 15))
+    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 4)))
+    assert (peers._window(lab, 2, 1), peers._window(lab, 2, 4)) == (range(3), range(3, 15))
 
 
 def test_figures_name_the_worst_cell() -> None:
@@ -215,6 +215,6 @@ def test_a_log_says_why_a_server_did_not_start() -> None:
 
 
 def test_the_family_of_a_process_has_its_memory() -> None:
-    assert family([os.getpid()])[0] == os.getpid()
+    assert family(os.getpid())[0] == os.getpid()
     assert proportional_bytes(os.getpid()) > 2**20
     assert proportional_bytes(2**30) == 0
