@@ -47,8 +47,10 @@ class Outcome:
 
     @classmethod
     def failed(cls, reason: str) -> "Outcome":
-        """Without figures."""
-        line = " ".join(reason.split()).replace("|", "/")
+        """Without figures; of more than one line, the first that names an error is the reason."""
+        lines = reason.strip().splitlines() or [""]
+        named = next((each for each in lines if "error:" in each.lower()), lines[0])
+        line = " ".join(named.split()).replace("|", "/")
         return cls(reason=line if len(line) <= _REASON else f"{line[: _REASON - 1]}…")
 
 

@@ -18,8 +18,9 @@ from specdec.cli import known_models
 PYTHON = ROOT / "build" / "vllm" / ".venv" / "bin" / "python"
 SUFFIX = ROOT / "build" / "arctic"
 """Packages that vLLM's suffix decoding needs and its environment has not."""
-_ON_VLLM = ("--backend", "vllm", "--vllm-python", str(PYTHON), "--start-timeout", "600")
-"""Arguments of our system on vLLM, which compiles for minutes where its cache is cold."""
+_ON_VLLM = ("--backend", "vllm", "--vllm-python", str(PYTHON))
+_PATIENT = ("--start-timeout", "600")
+"""vLLM compiles for minutes where its cache is cold."""
 _DRAFT = 4
 """Tokens of each of vLLM's drafts."""
 _QUESTIONS = 80
@@ -89,7 +90,7 @@ def contests(scale: Scale) -> Iterator[Contest]:
 
 
 def starts(contest: Contest, arguments: Sequence[str]) -> Mapping[str, Callable[[], AbstractContextManager[Server]]]:
-    pair, own = contest.pair, (*arguments, *contest.arguments)
+    pair, own = contest.pair, (*arguments, *contest.arguments, *_PATIENT)
     alone = partial(vllm_alone, PYTHON, SUFFIX, pair.target)
     return {
         BASE: partial(alone, speculative={}),

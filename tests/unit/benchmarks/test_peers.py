@@ -79,13 +79,13 @@ async def test_the_client_streams_from_a_server_and_says_what_it_refuses() -> No
 def test_a_cell_has_ratios_of_equal_turns_and_reasons_in_place_of_figures() -> None:
     slices = [(2.0, [Run((1, 2, 3, 4), 2.0, 0.5, gaps=(0.1, 0.2, 0.3))]), (1.0, [Run((1, 2, 3, 4), 1.0, 0.7)])]
     base, fast = Outcome.of(slices, 2**20), Outcome((3.0, 6.0))
-    cell = Cell("demo", 0.0, 1, {BASE: base, "fast": fast, "bad": Outcome.failed("died\nof | " + "x" * 200)})
+    cell = Cell("demo", 0.0, 1, {BASE: base, "fast": fast, "bad": Outcome.failed("it did not start:\nerror: died of | " + "x" * 200)})
     assert base.speeds == [2.0, 4.0]
     assert cell.ratio("fast").value == pytest.approx(1.5)  # type: ignore[union-attr]
     assert cell.ratio("bad") is None
     first, _, bad = cell.rows()
     assert first == ["demo", "0", "1", BASE, "1.00 (1.00..1.00)", "3.0", "500", "300.0", "1"]
-    assert bad[4].startswith("died of / x")
+    assert bad[4].startswith("error: died of / x")
     assert len(bad[4]) <= 120
     assert len(bad) == len(first)
 
