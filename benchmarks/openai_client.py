@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.run import Ask, Run, gaps_of
+from benchmarks.run import Ask, Run, Slice, gaps_of
 from specdec.errors import InternalError
 
 _SECONDS = 300.0
@@ -33,7 +33,7 @@ class OpenAiClient:
     """Base URL, without `/v1`."""
     model: str
 
-    def together(self, asks: Sequence[Ask], extra: Mapping[str, Any]) -> list[Run]:
+    def together(self, asks: Sequence[Ask], extra: Mapping[str, Any]) -> Slice:
         """Run all generations at once; `extra` are fields of the server's own.
 
         Raises:
@@ -41,14 +41,17 @@ class OpenAiClient:
         """
         return asyncio.run(self._together(asks, extra))
 
-    async def _together(self, asks: Sequence[Ask], extra: Mapping[str, Any]) -> list[Run]:
+    async def _together(self, asks: Sequence[Ask], extra: Mapping[str, Any]) -> Slice:
         limits = httpx2.Limits(max_connections=len(asks))
         async with httpx2.AsyncClient(timeout=_SECONDS, trust_env=False, limits=limits) as client:
             try:
                 streams = await asyncio.gather(*(self._stream(client, {**self.body(ask), **extra}) for ask in asks))
             except httpx2.HTTPError as error:
                 raise InternalError(f"{type(error).__name__}: {error}") from error
-        return [run_of(ask, started, pieces) for ask, (started, pieces) in zip(asks, streams, strict=True)]
+        runs = [run_of(ask, *stream) for ask, stream in zip(asks, streams, strict=True)]
+        begun = [started for started, _ in streams]
+        ended = max(started + run.seconds for started, run in zip(begun, runs, strict=True))
+        return Slice(ended - min(begun), runs)
 
     async def _stream(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> tuple[float, Pieces]:
         pieces, started = list[tuple[float, bytes]](), time.perf_counter()

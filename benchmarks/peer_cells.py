@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.run import Run
+from benchmarks.run import Slice
 from benchmarks.statistics import Ratio, paired, percentile, spread
 
 BASE = "vLLM plain"
@@ -34,12 +34,12 @@ class Outcome:
     reason: str = ""
 
     @classmethod
-    def of(cls, slices: Sequence[tuple[float, Sequence[Run]]], memory: int) -> "Outcome":
-        """Of the slices of a cell, each with its seconds and its runs."""
-        runs = [run for _, done in slices for run in done]
+    def of(cls, slices: Sequence[Slice], memory: int) -> "Outcome":
+        """Of the slices of a cell."""
+        runs = [run for each in slices for run in each.runs]
         gaps = [gap for run in runs for gap in run.gaps] or [0.0]
         return cls(
-            [sum(len(run.tokens) for run in done) / seconds for seconds, done in slices],
+            [each.speed for each in slices],
             percentile([run.first for run in runs], 0.5),
             percentile(gaps, 0.99),
             memory,

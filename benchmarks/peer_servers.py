@@ -21,7 +21,7 @@ from benchmarks.machine import family, proportional_bytes
 from benchmarks.openai_client import OpenAiClient
 from benchmarks.pair import Pair
 from benchmarks.peers import Process
-from benchmarks.run import Ask, Run
+from benchmarks.run import Ask, Slice
 from benchmarks.stack import running
 from benchmarks.worker import Spec
 from specdec.cli import tether, vllm
@@ -38,7 +38,7 @@ _WAKE = Ask((1, 2, 3), 4)
 class Server(Protocol):
     """Something that answers requests."""
 
-    def together(self, asks: Sequence[Ask]) -> list[Run]:
+    def together(self, asks: Sequence[Ask]) -> Slice:
         """Answer all; raises InternalError."""
 
     def memory(self) -> int:
@@ -58,7 +58,7 @@ class HttpServer:
     off: Mapping[str, Any]
     """Fields of a request that has no drafts, for an ask of γ = 0."""
 
-    def together(self, asks: Sequence[Ask]) -> list[Run]:
+    def together(self, asks: Sequence[Ask]) -> Slice:
         """All at once."""
         return self.client.together(asks, self.off if asks[0].gamma == 0 else {})
 
@@ -79,9 +79,11 @@ class Sequential:
 
     worker: Process
 
-    def together(self, asks: Sequence[Ask]) -> list[Run]:
+    def together(self, asks: Sequence[Ask]) -> Slice:
         """One after the other."""
-        return [self.worker.generate(ask) for ask in asks]
+        started = time.perf_counter()
+        runs = [self.worker.generate(ask) for ask in asks]
+        return Slice(time.perf_counter() - started, runs)
 
     def memory(self) -> int:
         """Of its one process."""

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -12,9 +11,9 @@ from typing import Any
 from benchmarks import peer_exactness
 from benchmarks.machine import ROOT, commit
 from benchmarks.peer_cells import BASE, HEAD, Cell, Kept, Outcome
-from benchmarks.peer_servers import Server, Servers
+from benchmarks.peer_servers import Servers
 from benchmarks.results import Figure, Goal, Report, Table, figure
-from benchmarks.run import Ask, Run
+from benchmarks.run import Ask, Slice
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.peer_ways import LONGEST, PYTHON, WAYS, Contest, Way, contests, starts
 from benchmarks.statistics import Ratio
@@ -102,7 +101,7 @@ def _window(lab: Lab, turns: int, streams: int) -> range:
 
 def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int) -> Mapping[str, Mapping[str, Any]]:
     """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns."""
-    slices: dict[str, list[tuple[float, Sequence[Run]]]] = {way.name: [] for way in ways}
+    slices: dict[str, list[Slice]] = {way.name: [] for way in ways}
     memory, failed = dict[str, int](), dict[str, str]()
     for turn in range(len(asks) // streams):
         mine = [_shortened(ask, turn) for ask in asks[turn * streams : (turn + 1) * streams]]
@@ -111,7 +110,7 @@ def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: 
                 continue
             try:
                 with servers.asked(way.server) as server:
-                    slices[way.name].append(_slice(server, [replace(ask, gamma=way.gamma) for ask in mine]))
+                    slices[way.name].append(server.together([replace(ask, gamma=way.gamma) for ask in mine]))
                     memory[way.name] = server.memory()
             except InternalError as error:
                 failed[way.name] = error.message
@@ -123,12 +122,6 @@ def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: 
 
 def _shortened(ask: Ask, turn: int) -> Ask:
     return ask if turn else replace(ask, tokens=max(2, ask.tokens // 2))
-
-
-def _slice(server: Server, asks: Sequence[Ask]) -> tuple[float, Sequence[Run]]:
-    started = time.perf_counter()
-    runs = server.together(asks)
-    return time.perf_counter() - started, runs
 
 
 def _exact(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], kept: Kept) -> list[list[str]]:
@@ -152,7 +145,8 @@ def _answers(
         with servers.asked(way.server) as server:
 
             def ask(asks: Sequence[Ask]) -> peer_exactness.Answers:
-                return [run.tokens for run in server.together([replace(each, gamma=way.gamma) for each in asks])]
+                done = server.together([replace(each, gamma=way.gamma) for each in asks])
+                return [run.tokens for run in done.runs]
 
             return peer_exactness.answers(ask, prompts, samples)
     except InternalError as error:

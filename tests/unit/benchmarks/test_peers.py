@@ -18,7 +18,7 @@ from benchmarks.pair import Pair
 from benchmarks.peer_cells import BASE, Cell, Kept, Outcome
 from benchmarks.peer_exactness import Answers, answers, row
 from benchmarks.peer_servers import Server, Servers, failure_in
-from benchmarks.run import Ask, Run
+from benchmarks.run import Ask, Run, Slice
 from benchmarks.sections import peers
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.peer_ways import WAYS, Contest
@@ -69,7 +69,7 @@ async def test_the_client_streams_from_a_server_and_says_what_it_refuses() -> No
         port = server.sockets[0].getsockname()[1]
         asked = asyncio.to_thread(OpenAiClient(f"http://127.0.0.1:{port}", "m").together, [ASK], {})
         if status.startswith(b"200"):
-            assert (await asked)[0].tokens == (7, 8, 9, 10)
+            assert (await asked).runs[0].tokens == (7, 8, 9, 10)
         else:
             with pytest.raises(InternalError, match="HTTP 400: no such model"):
                 await asked
@@ -77,9 +77,15 @@ async def test_the_client_streams_from_a_server_and_says_what_it_refuses() -> No
 
 
 def test_a_cell_has_ratios_of_equal_turns_and_reasons_in_place_of_figures() -> None:
-    slices = [(2.0, [Run((1, 2, 3, 4), 2.0, 0.5, gaps=(0.1, 0.2, 0.3))]), (1.0, [Run((1, 2, 3, 4), 1.0, 0.7)])]
+    one, two = Run((1, 2, 3, 4), 2.0, 0.5, gaps=(0.1, 0.2, 0.3)), Run((1, 2, 3, 4), 1.0, 0.7)
+    slices = [Slice(2.0, [one]), Slice(1.0, [two])]
     base, fast = Outcome.of(slices, 2**20), Outcome((3.0, 6.0))
-    cell = Cell("demo", 0.0, 1, {BASE: base, "fast": fast, "bad": Outcome.failed("it did not start:\nerror: died of | " + "x" * 200)})
+    cell = Cell(
+        "demo",
+        0.0,
+        1,
+        {BASE: base, "fast": fast, "bad": Outcome.failed("it did not start:\nerror: died of | " + "x" * 200)},
+    )
     assert base.speeds == [2.0, 4.0]
     assert cell.ratio("fast").value == pytest.approx(1.5)  # type: ignore[union-attr]
     assert cell.ratio("bad") is None
@@ -109,10 +115,10 @@ class _Fake:
     fails: bool = False
     signals: list[Signals] = field(default_factory=list)
 
-    def together(self, asks: Sequence[Ask]) -> list[Run]:
+    def together(self, asks: Sequence[Ask]) -> Slice:
         if self.fails and len(asks[0].prompt) == len(ASK.prompt):
             raise InternalError("engine died")
-        return [Run(tuple(range(ask.tokens)), 1.0, 0.1) for ask in asks]
+        return Slice(1.0, [Run(tuple(range(ask.tokens)), 1.0, 0.1) for ask in asks])
 
     def memory(self) -> int:
         return 5
