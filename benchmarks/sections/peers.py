@@ -32,7 +32,7 @@ A ratio is of one turn, and every turn has prompts of its own. The demo pair has
 {prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
 those of at most {longest} tokens. There are fewer of these than requests, so vLLM's suffix decoding, which remembers
 answers, has seen some before. Tokens that come together have no time between them. Memory is of all processes of a
-peer; what they share counts once.
+peer, with what they share counted once; vLLM's has a GiB for keys and values.
 
 The last table has answers of the demo pair: all greedy ones must be the same, and a permutation test says how likely
 sampled ones differ as much by chance; not exact at p ≤ 0.001. vLLM's own verdicts at temperatures above 0 are known to
