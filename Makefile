@@ -189,8 +189,18 @@ exactness: install-dev ## Measure acceptance and speed of every mode and write d
 paper: install-dev ## Reproduce the tables and figures of Leviathan et al. and write docs/paper.md (minutes); ARGS="--seed 1".
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper $(ARGS)
 
-bench: install-dev ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
+# `make bench ARGS=peers` compares with vLLM, in environments of its own.
+PEERS := build/vllm/.venv/bin/vllm build/arctic/.installed
+bench: install-dev $(if $(filter peers,$(ARGS)),$(PEERS)) ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
+
+build/vllm/.venv/bin/vllm:
+	$(MAKE) vllm
+
+# The package has a source archive alone, and patches vLLM: the peer with suffix decoding is the only one that loads it.
+build/arctic/.installed: | build/vllm/.venv/bin/vllm
+	@echo "building vLLM's suffix decoding into build/arctic (needs cmake and a compiler) ..."
+	sh benchmarks/arctic.sh build/arctic build/vllm/.venv || echo "no suffix decoding: the table will say why"
 
 train-demo: install-dev ## Train models/demo from this interpreter's standard library; resumes after a kill.
 	$(BIN)/python -m models.train $(ARGS)

@@ -1,4 +1,4 @@
-"""The peer: `generate()` of transformers on the same folder, plain or with an assistant model; batch 1, greedy."""
+"""The peer: `generate()` of transformers on the same folder, plain, with an assistant model, or with prompt lookup."""
 
 import time
 from pathlib import Path
@@ -11,27 +11,34 @@ from transformers.utils import logging
 
 from benchmarks.run import Ask, Run, gaps_of
 
+_LOOKED_UP = 10
+"""Tokens of a draft that is looked up, where an ask has no γ."""
+
 
 class HuggingFace:
-    """A model and its assistants; an ask without a γ gets an assistant at its defaults."""
+    """A model and its assistants, batch 1; an ask without a γ gets an assistant at its defaults."""
 
-    def __init__(self, target: Path, drafter: Path) -> None:
+    def __init__(self, target: Path, drafter: Path | None) -> None:
+        """Without a drafter, an ask's drafts are looked up in its own text."""
         logging.set_verbosity_error()
         logging.disable_progress_bar()
+        torch.seed()  # processes that are compared must not draw the same numbers
         self._model = _load(target)
         self._drafter = drafter
         self._assistants = dict[int | None, Any]()
 
     def generate(self, ask: Ask) -> Run:
-        """Generate greedily."""
+        """Generate at the ask's temperature, without a seed."""
+        sampling = {"temperature": ask.temperature, "top_k": 0, "top_p": 1.0} if ask.temperature else {}
         prompt, clock = torch.tensor([ask.prompt]), Clock()
         with torch.inference_mode():
             output = self._model.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=ask.tokens,
-                do_sample=False,
+                do_sample=ask.temperature > 0,
                 streamer=clock,
+                **sampling,
                 **self._assistance(ask.gamma),
             )
         return clock.run(tuple(output[0, len(ask.prompt) :].tolist()))
@@ -40,6 +47,8 @@ class HuggingFace:
         """Each draft length has a model of its own: what the defaults adapt is kept on it."""
         if gamma == 0:
             return {}
+        if self._drafter is None:
+            return {"prompt_lookup_num_tokens": gamma or _LOOKED_UP}
         if gamma not in self._assistants:
             self._assistants[gamma] = _load(self._drafter)
             if gamma is not None:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,6 +41,24 @@ def resident_bytes(pid: int) -> int:
     """Resident bytes of a process, as the kernel counts them."""
     page = os.sysconf("SC_PAGE_SIZE")
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
+
+
+def family(pid: int) -> list[int]:
+    """A process with all that it started and that still run, parents before children."""
+    found = [pid]
+    for each in found:
+        with suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += [int(child) for child in (task / "children").read_text(encoding="ascii").split()]
+    return found
+
+
+def proportional_bytes(pid: int) -> int:
+    """Resident bytes of a process, of which those that n processes share count 1/n; 0 once it has ended."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return 0
 
 
 def _cpu() -> str:

@@ -60,6 +60,20 @@ class Run:
         return sum(self.gaps) / (self.rounds - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Generations that were asked for at once."""
+
+    seconds: float
+    """From the first request to the last token."""
+    runs: Sequence[Run]
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of all together."""
+        return sum(len(run.tokens) for run in self.runs) / self.seconds
+
+
 class Peer(Protocol):
     """Something that generates."""
 

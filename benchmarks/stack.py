@@ -28,7 +28,8 @@ from specdec.rules.params import Mode
 from specdec.serving.channel import open_channel
 from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 
-_START_SECONDS = 180.0
+_START_SECONDS = 600.0
+"""A limit of this client alone; `specdec up` has its own."""
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 """Options for an address each; any free ports are taken, so that two systems never want the same."""
 
@@ -42,6 +43,8 @@ class Stack:
     http: dict[str, str]
     log: Path
     """What `specdec up` prints."""
+    pid: int = 0
+    """Of `specdec up`, which has started all other processes."""
 
     def generate(self, ask: Ask) -> Run:
         """Run one generation alone."""
@@ -88,7 +91,9 @@ def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
                 entries = json.loads(state.read_text(encoding="utf-8"))
                 gateway = next(entry["grpc"] for entry in entries if entry["role"] == "gateway")
                 pids = {entry["role"]: entry["pid"] for entry in entries}
-                yield Stack(gateway, pids, {entry["role"]: entry["http"] for entry in entries}, Path(log.name))
+                yield Stack(
+                    gateway, pids, {entry["role"]: entry["http"] for entry in entries}, Path(log.name), process.pid
+                )
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=60)

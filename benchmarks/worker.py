@@ -15,7 +15,7 @@ from benchmarks.run import Ask, Peer
 class Spec:
     """Which peer to be."""
 
-    kind: Literal["engine", "hf"]
+    kind: Literal["engine", "hf", "hf lookup"]
     target: str
     drafter: str
     threads: int = 1
@@ -34,7 +34,7 @@ def make(spec: Spec) -> Peer:
         return Local(own, load_drafter("model", drafter, compiled=spec.compiled))
     from benchmarks.hugging_face import HuggingFace
 
-    return HuggingFace(target, drafter)
+    return HuggingFace(target, drafter if spec.kind == "hf" else None)
 
 
 def main() -> None:

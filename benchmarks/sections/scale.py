@@ -62,6 +62,18 @@ class Scale:
     pingpong_most: int = 4
     pingpong_turns: int = 3
     pingpong_tokens: int = 96
+    peers: tuple[str, ...] = (
+        "vLLM plain", "vLLM draft model", "vLLM ngram", "vLLM suffix", "HF assisted", "HF prompt lookup", "ours",
+        "ours on vLLM",
+    )  # fmt: skip
+    """Servers that are compared."""
+    peers_temperatures: tuple[float, ...] = (0.0, 1.0)
+    peers_turns: tuple[int, int] = (3, 2)
+    """Turns of each peer in a cell of the pair, and of the chat model, behind one with half the tokens to warm up."""
+    peers_tokens: tuple[int, int] = (96, 32)
+    """Tokens of an answer of the pair, and of the chat model."""
+    peers_samples: int = 400
+    """Sampled answers of each peer that are tested for exactness."""
     resume: bool = False
     """Whether cells of the grid, and costs of drafts, that were measured at this commit are left out."""
     compiled: bool = True
@@ -101,6 +113,11 @@ def quick(pair: Pair) -> Scale:
         pingpong_steps=(0.002, 0.0005, 0.001, 0.0),
         pingpong_turns=1,
         pingpong_tokens=16,
+        peers=("ours",),
+        peers_temperatures=(1.0,),
+        peers_turns=(1, 1),
+        peers_tokens=(8, 8),
+        peers_samples=8,
         spec=(1, 6),
         chat="",
         compiled=False,

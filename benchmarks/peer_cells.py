@@ -1,0 +1,101 @@
+"""What each peer did at one model, temperature and number of streams, and what is kept of it while a run goes on."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.run import Slice
+from benchmarks.statistics import Ratio, paired, percentile, spread
+
+BASE = "vLLM plain"
+"""The peer that the others' speeds are ratios to."""
+HEAD = (
+    "model", "temperature", "streams", "peer", f"speed / {BASE}", "tokens/s", "first token, ms: p50",
+    "between tokens, ms: p99", "memory, MiB",
+)  # fmt: skip
+_REASON = 120
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one peer did in a cell; a reason stands in place of figures that there are none of."""
+
+    speeds: Sequence[float] = ()
+    """Tokens a second of all streams together, of each turn."""
+    first: float = 0.0
+    """Median seconds to the first token."""
+    gap: float = 0.0
+    """Seconds between tokens that 99 of 100 do not exceed; tokens that come together have none between them."""
+    memory: int = 0
+    """Bytes."""
+    reason: str = ""
+
+    @classmethod
+    def of(cls, slices: Sequence[Slice], memory: int) -> "Outcome":
+        """Of the slices of a cell."""
+        runs = [run for each in slices for run in each.runs]
+        gaps = [gap for run in runs for gap in run.gaps] or [0.0]
+        return cls(
+            [each.speed for each in slices],
+            percentile([run.first for run in runs], 0.5),
+            percentile(gaps, 0.99),
+            memory,
+        )
+
+    @classmethod
+    def failed(cls, reason: str) -> "Outcome":
+        """Without figures; of more than one line, the first that names an error is the reason."""
+        lines = reason.strip().splitlines() or [""]
+        named = next((each for each in lines if "error:" in each.lower()), lines[0])
+        line = " ".join(named.split()).replace("|", "/")
+        return cls(reason=line if len(line) <= _REASON else f"{line[: _REASON - 1]}…")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The peers at one model, temperature and number of streams, in turns."""
+
+    model: str
+    temperature: float
+    streams: int
+    outcomes: Mapping[str, Outcome]
+
+    def ratio(self, one: str, other: str = BASE) -> Ratio | None:
+        """Speed of `one` over that of `other` in the same turn; None where one of them has no figures."""
+        mine, theirs = (self.outcomes.get(name, Outcome()).speeds for name in (one, other))
+        return paired(mine, theirs) if mine and theirs else None
+
+    def rows(self) -> list[list[str]]:
+        """A table's row for each peer."""
+        head = [self.model, f"{self.temperature:g}", str(self.streams)]
+        return [[*head, name, *self._figures(name, each)] for name, each in self.outcomes.items()]
+
+    def _figures(self, name: str, outcome: Outcome) -> list[str]:
+        if outcome.reason:
+            return [outcome.reason, *["–"] * 4]
+        times = [f"{1000 * outcome.first:.0f}", f"{1000 * outcome.gap:.1f}"]
+        speeds = [str(self.ratio(name) or "–"), f"{spread(outcome.speeds).value:.1f}"]
+        return [*speeds, *times, f"{outcome.memory / 2**20:.0f}"]
+
+
+class Kept:
+    """Results by key in a file of lines, so that a run that was stopped can go on with the rest."""
+
+    def __init__(self, file: Path, *, resume: bool) -> None:
+        """Without `resume`, what the file has is not read."""
+        self._file = file
+        lines = file.read_text(encoding="utf-8").splitlines() if resume and file.exists() else []
+        self._known: dict[str, Any] = dict(map(json.loads, lines))
+
+    def once(self, key: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """What is kept under the key; where nothing is, what `make` returns, a value of JSON, is kept."""
+        name = json.dumps(key)
+        if name not in self._known:
+            self._known[name] = made = make()
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps([name, made]) + "\n")
+        return self._known[name]

@@ -1,0 +1,44 @@
+"""Whether each peer's drafts leave its distribution as it is: the tests of `specdec prove`, on what peers answered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.run import Ask
+from specdec.cli.homogeneity import p_value
+
+HEAD = ("peer", "compared with", "greedy answers identical", "sampled: p", "sequences a side", "verdict")
+_GREEDY_TOKENS = 48
+_SAMPLED_TOKENS = 5
+"""The first comes from the prompt's own pass; the others are the ones that drafts could spoil."""
+_AT_ONCE = 8
+_ALPHA = 0.001
+_PERMUTATIONS = 1999
+
+Answers = Sequence[tuple[int, ...]]
+
+
+def answers(ask: Callable[[Sequence[Ask]], Answers], prompts: Sequence[Ask], samples: int) -> tuple[Answers, Answers]:
+    """A peer's greedy answers to each prompt, and sampled beginnings of its answer to the first, none with a seed."""
+    greedy = [replace(each, tokens=_GREEDY_TOKENS, temperature=0.0) for each in prompts]
+    sampled = [replace(prompts[0], tokens=_SAMPLED_TOKENS, temperature=1.0)] * samples
+    return _in_batches(ask, greedy), _in_batches(ask, sampled)
+
+
+def _in_batches(ask: Callable[[Sequence[Ask]], Answers], asks: Sequence[Ask]) -> Answers:
+    starts = range(0, len(asks), _AT_ONCE)
+    return [tokens for start in starts for tokens in ask(asks[start : start + _AT_ONCE])]
+
+
+def row(peer: str, other: str, found: Mapping[str, tuple[Answers, Answers] | str]) -> list[str]:
+    """A table's row; a peer that failed has a reason in place of answers."""
+    mine, theirs = found[peer], found[other]
+    if isinstance(mine, str) or isinstance(theirs, str):
+        return [peer, other, "–", "–", "–", mine if isinstance(mine, str) else str(theirs)]
+    same = sum(one == two for one, two in zip(mine[0], theirs[0], strict=True))
+    p = p_value(_texts(mine[1]), _texts(theirs[1]), _PERMUTATIONS)
+    verdict = "exact" if same == len(mine[0]) and p > _ALPHA else "not exact"
+    return [peer, other, f"{same} of {len(mine[0])}", f"{p:.4f}", str(len(mine[1])), verdict]
+
+
+def _texts(sequences: Answers) -> list[tuple[str, ...]]:
+    return [tuple(map(str, each)) for each in sequences]

@@ -1,0 +1,231 @@
+"""The servers that are compared: vLLM, ours and `generate()`; started when first asked, stopped while others are."""
+
+import ctypes.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import httpx2
+
+from benchmarks.machine import family, proportional_bytes
+from benchmarks.openai_client import OpenAiClient
+from benchmarks.pair import Pair
+from benchmarks.peers import Process
+from benchmarks.run import Ask, Slice
+from benchmarks.stack import running
+from benchmarks.worker import Spec
+from specdec.cli import tether, vllm
+from specdec.cli.ports import Wanted, allot
+from specdec.errors import InternalError
+
+_START_SECONDS = 600.0
+"""vLLM imports and compiles for a minute or two when its caches are cold."""
+_STARTS = 2
+"""How often a server is started at most: once, and once more when it ended."""
+_WAKE = Ask((1, 2, 3), 4)
+
+
+class Server(Protocol):
+    """Something that answers requests."""
+
+    def together(self, asks: Sequence[Ask]) -> Slice:
+        """Answer all; raises InternalError."""
+
+    def memory(self) -> int:
+        """Bytes that it holds; what its processes share counts once."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to each of its processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server of OpenAI's API, in processes of its own."""
+
+    client: OpenAiClient
+    pid: int
+    """The process that has started all others."""
+    off: Mapping[str, Any]
+    """Fields of a request that has no drafts, for an ask of γ = 0."""
+
+    def together(self, asks: Sequence[Ask]) -> Slice:
+        """All at once."""
+        return self.client.together(asks, self.off if asks[0].gamma == 0 else {})
+
+    def memory(self) -> int:
+        """Of all its processes."""
+        return sum(map(proportional_bytes, family(self.pid)))
+
+    def signal(self, number: signal.Signals) -> None:
+        """To parents before children."""
+        for pid in family(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential:
+    """`generate()` in a process of its own, which answers one request after the other; idle, it waits for input."""
+
+    worker: Process
+
+    def together(self, asks: Sequence[Ask]) -> Slice:
+        """One after the other."""
+        started = time.perf_counter()
+        runs = [self.worker.generate(ask) for ask in asks]
+        return Slice(time.perf_counter() - started, runs)
+
+    def memory(self) -> int:
+        """Of its one process."""
+        return self.worker.resident_bytes()
+
+    def signal(self, number: signal.Signals) -> None:
+        """It needs none."""
+
+
+class Servers:
+    """Servers by name; as a context manager it ends those that it started."""
+
+    def __init__(self, starts: Mapping[str, Callable[[], AbstractContextManager[Server]]]) -> None:
+        self._starts = starts
+        self._running: dict[str, tuple[Server, ExitStack]] = {}
+        self._failed: dict[str, list[str]] = {name: [] for name in starts}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in list(self._running):
+            self._end(name)
+
+    @contextmanager
+    def asked(self, name: str) -> Iterator[Server]:
+        """The server, which runs while the others are stopped.
+
+        Raises:
+            InternalError: it does not start, or failed while it was asked; then it is started anew once.
+        """
+        try:
+            server = self._awake(name)
+            yield server
+            server.signal(signal.SIGSTOP)
+        except InternalError as error:
+            self._failed[name].append(error.message)
+            sys.stderr.write(f"peers: {name} failed: {error.message}\n")
+            self._end(name)
+            raise
+
+    def _awake(self, name: str) -> Server:
+        if name in self._running:
+            server, _ = self._running[name]
+            server.signal(signal.SIGCONT)
+        else:
+            if len(self._failed[name]) >= _STARTS:
+                raise InternalError(self._failed[name][-1])
+            ending, began = ExitStack(), time.monotonic()
+            server = ending.enter_context(self._starts[name]())
+            self._running[name] = server, ending
+            sys.stderr.write(f"peers: {name} started in {time.monotonic() - began:.0f} s\n")
+        server.together([_WAKE])
+        return server
+
+    def _end(self, name: str) -> None:
+        if name in self._running:
+            server, ending = self._running.pop(name)
+            server.signal(signal.SIGCONT)
+            ending.close()
+
+
+@contextmanager
+def hugging_face(pair: Pair, kind: str, threads: int) -> Iterator[Server]:
+    """`generate()` with an assistant (`hf`) or with prompt lookup (`hf lookup`)."""
+    with Process(Spec(kind, str(pair.target), str(pair.drafter), threads)) as worker:  # type: ignore[arg-type]
+        yield Sequential(worker)
+
+
+@contextmanager
+def ours(pair: Pair, *arguments: str) -> Iterator[Server]:
+    """`specdec up`."""
+    with running(pair, *arguments) as system:
+        url = f"http://{system.http['gateway']}"
+        yield HttpServer(_client(url), system.pid, {"speculation": {"mode": "off"}})
+
+
+@contextmanager
+def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[str, Any]) -> Iterator[Server]:
+    """`vllm serve`.
+
+    Args:
+        python: of vLLM's environment.
+        packages: a folder of packages beside those of the environment; it need not exist.
+        target: the model's folder.
+        speculative: its `--speculative-config`; none when empty.
+    """
+    ((address,),) = allot([Wanted("", "127.0.0.1:0", 1)])
+    host, port = address.split(":")
+    command = [str(python.parent / "vllm"), "serve", str(target), "--host", host, "--port", port, "--dtype", "float32"]
+    command += ["--generation-config", "vllm"]
+    command += ["--speculative-config", json.dumps(speculative)] if speculative else []
+    tied, environment = [sys.executable, tether.__file__, str(os.getpid())], _environment(python, packages)
+    with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
+        process = subprocess.Popen([*tied, *command], env=environment, stdout=log, stderr=log, cwd=folder)
+        try:
+            _await(process, f"http://{address}", Path(log.name))
+            yield HttpServer(_client(f"http://{address}"), process.pid, {})
+        finally:
+            _end(process)
+
+
+def _environment(python: Path, packages: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    kept = inherited | {"PYTHONPATH": str(packages)}
+    if allocator := ctypes.util.find_library("tcmalloc_minimal"):
+        kept["LD_PRELOAD"] = ":".join(filter(None, (kept.get("LD_PRELOAD", ""), allocator)))
+    kept |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    return kept | {"HF_HUB_OFFLINE": "1"} | vllm.environment(python, kept)
+
+
+def _await(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        with suppress(httpx2.TransportError):
+            if httpx2.get(f"{url}/health", timeout=10, trust_env=False).status_code == httpx2.codes.OK:
+                return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise InternalError(failure_in(log.read_text(encoding="utf-8", errors="replace")))
+        time.sleep(0.5)
+
+
+def failure_in(log: str) -> str:
+    """The line of a log that says why a server did not start: the first error, else the last line."""
+    lines = log.splitlines() or ["it wrote nothing"]
+    return next((line for line in lines if "Error:" in line), lines[-1]).strip()
+
+
+def _client(url: str) -> OpenAiClient:
+    models = httpx2.get(f"{url}/v1/models", timeout=30, trust_env=False).json()
+    return OpenAiClient(url, str(models["data"][0]["id"]))
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End it with all its processes, which a parent that is killed leaves behind."""
+    pids = family(process.pid)
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=30)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,180 @@
+"""Other engines beside ours: vLLM with each way to draft, and `generate()`; one client, the same cores, in turns."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from benchmarks import peer_exactness
+from benchmarks.machine import ROOT, commit
+from benchmarks.peer_cells import BASE, HEAD, Cell, Kept, Outcome
+from benchmarks.peer_servers import Servers
+from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.run import Ask, Slice
+from benchmarks.sections.lab import Lab
+from benchmarks.sections.peer_ways import LONGEST, PYTHON, WAYS, Contest, Way, contests, starts
+from benchmarks.statistics import Ratio
+from specdec.cli import known_models
+from specdec.errors import ConfigError, InternalError
+
+_TEXT = """\
+All peers in float32 on the cores {cores}, asked in turns by one client over HTTP with token ids and without seeds; a
+peer that is not asked is stopped. vLLM 0.32 has its threads on one core and keeps the other for its front end;
+`specdec up --compile` has its target's thread on one and all else on the other. vLLM's drafts are of 4 tokens, but for
+suffix decoding, which has its defaults. For the chat model ours drafts as `specdec up --target` does, without a
+drafter. HF is `generate()` on two threads, one request after another, so it is measured at one stream alone: more
+streams would get the same tokens a second together.
+
+A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
+{prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
+those of at most {longest} tokens. There are fewer of these than requests, so vLLM's suffix decoding, which remembers
+answers, has seen some before. Tokens that come together have no time between them. Memory is of all processes of a
+peer, with what they share counted once; vLLM's has a GiB for keys and values.
+
+The last table has answers of the demo pair: all greedy ones must be the same, and a permutation test says how likely
+sampled ones differ as much by chance; not exact at p ≤ 0.001. vLLM's own verdicts at temperatures above 0 are known to
+be wrong on a CPU (`docs/engines.md`): where the table says so, its speeds with drafts there compare nothing."""
+
+
+def measure(lab: Lab) -> Report:
+    """Every cell of every model; each is kept as soon as it is measured."""
+    scale = lab.scale
+    ways = [way for way in WAYS if way.server in scale.peers]
+    if any("vLLM" in way.server for way in ways) and not PYTHON.is_file():
+        raise ConfigError("the peers on vLLM need an environment of their own: run `make vllm`")
+    kept = Kept(ROOT / "build" / "benchmarks" / "peers" / f"{commit()}.jsonl", resume=scale.resume)
+    cells, exact, missing = list[Cell](), list[list[str]](), ""
+    with _on_cores() as cores:
+        for contest in contests(scale):
+            with Servers(starts(contest, lab.arguments)) as servers:
+                cells += _cells(lab, contest, servers, ways, kept)
+                exact += _exact(lab, contest, servers, ways, kept) if contest.pair == scale.pair else []
+    if scale.chat and known_models.find(scale.chat) is None:
+        missing = f"\n\nNot measured: {scale.chat}, which is not on this machine: `specdec models get {scale.chat}`."
+        sys.stderr.write(missing.strip() + "\n")
+    (turns, chat_turns), (tokens, chat_tokens) = scale.peers_turns, scale.peers_tokens
+    text = _TEXT.format(
+        cores=cores, turns=turns, chat_turns=chat_turns, tokens=tokens, chat_tokens=chat_tokens, prompt=scale.prompt,
+        longest=LONGEST,
+    )  # fmt: skip
+    rows = [row for cell in cells for row in cell.rows()]
+    return Report("peers", text + missing, _figures(cells), [Table(HEAD, rows), Table(peer_exactness.HEAD, exact)])
+
+
+@contextmanager
+def _on_cores() -> Iterator[str]:
+    """Keep this process, and all that it starts, on the first two of its cores."""
+    before = os.sched_getaffinity(0)
+    chosen = sorted(before)[:2]
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield " and ".join(map(str, chosen))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], kept: Kept) -> list[Cell]:
+    cells = list[Cell]()
+    for temperature in lab.scale.peers_temperatures:
+        for streams in lab.scale.sessions:
+            asked = [way for way in ways if not way.only_exactness and (streams == 1 or not way.one_by_one)]
+            asks = [replace(ask, temperature=temperature) for ask in contest.prompts]
+            key = (contest.model, temperature, streams, asks[0].tokens, contest.turns, *lab.scale.peers)
+            window = _window(lab, contest.turns, streams)
+            measured = partial(_turns, servers, asked, [asks[at % len(asks)] for at in window], streams)
+            found = {name: Outcome(**each) for name, each in kept.once(key, measured).items()}
+            cell = Cell(contest.model, temperature, streams, found)
+            cells.append(cell)
+            for row in cell.rows():
+                sys.stderr.write(f"peers: {', '.join(row)}\n")
+    return cells
+
+
+def _window(lab: Lab, turns: int, streams: int) -> range:
+    """The prompts of a cell: one for each stream of each turn."""
+    before = sum(each for each in lab.scale.sessions if each < streams) * (turns + 1)
+    return range(before, before + streams * (turns + 1))
+
+
+def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int) -> Mapping[str, Mapping[str, Any]]:
+    """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns."""
+    slices: dict[str, list[Slice]] = {way.name: [] for way in ways}
+    memory, failed = dict[str, int](), dict[str, str]()
+    for turn in range(len(asks) // streams):
+        mine = [_shortened(ask, turn) for ask in asks[turn * streams : (turn + 1) * streams]]
+        for way in ways if turn % 2 else reversed(ways):
+            if way.name in failed:
+                continue
+            try:
+                with servers.asked(way.server) as server:
+                    slices[way.name].append(server.together([replace(ask, gamma=way.gamma) for ask in mine]))
+                    memory[way.name] = server.memory()
+            except InternalError as error:
+                failed[way.name] = error.message
+    return {
+        name: asdict(Outcome.failed(failed[name]) if name in failed else Outcome.of(each[1:], memory[name]))
+        for name, each in slices.items()
+    }
+
+
+def _shortened(ask: Ask, turn: int) -> Ask:
+    return ask if turn else replace(ask, tokens=max(2, ask.tokens // 2))
+
+
+def _exact(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], kept: Kept) -> list[list[str]]:
+    """Each way against its sibling, and ours against vLLM plain as well."""
+    prompts, samples = contest.prompts[:8], lab.scale.peers_samples
+
+    def found() -> list[list[str]]:
+        answers = {way.name: _answers(servers, way, prompts, samples) for way in ways}
+        own = [(way.name, BASE) for way in ways if way.name in ("ours, auto", "ours on vLLM, auto")]
+        pairs = [*((way.name, way.sibling) for way in ways if way.name != way.sibling), *own]
+        return [peer_exactness.row(*each, answers) for each in pairs if set(each) <= answers.keys()]
+
+    rows: list[list[str]] = kept.once(("exactness", contest.model, samples, *lab.scale.peers), found)
+    return rows
+
+
+def _answers(
+    servers: Servers, way: Way, prompts: Sequence[Ask], samples: int
+) -> tuple[peer_exactness.Answers, peer_exactness.Answers] | str:
+    try:
+        with servers.asked(way.server) as server:
+
+            def ask(asks: Sequence[Ask]) -> peer_exactness.Answers:
+                done = server.together([replace(each, gamma=way.gamma) for each in asks])
+                return [run.tokens for run in done.runs]
+
+            return peer_exactness.answers(ask, prompts, samples)
+    except InternalError as error:
+        return Outcome.failed(error.message).reason
+
+
+def _figures(cells: Sequence[Cell]) -> list[Figure]:
+    """What is to be reached, of each model."""
+    figures = list[Figure]()
+    for model in dict.fromkeys(cell.model for cell in cells):
+        mine = [cell for cell in cells if cell.model == model]
+        greedy = [cell for cell in mine if cell.temperature == 0]
+        many = [cell for cell in mine if cell.streams > 1]
+        alone = [cell for cell in greedy if cell.streams == 1]
+        draft = "vLLM draft model"
+        for one, other, some, goal in (
+            ("ours on vLLM, auto", BASE, mine, 0.97),
+            ("ours on vLLM, auto", draft, alone, 1.3),
+            ("ours, off", BASE, many, 0.9),
+            ("ours, auto", draft, greedy, 1.2),
+        ):
+            figures += _worst(f"{model}: {one} / {other}", [cell.ratio(one, other) for cell in some], Goal(goal))
+        figures.append(Figure(f"{model}: cells", str(len(mine))))
+    return figures
+
+
+def _worst(name: str, ratios: Sequence[Ratio | None], goal: Goal) -> list[Figure]:
+    """The least of the cells; none where no cell has it."""
+    found = [each for each in ratios if each]
+    worst = f", worst of {len(found)} cells" if len(found) > 1 else ""
+    return [figure(name + worst, min(found, key=lambda each: each.value), goal)] if found else []
