@@ -8,10 +8,15 @@ _NUMBERS = 2**20
 """Numbers of one part: what is made of them on the way stays in the processor's cache."""
 
 
+def at_once(wide: int) -> int:
+    """How many rows of `wide` numbers the cache holds, at least one."""
+    return max(1, _NUMBERS // wide)
+
+
 def parts(count: int, wide: int) -> list[slice]:
-    """Slices of `count` rows of `wide` numbers each, for as many rows as the cache holds, at least one."""
-    at_once = max(1, _NUMBERS // wide)
-    return [slice(start, start + at_once) for start in range(0, count, at_once)]
+    """Slices of `count` rows of `wide` numbers each, for as many rows as the cache holds."""
+    size = at_once(wide)
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -18,11 +18,16 @@ def masses(p: Tensor, rows: int) -> Tensor:
     Raises:
         InternalError: p is not floating, or has another shape than [rows, V].
     """
-    if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
-        raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
+    check_rows(p, rows)
     if not p.is_cpu:
         return _masses(p)
     return torch.cat([p.new_zeros(0, dtype=torch.float64), *(_masses(p[part]) for part in parts(*p.shape))])
+
+
+def check_rows(p: Tensor, rows: int) -> None:
+    """Raise InternalError unless p is floating and of the shape [rows, V]."""
+    if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
+        raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
 
 
 def _masses(p: Tensor) -> Tensor:

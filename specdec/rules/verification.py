@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError
 from specdec.rules.acceptance import judge
+from specdec.rules.block_sampling import block_sums, sample_by_blocks
 from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, Verdict
@@ -83,6 +84,27 @@ def verify_each(
     return [of[b] for b in range(len(drafts))]
 
 
+def verify_certain(
+    modes: Sequence[Mode], best: Tensor, mass: Tensor, drafts: Sequence[Draft], vocab_size: int
+) -> list[Verdict]:
+    """`verify_each` on the host where each row of p has one possible token, as at temperature 0.
+
+    Args:
+        modes: the rule of each draft [B]; where every draw is certain all of them commit the same.
+        best: the one possible token of each row of p, int64 [R].
+        mass: what the row of p sums to, NaN where it is no distribution, float64 [R].
+        drafts: of any lengths [B].
+        vocab_size: ids of a row of p.
+
+    Raises:
+        FieldInvalid, TokenOutOfRange, NoDistribution, InternalError: as `verify`.
+    """
+    for mode in set(modes):
+        check_drafts(mode, [draft for draft, each in zip(drafts, modes, strict=True) if each is mode], vocab_size)
+    first = _first_rows(drafts)
+    return _verdicts(mass, first, drafts, _certain(best.tolist(), first, drafts))
+
+
 def _first_rows(drafts: Sequence[Draft]) -> list[int]:
     """Row of p of each draft's first position."""
     return list(accumulate((len(draft.tokens) + 1 for draft in drafts[:-1]), initial=0))
@@ -106,25 +128,35 @@ def _check_batch(batch: DraftBatch, vocab_size: int) -> None:
 def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     """Reading a number costs nothing on the host, so numbers decide early which work can be left out."""
     drafts = batch.drafts
+    if drafts and batch.mode not in _RACED and not any(draft.tokens for draft in drafts):
+        return _verify_plain(p, batch)
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
     _check_batch(batch, p.shape[1])
     if not drafts:
         return []
     if all(torch.equal(p[rows].amax(-1).double(), mass[rows]) for rows in (slice(1), slice(1, None))):
-        committed = _certain(argmax(p).tolist(), batch)
+        committed = _certain(argmax(p).tolist(), batch.first, drafts)
     elif batch.mode in _RACED:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     else:
         tau, last = _drawn(batch.mode, p, mass, pad_drafts(batch, accept_noise(batch), _last_noise(batch)))
         committed = _with_last(drafts, tau.tolist(), last.tolist())
-    return _verdicts(mass, batch, committed)
+    return _verdicts(mass, batch.first, drafts, committed)
 
 
-def _certain(only: Sequence[int], batch: DraftBatch) -> Committed:
+def _verify_plain(p: Tensor, batch: DraftBatch) -> list[Verdict]:
+    """One token for each row of p, which is what a ratio rule makes of empty drafts."""
+    sums = block_sums(p, rows=len(batch.drafts))
+    _check_batch(batch, p.shape[1])
+    drawn = sample_by_blocks(p, sums, final_uniform(batch.seeds, batch.positions, [False] * len(p)))
+    return _verdicts(sums.sum(-1), batch.first, batch.drafts, [(token,) for token in drawn.tolist()])
+
+
+def _certain(only: Sequence[int], first: Sequence[int], drafts: Sequence[Draft]) -> Committed:
     """What every mode commits when each row of p has one possible token, `only` [R], as at temperature 0."""
     committed = []
-    for draft, first in zip(batch.drafts, batch.first, strict=True):
-        rows = only[first : first + len(draft.tokens) + 1]
+    for draft, start in zip(drafts, first, strict=True):
+        rows = only[start : start + len(draft.tokens) + 1]
         committed.append(tuple(rows[: common_length(draft.tokens, rows) + 1]))
     return committed
 
@@ -157,7 +189,10 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
             results += _drawn(batch.mode, p, mass, padded)
     mass, *numbers = to_host(mass, *results)
     ends = zip(batches, numbers[::2], numbers[1::2], strict=True)
-    return [_verdicts(mass, batch, _with_last(batch.drafts, tau.tolist(), last.tolist())) for batch, tau, last in ends]
+    return [
+        _verdicts(mass, batch.first, batch.drafts, _with_last(batch.drafts, tau.tolist(), last.tolist()))
+        for batch, tau, last in ends
+    ]
 
 
 def _copied(device: torch.device, batches: Sequence[DraftBatch]) -> list[PaddedDrafts | PaddedRaces]:
@@ -187,10 +222,10 @@ def _with_last(drafts: Sequence[Draft], kept: Sequence[int], last: Sequence[int]
     return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, last, strict=True)]
 
 
-def _verdicts(mass: Tensor, batch: DraftBatch, committed: Committed) -> list[Verdict]:
+def _verdicts(mass: Tensor, first: Sequence[int], drafts: Sequence[Draft], committed: Committed) -> list[Verdict]:
     """The verdicts; a token from a row that is no distribution is left out, and all behind it."""
-    counts = proper_counts(mass, batch.first, [len(tokens) for tokens in committed])
+    counts = proper_counts(mass, first, [len(tokens) for tokens in committed])
     return [
         Verdict(tokens[:count], accepted=min(count, len(tokens) - 1), drafted=len(draft.tokens))
-        for tokens, count, draft in zip(committed, counts, batch.drafts, strict=True)
+        for tokens, count, draft in zip(committed, counts, drafts, strict=True)
     ]

@@ -13,13 +13,16 @@ from torch import Tensor
 
 from specdec.engine import Chunk, Engine
 from specdec.errors import InternalError, NoDistribution
+from specdec.rules.cache import at_once
 from specdec.rules.draft import Verdict
 from specdec.rules.evidence import evidence
 from specdec.rules.lenience import lenient_greedy
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.params import SamplingParams
+from specdec.rules.sampling import History, certain_tokens, probabilities
 from specdec.rules.scoring import score
 from specdec.rules.transfer import to_device
 from specdec.rules.tree import TreeDraft
+from specdec.rules.verification import verify_certain
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
 from verifier_service.batching.tree_rows import judge_rows, judged_row, keep
 
@@ -83,15 +86,72 @@ def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
 
 def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     """One verdict for each row; `logits` [Σ(γ+1), V], row after row."""
-    sizes = [len(row.draft.tokens) + 1 for row in rows]
-    params = [row.call.sampling for row, size in zip(rows, sizes, strict=True) for _ in range(size)]
-    histories = [history for row in rows for history in _histories(row)]
+    starts, lenience = [0, *accumulate(len(row.draft.tokens) + 1 for row in rows)], _lenience(rows)
+    exact = [True] * len(rows) if lenience is None else [ell == 1.0 for ell in lenience]
+    certain = [b for b, row in enumerate(rows) if logits.is_cpu and exact[b] and _certain(row)]
+    verdicts: dict[int, Verdict] = {}
+    if certain:
+        verdicts |= zip(
+            certain, _judge_certain([rows[b] for b in certain], _part(logits, starts, certain)), strict=True
+        )
+    for members in _cached([b for b in range(len(rows)) if b not in verdicts], starts, logits):
+        ells = None if lenience is None else [lenience[b] for b in members]
+        judged = _judge_drawn([rows[b] for b in members], _part(logits, starts, members), ells)
+        verdicts |= zip(members, judged, strict=True)
+    return _scored(rows, starts, logits, [verdicts[b] for b in range(len(rows))])
+
+
+def _certain(row: Row) -> bool:
+    """Whether the verdict on an exact row needs no distributions, because each of its tokens is the best one there."""
+    greedy = row.call.sampling.temperature == 0.0
+    return greedy and not row.call.speculation.detail and not isinstance(row.draft, TreeDraft)
+
+
+def _cached(members: Sequence[int], starts: Sequence[int], logits: Tensor) -> Iterator[list[int]]:
+    """The rows in the parts that are judged together: on the host no more than the processor's cache holds."""
+    most, part, size = at_once(logits.shape[1]) if logits.is_cpu else len(logits), list[int](), 0
+    for b in members:
+        own = starts[b + 1] - starts[b]
+        if part and size + own > most:
+            yield part
+            part, size = [], 0
+        part, size = [*part, b], size + own
+    if part:
+        yield part
+
+
+def _part(logits: Tensor, starts: Sequence[int], members: Sequence[int]) -> Tensor:
+    """The logits of some rows; a view where they follow each other."""
+    first, last = members[0], members[-1]
+    if len(members) == last - first + 1:
+        return logits[starts[first] : starts[last + 1]]
+    (index,) = to_device(logits.device, torch.tensor([i for b in members for i in range(starts[b], starts[b + 1])]))
+    return logits[index]
+
+
+def _judge_certain(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
+    """The verdicts on rows at temperature 0."""
+    best, mass = certain_tokens(logits, *_conditions(rows))
+    modes = [row.call.speculation.mode for row in rows]
+    drafts = [row.draft for row in rows if not isinstance(row.draft, TreeDraft)]
+    return verify_certain(modes, best, mass, drafts, logits.shape[1])
+
+
+def _judge_drawn(rows: Sequence[Row], logits: Tensor, lenience: Sequence[float] | None) -> list[Verdict]:
+    """The verdicts by the target's distributions, whatever the temperature."""
+    params, histories = _conditions(rows)
     p = probabilities(logits, params, histories)
-    lenience = _lenience(rows)
     if lenience is not None:
         p = lenient_greedy(p, logits, params, histories, [row.draft for row in rows], lenience)
-    verdicts, starts = judge_rows(rows, p, lenience), [0, *accumulate(sizes)]
-    return _scored(rows, starts, logits, _explained(rows, starts, p, verdicts))
+    verdicts = judge_rows(rows, p, lenience)
+    starts = [0, *accumulate(len(row.draft.tokens) + 1 for row in rows)]
+    return _explained(rows, starts, p, verdicts)
+
+
+def _conditions(rows: Sequence[Row]) -> tuple[list[SamplingParams], list[History]]:
+    """The sampling parameters and the tokens before each row of logits."""
+    params = [row.call.sampling for row in rows for _ in range(len(row.draft.tokens) + 1)]
+    return params, [history for row in rows for history in _histories(row)]
 
 
 def _explained(rows: Sequence[Row], starts: Sequence[int], p: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
