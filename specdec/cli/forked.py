@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 
@@ -173,4 +174,5 @@ class ForkedProcess:
     def kill(self) -> None:
         """End it at once."""
         if self.poll() is None:
-            os.kill(self.pid, SIGKILL)
+            with suppress(ProcessLookupError):  # the server may have waited for its end in between
+                os.kill(self.pid, SIGKILL)

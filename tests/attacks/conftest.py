@@ -12,8 +12,3 @@ from tests.attacks.attacked_gateway import Target, attacked_gateway
 async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Target]:
     async with attacked_gateway(tmp_path_factory.mktemp("front-door")) as made:
         yield made
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_imports(fork_servers: None) -> None:
-    """Every process of this folder is forked from the same ones."""
