@@ -84,6 +84,7 @@ class Apart:
     async def _together(self, asks: Sequence[Ask], drafters: Sequence[str]) -> Slice:
         async with open_channel(self.address) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            await channel.channel_ready()
             started = time.perf_counter()
             runs = await asyncio.gather(*map(_generate, repeat(stub), asks, cycle(drafters)))
             seconds = time.perf_counter() - started
