@@ -1,31 +1,32 @@
 """A verifier and drafters as processes with slowed models, and a network with a round trip between them."""
 
 import asyncio
-import os
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import cycle, repeat
-from tempfile import TemporaryFile
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.delay import DelayingProxy
-from benchmarks.machine import ROOT
+from benchmarks.machine import environment
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, pace
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
-from specdec.cli import tether
+from specdec.cli.plan import PRELOAD
 from specdec.cli.ports import Wanted, allot
+from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.errors import InternalError
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.serving.channel import open_channel
 from specdec.wire.generation import GenerationCall, Round, call_to_pb, info_from_pb, round_from_pb
 
 _START_SECONDS = 180.0
+_STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Apart:
     async def _together(self, asks: Sequence[Ask], drafters: Sequence[str]) -> Slice:
         async with open_channel(self.address) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            await channel.channel_ready()
             started = time.perf_counter()
             runs = await asyncio.gather(*map(_generate, repeat(stub), asks, cycle(drafters)))
             seconds = time.perf_counter() - started
@@ -111,11 +113,13 @@ def apart(
     """
     (verifier,), *served = allot([Wanted("", "127.0.0.1:0", 1)] * (1 + len(drafters)))
     with ExitStack() as running:
+        children = running.enter_context(Children(_STOP_SECONDS))
+        logs = Path(running.enter_context(TemporaryDirectory()))
         proxies = {}
         for (name, spec), (address,) in zip(drafters.items(), served, strict=True):
             if spec.fault != "dead":
                 settings = {"ADDRESS": address, "MODEL__PATH": str(pair.drafter), **spec.settings}
-                running.enter_context(_process(spec.fault or "drafter", steps[1], settings))
+                _start(children, logs / name, spec.fault or "drafter", steps[1], settings)
             proxies[name] = running.enter_context(DelayingProxy(address))
         settings = {
             "ADDRESS": verifier,
@@ -123,30 +127,20 @@ def apart(
             **verifier_settings,
             "DRAFTERS": "[" + ",".join(f'"{each.address}"' for each in proxies.values()) + "]",
         }
-        process = running.enter_context(_process("verifier", steps[0], settings))
+        process = _start(children, logs / "verifier", "verifier", steps[0], settings)
         ready = {proxies[name].address for name, spec in drafters.items() if spec.fault != "dead"}
         asyncio.run(_await_ready(process, verifier, ready))
         yield Apart(verifier, proxies)
 
 
-@contextmanager
-def _process(role: str, step: StepTime, settings: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+def _start(children: Children, log: Path, role: str, step: StepTime, settings: Mapping[str, str]) -> Child:
     prefix = "SPECDEC_VERIFIER_" if role == "verifier" else "SPECDEC_DRAFTER_"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")}
-    environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment |= {prefix + name: value for name, value in settings.items()}
-    tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends
-    command = [*tied, sys.executable, "-m", "benchmarks.slowed", role, str(step.base), str(step.token)]
-    with TemporaryFile() as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
+    own = {prefix + name: value for name, value in settings.items()}
+    argv = (sys.executable, "-m", "benchmarks.slowed", role, str(step.base), str(step.token))
+    return children.start(ChildCommand(log.name, role, argv, log, "", PRELOAD["verifier"]), environment() | own)
 
 
-async def _await_ready(process: "subprocess.Popen[bytes]", address: str, drafters: set[str]) -> None:
+async def _await_ready(process: Child, address: str, drafters: set[str]) -> None:
     """Wait until the verifier serves and has met its drafters."""
     deadline = time.monotonic() + _START_SECONDS
     async with open_channel(address) as channel:
@@ -159,7 +153,7 @@ async def _await_ready(process: "subprocess.Popen[bytes]", address: str, drafter
                 info = None
             if info and drafters <= {each.address for each in info.drafters if each.state == "ready"}:
                 return
-            if process.poll() is not None or time.monotonic() > deadline:
+            if process.exit_status is not None or time.monotonic() > deadline:
                 raise InternalError(f"the verifier did not meet its drafters: {info and info.drafters}")
             await asyncio.sleep(0.1)
 

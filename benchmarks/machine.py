@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from specdec.cli import forked
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -35,6 +37,13 @@ def commit() -> str:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return found.stdout.strip() or "unknown"
+
+
+def environment() -> dict[str, str]:
+    """This process's environment for one that serves: on one thread, and without what would configure it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECDEC_", "REDIS_URL"))}
+    kept |= {name: os.environ[name] for name in (forked.SHARED,) if name in os.environ}
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def resident_bytes(pid: int) -> int:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.machine import ROOT, resident_bytes
+from benchmarks.machine import ROOT, environment, resident_bytes
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, Run, gaps_of
 from protos.gateway.v1 import gateway_pb2 as pb
@@ -84,7 +84,7 @@ def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
         state = Path(folder) / "state.json"
         with (Path(folder) / "log").open("w+") as log:
             process = subprocess.Popen(
-                _command(pair, state, arguments), cwd=ROOT, env=_environment() | settings, stdout=log, stderr=log
+                _command(pair, state, arguments), cwd=ROOT, env=environment() | settings, stdout=log, stderr=log
             )
             try:
                 _await_state(process, state, log.name)
@@ -106,11 +106,6 @@ def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
     tied = [sys.executable, tether.__file__, str(os.getpid())]  # to this process, however it ends
     command = [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state)]
     return [*tied, *command, *ports, *models, *arguments]
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECDEC_", "REDIS_URL"))}
-    return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def _await_state(process: "subprocess.Popen[bytes]", state: Path, log: str) -> None:

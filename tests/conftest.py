@@ -1,5 +1,6 @@
 """Settings of every test run: property tests without a clock, kernels without a GPU, and the fixtures of all rooms."""
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-pytest_plugins = ["tests.fake_kubernetes.fixtures", "tests.integration.sessions.server"]
+pytest_plugins = ["tests.fake_kubernetes.fixtures", "tests.fork_servers", "tests.integration.sessions.server"]
 
 settings.register_profile("explore", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)  # the same examples every time
@@ -32,11 +33,13 @@ def _rank(folder: str) -> int:
     return _FIRST.index(folder) if folder in _FIRST else len(_FIRST)
 
 
-# The default renders the local variables of every frame with a logged exception, which takes seconds.
+# The default renders the local variables of every frame with a logged exception, which takes seconds; and a line for
+# each call is a twentieth of the time of those tests that make thousands of calls.
 structlog.configure(
+    wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     processors=[
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
-    ]
+    ],
 )

@@ -1,8 +1,8 @@
 """The draft length that the verifier chooses, against none and against fixed ones, for good drafters and bad."""
 
 import json
+import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,13 +11,15 @@ from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import TypeVar
 
-from benchmarks.machine import ROOT, commit
+from benchmarks.machine import ROOT, commit, environment
 from benchmarks.pair import Pair
 from benchmarks.results import Figure, Goal, Report, Table
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
 from benchmarks.stack import Stack, running
 from benchmarks.statistics import Ratio, paired, spread
+from specdec.cli.plan import PRELOAD
+from specdec.cli.processes import ChildCommand, Children
 from specdec.errors import InternalError
 
 _TEXT = """\
@@ -34,6 +36,7 @@ _WARM_UP = 2
 """Slices before those that count, in which the verifier learns what this load is like."""
 _START_SECONDS = 120.0
 """Within which a faulty drafter starts, and the verifier meets it."""
+_STOP_SECONDS = 30.0
 _UP = "specdec_drafter_up/"
 _Found = TypeVar("_Found")
 FAULTS = ("dead", "slow", "lying")
@@ -151,14 +154,11 @@ def _faulty(system: Stack, fault: str) -> Iterator[None]:
     if fault == "dead":
         yield
         return
-    command = [sys.executable, "-m", "benchmarks.faulty", fault, "--config", _offered(system)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    argv = (sys.executable, "-m", "benchmarks.faulty", fault, "--config", _offered(system))
+    with Children(_STOP_SECONDS) as children:
+        children.start(ChildCommand(fault, "drafter", argv, Path(os.devnull), "", PRELOAD["drafter"]), environment())
         _await(lambda: _ready(system), "the verifier did not meet the drafter")
         yield
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
 
 
 def _offered(system: Stack) -> str:

@@ -4,6 +4,9 @@
 socket (a file descriptor, of whole messages) and reports its process id and, at its end, its exit status. It ends when
 the other side closes the socket, and its children end with it.
 
+Where SOCKET is the path of a file that is not there yet, the server listens there, and forks for each connection a
+server that has imported the modules already. So systems that are started one after the other share one import.
+
 Threads, gRPC and GPUs do not survive a fork, so no module named here may use any of them while it is imported.
 """
 
@@ -12,6 +15,7 @@ import json
 import os
 import runpy
 import selectors
+import signal
 import socket
 import sys
 import tempfile
@@ -39,6 +43,8 @@ class ForkOrder:
     environment: dict[str, str]
     log: str
     """The file that its output is appended to."""
+    folder: str
+    """Where it works."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -68,14 +74,32 @@ class ForkReport:
 
 def main(arguments: list[str]) -> None:
     """Serve until the socket is closed; in a forked child, become what was ordered."""
-    link = socket.socket(fileno=int(arguments[0]))
-    for module in arguments[1:]:
+    place, *modules = arguments
+    for module in modules:
         import_module(module)
     gc.freeze()  # so that collections in the children leave the shared memory as it is
+    link = socket.socket(fileno=int(place)) if place.isdecimal() else _connection(place)
     server = os.getpid()
     order = _serve(link)
-    if order is not None:
-        _become(order, server)
+    if order is None:
+        os._exit(0)  # nothing is open here, and taking all modules down would cost as much as a child's start
+    _become(order, server)
+
+
+def _connection(path: str) -> socket.socket:
+    """Listen at `path` for good; returns each connection in a process of its own, which is to serve it."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{path}.new")
+    listener.listen()
+    os.rename(f"{path}.new", path)  # whoever finds the file can connect
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the servers
+    while True:
+        link, _ = listener.accept()
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            return link
+        link.close()
 
 
 def _serve(link: socket.socket) -> ForkOrder | None:
@@ -114,6 +138,7 @@ def _become(order: ForkOrder, server: int) -> None:
             os.dup2(file.fileno(), descriptor)
     os.environ.clear()
     os.environ.update(order.environment)
+    os.chdir(order.folder)
     tempfile.tempdir = None  # it depends on the environment
     sys.argv = [order.module, *order.arguments]
     runpy.run_module(order.module, run_name="__main__", alter_sys=True)

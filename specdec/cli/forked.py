@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 
@@ -17,6 +18,9 @@ from specdec.cli.fork_server import MESSAGE_BYTES, ForkOrder, ForkReport
 _POLL = 0.02
 _GPUS = ("/dev/nvidiactl", "/dev/kfd")
 """Files that a driver makes where there is a GPU."""
+SHARED = "SPECDEC_FORK_SERVERS"
+"""Environment variable: the folder of sockets at which fork servers listen that run already, each named for the modules
+that it has imported."""
 
 
 def is_supported() -> bool:
@@ -30,30 +34,32 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         """Start it; it imports `modules` with this `environment`, and what it has to say goes to `log`.
 
+        One that listens for these modules in the folder of `SPECDEC_FORK_SERVERS` is used in place of a new one.
+
         Raises:
             OSError: the log cannot be written, or the interpreter cannot be run.
         """
-        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
-        command = [sys.executable, "-m", "specdec.cli.fork_server", str(theirs.fileno()), *modules]
-        with theirs, log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*tied, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        shared = shared_socket(modules, environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        if shared and shared.exists():
+            self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._link.connect(str(shared))
+        else:
+            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._process = _spawned(theirs, modules, environment, log)
         self._lock = threading.Lock()
         self._ordered = 0
         self._reports = dict[int, ForkReport]()
+        self._hung_up = False
 
     @property
     def status(self) -> int | None:
-        """The server's own exit status; None while it runs."""
-        return self._process.poll()
+        """The server's own exit status, that of a kill for one that is shared; None while it runs."""
+        if self._process is not None:
+            return self._process.poll()
+        self.report(0)
+        return -SIGKILL if self._hung_up else None
 
     def start(
         self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
@@ -65,7 +71,9 @@ class ForkServer:
         """
         with self._lock:
             self._ordered += 1
-            order = ForkOrder(self._ordered, name, module, tuple(arguments), dict(environment), str(log.resolve()))
+            order = ForkOrder(
+                self._ordered, name, module, tuple(arguments), dict(environment), str(log.resolve()), os.getcwd()
+            )
             self._link.send(order.encode())
         return ForkedProcess(self, order.number)
 
@@ -75,6 +83,7 @@ class ForkServer:
             while self._link.fileno() >= 0 and select.select([self._link], [], [], 0)[0]:
                 message = self._received()
                 if not message:
+                    self._hung_up = True
                     break
                 report = ForkReport.decode(message)
                 self._reports[report.number] = report
@@ -84,7 +93,7 @@ class ForkServer:
         """End the server if it has forked nothing yet."""
         self.report(0)
         with self._lock:
-            if not self._reports:
+            if self._process is not None and not self._reports:
                 self._process.kill()
                 self._process.wait()
 
@@ -92,13 +101,37 @@ class ForkServer:
         """End the server, and with it every child that still runs."""
         self.report(0)
         self._link.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
     def _received(self) -> bytes:
         try:
             return self._link.recv(MESSAGE_BYTES)
         except ConnectionResetError:
             return b""
+
+
+def shared_socket(modules: Sequence[str], environment: Mapping[str, str]) -> Path | None:
+    """Where a shared fork server with these modules listens; None where none is to be shared."""
+    folder = environment.get(SHARED)
+    return Path(folder, "+".join(modules)) if folder else None
+
+
+def _spawned(
+    link: socket.socket, modules: Sequence[str], environment: Mapping[str, str], log: Path
+) -> "subprocess.Popen[bytes]":
+    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+    command = [sys.executable, "-m", "specdec.cli.fork_server", str(link.fileno()), *modules]
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [*tied, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            pass_fds=[link.fileno()],
+            start_new_session=True,
+        )
 
 
 class ForkedProcess:
@@ -141,4 +174,5 @@ class ForkedProcess:
     def kill(self) -> None:
         """End it at once."""
         if self.poll() is None:
-            os.kill(self.pid, SIGKILL)
+            with suppress(ProcessLookupError):  # the server may have waited for its end in between
+                os.kill(self.pid, SIGKILL)

@@ -22,7 +22,7 @@ MODULES: Mapping[Role, str] = {
 PRELOAD: Mapping[Role, tuple[str, ...]] = {
     "drafter": ("specdec.engine",),
     "verifier": ("specdec.engine",),
-    "gateway": (),
+    "gateway": ("gateway.http.preload",),
 }
 """What a service imports for seconds: processes of the same preload import it once, and are forked behind it."""
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -172,4 +173,5 @@ def _end(group: Sequence[Child], grace: float) -> None:
 def _signal(child: Child, number: signal.Signals) -> None:
     """Signal the child and the processes it started itself, which share its process group, unless it has ended."""
     if child.exit_status is None:
-        os.killpg(child.pid, number)
+        with suppress(ProcessLookupError):  # it may end in between, and a fork server waits for it at once
+            os.killpg(child.pid, number)

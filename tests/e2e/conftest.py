@@ -8,6 +8,11 @@ import pytest
 from tests.e2e.system import NO_DRAFT_IS_LATE, System, running_system
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_imports(fork_servers: None) -> None:
+    """Every system of this folder is forked from the same processes."""
+
+
 @pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """One system on the demo pair, shared by the tests that do not break it."""

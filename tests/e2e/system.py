@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec.cli import forked
+
 ROOT = Path(__file__).parents[2]
 SPECDEC = str(Path(sys.executable).with_name("specdec"))
 DEMO = ROOT / "models" / "demo"
@@ -72,6 +74,7 @@ class System:
 def environment() -> dict[str, str]:
     """This process's environment without what would configure the product."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECDEC_", "REDIS_URL"))}
+    kept |= {name: os.environ[name] for name in (forked.SHARED,) if name in os.environ}
     return kept | {"NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 
 

@@ -3,7 +3,6 @@
 import itertools
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,10 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from specdec.cli.plan import PRELOAD
+from specdec.cli.processes import ChildCommand, Children
 from specdec.cli.serve import command_of
-from tests.e2e.system import ROOT, START_SECONDS, System, alive, environment, running_system, wait_until
+from tests.e2e.system import START_SECONDS, System, alive, environment, running_system, wait_until
 
 PROMPTS = ("import os\n\n\ndef main(", "class Node:\n    def __init__(self, ")
 SAMPLING: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 1, "seed": 5})
@@ -39,12 +40,10 @@ def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]
     command = command_of("verifier", log.parents[1] / f"{log.stem}.yaml")
     os.kill(entry["pid"], signal.SIGTERM)
     wait_until(lambda: not alive(entry["pid"]))
-    process = subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stderr=subprocess.DEVNULL)
-    try:
+    with Children(START_SECONDS) as children:
+        given = ChildCommand("verifier", "verifier", command, Path(os.devnull), "", PRELOAD["verifier"])
+        children.start(given, environment() | variables)
         yield
-    finally:
-        process.terminate()
-        process.wait(timeout=START_SECONDS)
 
 
 @pytest.mark.parametrize("drain_seconds", ["0", "60"], ids=["handed over", "finished"])

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ signal.signal(signal.SIGTERM, end)
 print(__name__, sys.argv[1:], os.environ["WHO"], os.getpgid(0) == os.getpid(), flush=True)
 while True:
     signal.pause()
+"""
+SYSTEM = """
+import os, sys, time
+from pathlib import Path
+from specdec.cli.processes import Children, ChildCommand
+argv = (sys.executable, "-m", "service")
+child = Children().start(ChildCommand("a", "a", argv, Path(sys.argv[1], "a.log"), "", ("library",)), os.environ)
+print(child.pid, flush=True)
+time.sleep(600)
 """
 
 
@@ -128,13 +138,7 @@ def test_leaving_does_not_wait_for_an_import(folder: Path) -> None:
 
 
 def test_a_parent_that_is_killed_takes_server_and_children_along(folder: Path) -> None:
-    code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom specdec.cli.processes import Children, ChildCommand\n"
-        f"log, argv = Path({str(folder)!r}, 'a.log'), (sys.executable, '-m', 'service')\n"
-        "child = Children().start(ChildCommand('a', 'a', argv, log, '', ('library',)), os.environ)\n"
-        "print(child.pid, flush=True); time.sleep(600)"
-    )
-    parent = [sys.executable, "-c", code]
+    parent = [sys.executable, "-c", SYSTEM, str(folder)]
     variables: Mapping[str, str] = environment(folder) | {"WHO": "a"}
     process = subprocess.Popen(parent, stdout=subprocess.PIPE, text=True, env=variables)
     assert process.stdout is not None
@@ -152,6 +156,61 @@ def test_beside_a_gpu_nothing_is_forked(folder: Path, monkeypatch: pytest.Monkey
         until(says(child, "__main__"))
         assert _parent(child.pid) == os.getpid()
     assert child.exit_status == 3
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A fork server that listens in a folder, where other systems find it."""
+    command = [sys.executable, "-m", "specdec.cli.fork_server", str(folder / "library"), "library"]
+    with subprocess.Popen(command, env=environment(folder)) as process:
+        until((folder / "library").exists)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_systems_share_an_import_where_a_server_listens(folder: Path) -> None:
+    with listening(folder), Children(grace=20) as one, Children(grace=20) as two:
+        pair = [
+            started(children, folder, name, **{forked.SHARED: str(folder)})
+            for children, name in ((one, "a"), (two, "b"))
+        ]
+        for child in pair:
+            until(says(child, f"__main__ ['--name', '{child.command.name}'] {child.command.name} True"))
+        one.stop()
+        assert [child.exit_status for child in pair] == [3, None]
+        two_alone = pair[1].pid
+        os.kill(_parent(two_alone), signal.SIGKILL)  # its system's own server, behind the one that listens
+        until(lambda: pair[1].exit_status == -signal.SIGKILL)
+        until(lambda: not alive(two_alone))
+        again = two.restart(pair[1])
+        until(lambda: again.log_tail().count("__main__") == 2)
+    assert again.exit_status == 3
+    assert (folder / "imports").read_text() == "once "
+
+
+def test_a_system_outlives_the_server_that_listened(folder: Path) -> None:
+    with Children(grace=20) as children:
+        with listening(folder):
+            child = started(children, folder, "one", **{forked.SHARED: str(folder)})
+            until(says(child, "__main__"))
+        assert child.exit_status is None
+    assert child.exit_status == 3
+
+
+def test_a_system_that_is_killed_takes_its_children_of_a_shared_server_along(folder: Path) -> None:
+    variables = environment(folder) | {"WHO": "a", forked.SHARED: str(folder)}
+    with listening(folder) as server:
+        parent = subprocess.Popen(
+            [sys.executable, "-c", SYSTEM, str(folder)], stdout=subprocess.PIPE, text=True, env=variables
+        )
+        assert parent.stdout is not None
+        with parent, parent.stdout as output:
+            pid = int(output.readline())
+            parent.kill()
+        until(lambda: not alive(pid))
+        assert server.poll() is None
 
 
 def _parent(pid: int) -> int:

@@ -1,0 +1,50 @@
+"""Fork servers that all systems of a test run share, so that what takes seconds to import is imported once."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from specdec.cli import forked, plan, tether
+
+_SECONDS = 300.0
+"""Within which the modules are imported, on a busy machine."""
+
+
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[None]:
+    """Let whatever is started from here on find fork servers that have imported what the services need."""
+    if not forked.is_supported():
+        yield
+        return
+    with ExitStack() as running:
+        folder = running.enter_context(tempfile.TemporaryDirectory(prefix="fork-"))
+        for preload in set(plan.PRELOAD.values()):
+            running.enter_context(_listening(preload, {**os.environ, forked.SHARED: folder}))
+        running.enter_context(pytest.MonkeyPatch.context()).setenv(forked.SHARED, folder)
+        yield
+
+
+@contextmanager
+def _listening(modules: tuple[str, ...], environment: dict[str, str]) -> Iterator[None]:
+    path = forked.shared_socket(modules, environment)
+    assert path is not None
+    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+    command = [*tied, sys.executable, "-m", "specdec.cli.fork_server", str(path), *modules]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environment, start_new_session=True)
+    try:
+        deadline = time.monotonic() + _SECONDS
+        while not path.exists():
+            assert process.poll() is None, "the fork server ended"
+            assert time.monotonic() < deadline, "the fork server imports for too long"
+            time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
