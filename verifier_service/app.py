@@ -129,6 +129,7 @@ async def _running(
     watch_age(metrics.registry, source)
     drafting = settings.drafting
     speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, pool.times, groups=drafting.groups)
+    pool.rounds = speculation.rounds
     scheduler = Scheduler(target.model, thread, settings, speculation, metrics)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)

@@ -72,6 +72,14 @@ class VerifierMetrics:
             "Share of the smaller vocabulary that target and drafter have in common.",
             ["address"],
         )
+        self.drafter_outcomes = gauge(
+            "specdec_drafter_outcomes", "Outcomes of a verdict that sessions opened last ask chains for.", ["address"]
+        )
+        self.push_gain = gauge(
+            "specdec_drafter_push_gain",
+            "Share of a round that such chains are expected to save; 0 where their number is set.",
+            ["address"],
+        )
         self.malformed = counter("specdec_drafter_malformed", "Drafts that made no sense.", ["address"])
         self.alpha = gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.")
         self.plain_seconds = gauge(

@@ -16,6 +16,10 @@ _UNKNOWN_TOKEN = 0.02
 """Cost of one more token for every session, in plain passes, before passes of different sizes have been measured."""
 _STEEPEST = 0.99
 """Largest share of a pass that its tokens are taken to cost."""
+_NEW = 0.25
+"""Weight of a pass in the mean of the passes just before the next."""
+_SAME = 0.05
+"""Least difference from that mean, as a share of a pass's tokens, that shows what tokens cost."""
 _UNKNOWN_DRAFT = 0.1
 """Cost of a draft in plain passes, before drafters have said or shown theirs."""
 
@@ -107,17 +111,19 @@ class Line:
 class PassTimes:
     """Seconds of a pass, base · (1 + rise · tokens), on a machine whose speed wanders.
 
-    The rise comes from pairs of passes that follow each other. A line through all passes would take a machine that has
-    become slower since it last drafted for one on which drafts cost nothing.
+    The rise comes from how each pass differs from the passes just before it. A line through all passes would take a
+    machine that has become slower since it last drafted for one on which drafts cost nothing. Differences of single
+    passes would be too noisy: one disturbed pass where drafting begins would say for long that drafts cost too much.
     """
 
     def __init__(self) -> None:
-        self._all, self._pairs = Line(), Line()
+        self._all, self._changing = Line(), Line()
         self._least = math.inf
         """Tokens of the smallest pass."""
-        self._last = (0.0, 0.0)
+        self._recent = (0.0, 0.0)
+        """Mean tokens and seconds of the passes just before."""
         self._xx = self._xy = 0.0
-        """Of the differences between the two passes of a pair."""
+        """Of the differences from that mean."""
 
     @property
     def known(self) -> bool:
@@ -126,18 +132,19 @@ class PassTimes:
 
     def observe(self, tokens: float, seconds: float) -> None:
         """Learn from a pass that computed `tokens` tokens."""
-        before, took = self._last
-        if self.known and before != tokens:
-            more = tokens - before
+        before, took = self._recent if self.known else (tokens, seconds)
+        more, longer = tokens - before, seconds - took
+        if abs(more) > _SAME * tokens:
             self._xx = self._xx * _KEEP + more * more
-            self._xy = self._xy * _KEEP + more * (seconds - took)
-            self._pairs.observe((tokens + before) / 2, (seconds + took) / 2)
+            self._xy = self._xy * _KEEP + more * longer
+            self._changing.observe((tokens + before) / 2, (seconds + took) / 2)
         self._all.observe(tokens, seconds)
-        self._least, self._last = min(self._least, tokens), (tokens, seconds)
+        self._least = min(self._least, tokens)
+        self._recent = before + _NEW * more, took + _NEW * longer
 
     def fit(self) -> tuple[float, float]:
         """Seconds of a pass without tokens, and of each token, where something is known."""
-        tokens, seconds = (self._pairs if self._pairs.known else self._all).mean
+        tokens, seconds = (self._changing if self._changing.known else self._all).mean
         assumed = _PRIOR * (0.5 * self._least) ** 2
         slope = (self._xy + assumed * _UNKNOWN_TOKEN * seconds / tokens) / (self._xx + assumed)
         slope = min(max(slope, 0.0), _STEEPEST * seconds / tokens)
@@ -171,6 +178,16 @@ class DrafterTimes:
     step: float | None
     """One draft step; None while it is unknown."""
     round_trip: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedRounds:
+    """What rounds with the drafts of one source are like."""
+
+    alpha: float = 0.0
+    """Acceptance over all sessions."""
+    plain_seconds: float = 0.0
+    """A round of the present batch without drafts; 0 before one was measured."""
 
 
 class BatchCosts:

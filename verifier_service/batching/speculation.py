@@ -9,7 +9,7 @@ from typing import Literal
 from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
-from verifier_service.batching.costs import BatchCosts, DrafterTimes, PassSample, PromptRate
+from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PassSample, PromptRate
 from verifier_service.batching.groups import LEAST_SESSIONS, Groups
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
@@ -175,6 +175,11 @@ class BatchSpeculation:
     def alpha(self, source: str) -> float:
         """Acceptance of the drafts of a source over all sessions."""
         return self._fleet[source].alpha if source in self._fleet else AcceptanceEstimate().alpha
+
+    def rounds(self, source: str) -> DraftedRounds:
+        """What rounds with the drafts of a source are like."""
+        known = any(costs.known for costs in self._costs.values())
+        return DraftedRounds(self.alpha(source), self.report().plain_seconds if known else 0.0)
 
     def learn(self, source: str, drafted: int, accepted: int) -> None:
         """Learn from a session's verdict, before it is cut: an end id among the accepted drafts is no rejection."""

@@ -23,7 +23,16 @@ does not pay for: drafts that are thrown away, and prompts that are read twice."
 _KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
 """Factors by which each round, and each trial, lowers the weight of those before."""
 _PRIOR = 1.0
-"""Weight, in trials, of the belief that a prediction is right."""
+"""Weight, in trials without noise, of the belief that a prediction is right."""
+_UNSURE = 0.1
+"""Standard error of a trial's gain, as a share of it, at which the trial counts half. Eight rounds of one sampled
+session err by about 0.3, and would overrule a prediction that rests on hundreds of rounds."""
+_RETRIES = 4
+"""Trials of drafting before they have been earned, at a batch size: only where drafts may pay for all that is known."""
+_FIRST_RETRY = 24
+"""Plain rounds before the first of them; the second waits for four times as many, and so on."""
+_PLAUSIBLE = 2.0
+"""Standard deviations by which a prediction may be too low where drafts may pay for all that is known."""
 _LEAST_SPEEDUP = 0.01
 """Least prediction that counts: drafts of no use at all are predicted to bring 0."""
 _FURTHEST = math.log(5.0)
@@ -55,8 +64,16 @@ class _Tally:
     seconds: float = 0.0
     predicted: float = 0.0
     """Sum of the logarithms of what was predicted."""
+    tokens_squared: float = 0.0
+    seconds_squared: float = 0.0
+    product: float = 0.0
+    """Sum of tokens times seconds; like the squares, with squared weights."""
 
     def add(self, done: BatchRound) -> None:
+        keep = self.keep * self.keep
+        self.tokens_squared = self.tokens_squared * keep + done.tokens * done.tokens
+        self.seconds_squared = self.seconds_squared * keep + done.seconds * done.seconds
+        self.product = self.product * keep + done.tokens * done.seconds
         self.rounds = self.rounds * self.keep + 1.0
         self.tokens = self.tokens * self.keep + done.tokens
         self.seconds = self.seconds * self.keep + done.seconds
@@ -66,6 +83,13 @@ class _Tally:
     def rate(self) -> float:
         """Tokens a second."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def variance(self) -> float:
+        """The squared standard error of the rate, as a share of it; what rounds of this way differ by shows it."""
+        rate = self.rate
+        spread = self.tokens_squared - 2.0 * rate * self.product + rate * rate * self.seconds_squared
+        return max(spread, 0.0) / (self.tokens * self.tokens)
 
 
 class Trials:
@@ -81,6 +105,8 @@ class Trials:
         self._pause, self._since = _FIRST_PAUSE, 0
         self._credit = 0.0
         """Tokens that trials of drafting may cost now."""
+        self._retries = 0
+        """Trials of drafting since drafting ended or the service began."""
         self._weight = self._errors = self._gains = 0.0
 
     @property
@@ -114,9 +140,11 @@ class Trials:
             drafting = self._begun and predicted * self.correction > (_END if self._drafting else _BEGIN)
             if drafting != self._drafting:
                 self._drafting, self._use, self._since, self._pause = drafting, _Tally(_KEEP_ROUND), 0, _FIRST_PAUSE
+                self._retries = 0
                 self._settle(drafting)
-            elif self._due():
+            elif self._due(predicted):
                 self._trial = _Tally()
+                self._retries += 1
                 self._settle(not drafting)
         return self._drafting is (self._trial is None)
 
@@ -156,15 +184,24 @@ class Trials:
         if not (drafted.rate and plain.rate):
             return
         gain = math.log(drafted.rate / plain.rate)
+        weight = _UNSURE**2 / (_UNSURE**2 + drafted.variance + plain.variance)
         error = min(max(gain - drafted.predicted / drafted.rounds, -_FURTHEST), _FURTHEST)
-        self._weight = self._weight * _KEEP_TRIAL + 1.0
-        self._errors = self._errors * _KEEP_TRIAL + error
-        self._gains = self._gains * _KEEP_TRIAL + gain
+        self._weight = self._weight * _KEEP_TRIAL + weight
+        self._errors = self._errors * _KEEP_TRIAL + weight * error
+        self._gains = self._gains * _KEEP_TRIAL + weight * gain
 
-    def _due(self) -> bool:
+    def _due(self, predicted: float) -> bool:
         if self._drafting:
             return self._since >= self._pause
-        return self._credit >= 0.0 and self._since >= _PLAIN_ROUNDS
+        earned = self._credit >= 0.0 and self._since >= _PLAIN_ROUNDS
+        return earned or (
+            self._retries < _RETRIES and self._since >= _FIRST_RETRY * 4**self._retries and self._plausible(predicted)
+        )
+
+    def _plausible(self, predicted: float) -> bool:
+        """Whether drafts may pay for all that is known."""
+        deviation = _UNSURE / math.sqrt(self._weight + _PRIOR)
+        return predicted * self.correction * math.exp(_PLAUSIBLE * deviation) > _BEGIN
 
     def _charge(self, done: BatchRound) -> None:
         """Pay for a round of a trial of drafting: for its tokens, and for the tokens that its lost time was worth."""

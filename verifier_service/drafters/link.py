@@ -2,20 +2,26 @@
 
 from collections import deque
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 import structlog
 
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import DrafterState
 from specdec.wire.session import Close, Commit, DraftEnd, Load, Nack, NackReason, Open
+from verifier_service.batching.costs import DraftedRounds
+from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.outbox import Outbox
+from verifier_service.drafters.pushing import MeasuredLink, PushChoice
 from verifier_service.metrics import VerifierMetrics
 
 _TIMEOUTS_IN_A_ROW = 4
 """Waits that ended without a draft, over all sessions, after which the drafter is taken to hang."""
 _PINGS = 16
 """Number of round trips that are remembered."""
+
+_WARM = 0.85
+"""Temperature from which sampled drafts are judged apart from those of cooler sampling, which are accepted more."""
 
 _log = structlog.get_logger()
 
@@ -51,39 +57,6 @@ class Listener(Protocol):
         """Note that the link broke and has forgotten the session."""
 
 
-class Breaker:
-    """A circuit breaker: when to stop waiting for answers that do not come, and when to try again.
-
-    It opens after `threshold` failures in a row; while open it allows one try every `probe` seconds; success closes it.
-
-    Times are seconds of one clock, which the caller reads.
-    """
-
-    def __init__(self, threshold: int, probe: float) -> None:
-        self._threshold = threshold
-        self._probe = probe
-        self._failures = 0
-        self._next_try = 0.0
-
-    def allows(self, now: float) -> bool:
-        """Whether a try is allowed at time `now`; one that is allowed while open delays the next one."""
-        if self._failures < self._threshold:
-            return True
-        if now < self._next_try:
-            return False
-        self._next_try = now + self._probe
-        return True
-
-    def failed(self, now: float) -> None:
-        """Count a try that failed at time `now`."""
-        self._failures += 1
-        self._next_try = now + self._probe
-
-    def succeeded(self) -> None:
-        """Close after a try that succeeded."""
-        self._failures = 0
-
-
 class DrafterLink:
     """Stands between the sessions and the stream to one drafter; all on the event loop.
 
@@ -107,6 +80,8 @@ class DrafterLink:
         """What drafts there; empty until known."""
         self.outcomes = 0
         """Most outcomes of a verdict that it pushes chains for; 0 where it cannot."""
+        self.pushing = PushChoice()
+        """Whether it is worth that, where the settings leave it to measurements."""
         self.overlap = 0.0
         """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
         self._detail = ""
@@ -125,10 +100,33 @@ class DrafterLink:
         """The names by which a request can ask for this drafter."""
         return frozenset({self.address, self.model, self.kind} - {""})
 
+    def source(self, temperature: float) -> str:
+        """Names what is judged together: drafts of one model and kind, for about the same temperature."""
+        name = self.model if self.kind == "model" else f"{self.model}, {self.kind}"
+        if temperature == 0.0:
+            return f"{name}, greedy"
+        return f"{name}, cool" if temperature < _WARM else name
+
     @property
     def distance(self) -> float:
         """Least of the last round trips, in seconds: the time without queueing; 0 before the first."""
         return min(self._round_trips, default=0.0)
+
+    def wanted_outcomes(self, setting: int | Literal["auto"], rounds: DraftedRounds, gamma: int) -> int:
+        """Outcomes of its verdicts that a session which opens now asks chains for.
+
+        Args:
+            setting: how many at most; `auto` asks for some where they are worth it.
+            rounds: what rounds with drafts of this link are like.
+            gamma: the session's next draft length.
+        """
+        most = setting
+        if most == "auto":
+            most = self.pushing.outcomes(MeasuredLink(self.distance, self.step_seconds, self.sessions), rounds, gamma)
+        wanted = min(most, self.outcomes)
+        self._metrics.drafter_outcomes.labels(self.address).set(wanted)
+        self._metrics.push_gain.labels(self.address).set(self.pushing.gain)
+        return wanted
 
     def open(self, message: Open, listener: Listener) -> None:
         """Begin a session, or begin it again; `listener` gets its messages from now on."""
@@ -190,6 +188,8 @@ class DrafterLink:
         self.lost("it is gone")
         self._metrics.drafter_rtt.remove(self.address)
         self._metrics.drafter_overlap.remove(self.address)
+        self._metrics.drafter_outcomes.remove(self.address)
+        self._metrics.push_gain.remove(self.address)
         for each in LinkState:
             self._metrics.drafter_up.remove(self.address, each.value)
 

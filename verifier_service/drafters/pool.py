@@ -10,7 +10,7 @@ import structlog
 from specdec.serving.discovery import Source
 from specdec.serving.rendezvous import ranking
 from specdec.wire.generation import DrafterState, Fallback
-from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.costs import DraftedRounds, DrafterTimes
 from verifier_service.drafters.client import DrafterClient, Identity
 from verifier_service.drafters.link import DrafterLink, LinkState
 
@@ -30,6 +30,8 @@ class DrafterPool:
     """The links to all drafters that are known."""
 
     def __init__(self, links: Iterable[DrafterLink] = ()) -> None:
+        self.rounds: Callable[[str], DraftedRounds] = lambda source: DraftedRounds()
+        """Says what rounds with the drafts of a source are like."""
         self._by_address = {link.address: link for link in links}
 
     async def follow(self, source: Source, make_link: Callable[[str], DrafterLink], identity: Identity) -> None:

@@ -10,9 +10,10 @@ from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
 from verifier_service.config import DraftingSettings
+from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
 from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.drafters.link import Breaker, DrafterLink
+from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.tree_buffer import TreeBuffer
 
@@ -80,10 +81,7 @@ class RemoteDrafts(Drafts):
 
     def source(self) -> str | None:
         link = self._link or self._choice()
-        if link is None:
-            return None
-        name = link.model if link.kind == "model" else f"{link.model}, {link.kind}"
-        return f"{name}, greedy" if self._call.sampling.temperature == 0.0 else name
+        return None if link is None else link.source(self._call.sampling.temperature)
 
     def declined(self) -> Fallback:
         """Why a round has γ = 0 by choice."""
@@ -170,6 +168,8 @@ class RemoteDrafts(Drafts):
         if self._link is None:
             return
         call = self._call
+        rounds = self._pool.rounds(self._link.source(call.sampling.temperature))
+        outcomes = self._link.wanted_outcomes(self._settings.outcomes, rounds, gamma)
         self._buffer.advance(self._behind, 0)
         self._behind.clear()
         self._unsent, self._ended, self._answered = (), None, False
@@ -186,7 +186,7 @@ class RemoteDrafts(Drafts):
             trace_headers().get(TRACEPARENT, ""),
             call.speculation.policy,
             self._plan,
-            min(self._settings.outcomes, self._link.outcomes) if self._plan is None else 0,
+            outcomes if self._plan is None else 0,
         )
         self._link.open(opening, self)
 

@@ -55,6 +55,10 @@ class ScriptedDrafter(drafter_pb2_grpc.DrafterServiceServicer):
     tokenizer_hash: str
     dies_after: int | None = None
     refuses: bool = False
+    step_seconds: float = 1e-4
+    """What it says that a draft step takes."""
+    outcomes: int = 0
+    """Most outcomes of a verdict that it says it pushes chains for."""
     sessions: dict[str, Seen] = field(default_factory=dict)
     opens: list[pb.Open] = field(default_factory=list)
     closes: list[str] = field(default_factory=list)
@@ -68,7 +72,8 @@ class ScriptedDrafter(drafter_pb2_grpc.DrafterServiceServicer):
         if self.refuses:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the tokenizers differ")
         assert hello.protocol == 1
-        ack = pb.HelloAck(model="scripted", tokenizer_hash=self.tokenizer_hash, step_seconds=1e-4)
+        ack = pb.HelloAck(model="scripted", tokenizer_hash=self.tokenizer_hash, step_seconds=self.step_seconds)
+        ack.outcomes = self.outcomes
         yield pb.DraftResponse(hello_ack=ack)
         async for request in requests:
             self.largest_frame = max(self.largest_frame, len(request.opens) + len(request.commits))

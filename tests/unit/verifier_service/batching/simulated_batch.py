@@ -1,5 +1,6 @@
 """A batch in simulated time: sessions whose drafts are accepted by dice, passes and waits of a known cost."""
 
+import math
 import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -50,7 +51,7 @@ class SimulatedBatch:
     def _round(self, fixed: int | None) -> None:
         wanted = [session.gamma() if fixed is None else fixed for session in self.sessions]
         self.gammas = [0 if self.dice.random() < self.silent else gamma for gamma in wanted]
-        gap = self._wait(max(wanted))
+        gap = self._wait(max(wanted), math.inf if fixed else max(self.speculation.patience(), 0.0))
         accepted = [self._accepted(alpha, gamma) for alpha, gamma in zip(self.alphas, self.gammas, strict=True)]
         started = self.clock.now + gap
         computed = len(self.alphas) + sum(self.gammas)
@@ -66,11 +67,10 @@ class SimulatedBatch:
         for session, gamma, count in zip(self.sessions, self.gammas, accepted, strict=True):
             session.observe(gamma, count)
 
-    def _wait(self, longest: int) -> float:
+    def _wait(self, longest: int, patience: float) -> float:
         if not longest:
             return 0.0
         needed = self.costs.wait + self.costs.draft * longest
-        patience = max(self.speculation.patience(), 0.0)
         if needed > patience:
             self.gammas = [0] * len(self.gammas)
         return min(needed, patience)

@@ -1,5 +1,8 @@
 """In simulated time, the judgement never loses to plain decoding and comes near the best fixed draft length."""
 
+import random
+from statistics import mean
+
 import pytest
 
 from specdec.rules.allotment import RoundSeconds
@@ -28,18 +31,33 @@ def test_it_never_loses_to_plain_decoding(alpha: float, c: float, wait: float, s
 @pytest.mark.parametrize(("sessions", "beta"), [(1, 0.05), (8, 0.6)])
 def test_it_comes_near_the_best_fixed_draft_length(alpha: float, c: float, sessions: int, beta: float) -> None:
     def fresh() -> SimulatedBatch:
-        return SimulatedBatch([alpha] * sessions, costs(sessions, c, beta, 0.1))
+        return SimulatedBatch([alpha] * sessions, costs(sessions, c, beta, 0.1), told=DrafterTimes(0.010 * c))
 
     best = max(fresh().run(500, fixed=gamma) for gamma in (0, 1, 2, 4, 8, 16))
     batch = fresh()
     batch.run(WARM)
-    assert batch.run(LONG) >= 0.94 * best
+    assert batch.run(LONG) >= 0.91 * best  # what brings less than 5 % is not drafted
+
+
+@pytest.mark.parametrize(("alpha", "sessions", "c", "beta"), [(0.85, 2, 0.2, 0.2), (0.85, 1, 0.25, 0.2)])
+def test_drafts_that_bring_little_are_not_given_up_because_passes_and_acceptance_are_noisy(
+    alpha: float, sessions: int, c: float, beta: float
+) -> None:
+    """At most a fifth is to be gained, a pass differs by a third from the next, and nothing is known at first."""
+
+    def fresh(seed: int) -> SimulatedBatch:
+        truth, told = costs(sessions, c, beta, 0.4), DrafterTimes(0.010 * c)
+        return SimulatedBatch([alpha] * sessions, truth, told=told, noise=0.3, dice=random.Random(seed))
+
+    best = max(fresh(0).run(1500, fixed=gamma) for gamma in (0, 1, 3, 5, 8))
+    assert best > 1.1 * plain_rate(fresh(0))
+    assert mean(fresh(seed).run(1200) for seed in range(8)) >= 0.93 * best
 
 
 def test_in_a_mixed_batch_the_sessions_whose_drafts_are_good_draft() -> None:
     batch = SimulatedBatch([0.9] * 4 + [0.05] * 4, costs(8, 0.05, 0.5, 0.1))
     batch.run(WARM)
-    assert batch.run(LONG) > 1.1 * plain_rate(batch)
+    assert batch.run(LONG) > 1.08 * plain_rate(batch)  # 1.11 is the most that is to be had
     good = bad = 0
     for _ in range(200):
         batch.run(1)

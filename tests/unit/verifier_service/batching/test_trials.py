@@ -85,3 +85,27 @@ def test_drafts_that_are_predicted_to_bring_nothing_are_tried_all_the_same() -> 
     play = Play(1.5, 0.0)
     play.run(6000)
     assert play.trials.measured == pytest.approx(1.5)
+
+
+def correction_after_one_trial(spread: int) -> float:
+    """Of drafts predicted to bring 1.5 that bring 0.7, in rounds that commit 8 tokens, more or less by `spread`."""
+    trials, rounds = Trials(), 0
+    while trials.measured is None:
+        drafting = trials.drafts(1.5)
+        tokens = 8 + spread * (-1) ** rounds if drafting else 4
+        trials.observe(BatchRound(tokens, 2 * PLAIN_SECONDS / 0.7 if drafting else PLAIN_SECONDS, drafting, True, 1.5))
+        rounds += 1
+    return trials.correction
+
+
+def test_a_trial_counts_by_its_standard_error() -> None:
+    assert correction_after_one_trial(spread=0) == pytest.approx((0.7 / 1.5) ** 0.5, rel=0.01)
+    assert correction_after_one_trial(spread=6) == pytest.approx((0.7 / 1.5) ** 0.25, rel=0.05)
+
+
+@pytest.mark.parametrize(("gain", "trials"), [(1.0, 3), (0.5, 1)])
+def test_what_may_pay_is_tried_again_before_a_trial_is_earned(gain: float, trials: int) -> None:
+    play = Play(gain, 0.95 * gain)
+    play.run(700)
+    began = [now and not before for before, now in zip(play.ways, play.ways[1:], strict=False)]
+    assert sum(began) == trials

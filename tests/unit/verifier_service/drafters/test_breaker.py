@@ -1,6 +1,6 @@
 """A breaker opens after failures in a row, and lets one try through now and then."""
 
-from verifier_service.drafters.link import Breaker
+from verifier_service.drafters.breaker import Breaker
 
 
 def test_it_stays_closed_below_its_threshold() -> None:

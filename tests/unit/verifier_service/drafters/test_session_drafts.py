@@ -50,6 +50,7 @@ async def test_a_round_that_declines_says_whether_there_was_a_choice() -> None:
     scene.link.connected("small", 0.001)
     assert scene.drafts.declined() is Fallback.NOT_WORTH_IT
     assert scene.drafts.source() == "small, greedy"
+    assert [scene.link.source(temperature) for temperature in (0.7, 1.0)] == ["small, cool", "small"]
 
 
 async def test_a_drafter_hears_nothing_of_plain_rounds_until_drafts_are_wanted() -> None:
