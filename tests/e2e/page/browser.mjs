@@ -6,11 +6,21 @@ import { chromium } from "playwright-core";
 /** Run `use` with a browser, and close it whatever happens. */
 export async function withBrowser(use) {
   const executablePath = await sparticuz.executablePath();
-  const browser = await chromium.launch({ executablePath, args: sparticuz.args, headless: true });
+  const browser = await launched({ executablePath, args: sparticuz.args, headless: true, timeout: 120_000 });
   try {
     return await use(browser);
   } finally {
     await browser.close();
+  }
+}
+
+/** A browser; now and then Chromium itself crashes when it starts, which is not what is tested, and is started again. */
+async function launched(options, starts = 3) {
+  try {
+    return await chromium.launch(options);
+  } catch (error) {
+    if (starts === 1) throw error;
+    return launched(options, starts - 1);
   }
 }
 
