@@ -16,7 +16,7 @@ _UNKNOWN_TOKEN = 0.02
 """Cost of one more token for every session, in plain passes, before passes of different sizes have been measured."""
 _STEEPEST = 0.99
 """Largest share of a pass that its tokens are taken to cost."""
-_NEW = 0.25
+_NEW = 0.5
 """Weight of a pass in the mean of the passes just before the next."""
 _SAME = 0.05
 """Least difference from that mean, as a share of a pass's tokens, that shows what tokens cost."""

@@ -28,15 +28,17 @@ def test_it_never_loses_to_plain_decoding(alpha: float, c: float, wait: float, s
 
 @pytest.mark.parametrize("alpha", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize("c", [0.03, 0.3])
-@pytest.mark.parametrize(("sessions", "beta"), [(1, 0.05), (8, 0.6)])
-def test_it_comes_near_the_best_fixed_draft_length(alpha: float, c: float, sessions: int, beta: float) -> None:
+@pytest.mark.parametrize(("sessions", "beta", "share"), [(1, 0.05, 0.91), (8, 0.6, 0.94)])
+def test_it_comes_near_the_best_fixed_draft_length(
+    alpha: float, c: float, sessions: int, beta: float, share: float
+) -> None:
     def fresh() -> SimulatedBatch:
         return SimulatedBatch([alpha] * sessions, costs(sessions, c, beta, 0.1), told=DrafterTimes(0.010 * c))
 
     best = max(fresh().run(500, fixed=gamma) for gamma in (0, 1, 2, 4, 8, 16))
     batch = fresh()
     batch.run(WARM)
-    assert batch.run(LONG) >= 0.91 * best  # what brings less than 5 % is not drafted
+    assert batch.run(LONG) >= share * best
 
 
 @pytest.mark.parametrize(("alpha", "sessions", "c", "beta"), [(0.85, 2, 0.2, 0.2), (0.85, 1, 0.25, 0.2)])
@@ -57,7 +59,7 @@ def test_drafts_that_bring_little_are_not_given_up_because_passes_and_acceptance
 def test_in_a_mixed_batch_the_sessions_whose_drafts_are_good_draft() -> None:
     batch = SimulatedBatch([0.9] * 4 + [0.05] * 4, costs(8, 0.05, 0.5, 0.1))
     batch.run(WARM)
-    assert batch.run(LONG) > 1.08 * plain_rate(batch)  # 1.11 is the most that is to be had
+    assert batch.run(LONG) > 1.1 * plain_rate(batch)
     good = bad = 0
     for _ in range(200):
         batch.run(1)
