@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from gateway.store.redis_client import connect
 from specdec.cli import valkey
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
+from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server, running_server
 
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.e2e
 
 SLOW = replace(LONG, pause=0.5)
 """An answer of 26 tokens that takes longer than it takes to fill the store."""
-FAST = Script(text="ok", gamma=0)
+FAST = replace(LONG, pause=0.0, gamma=8)
+"""The same answer at once: a gateway with it may take over what another began, when a lease ends with the store away."""
 FACTS = facts(context_length=8192)
 PROMPT = "x" * 3000
 ROOM = 4 * 2**20
