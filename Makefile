@@ -38,6 +38,8 @@ endif
 
 # Each file runs in one process, and the files that take longest come first (tests/conftest.py orders them).
 PARALLEL := --dist loadfile --no-loadscope-reorder
+# Tests wait at least as long as they compute, so that two processes fill a core.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # Floods run alone, because a bystander's share of the cores is part of what they look at.
 FLOODS := tests/attacks/test_front_door.py tests/attacks/test_admission.py
 # Tests that start whole systems run behind the others, and two at a time, since all processes share the cores.
@@ -50,7 +52,7 @@ ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	@status=0; \
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 $(PARALLEL) tests $(addprefix --ignore=,$(SYSTEMS)) || status=1; \
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 $(PARALLEL) tests $(addprefix --ignore=,$(SYSTEMS)) || status=1; \
 	$(BIN)/python -m pytest -n 2 $(PARALLEL) $(SYSTEMS) $(addprefix --ignore=,$(FLOODS)) || status=1; \
 	$(BIN)/python -m pytest $(FLOODS) || status=1; \
 	exit $$status

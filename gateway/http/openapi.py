@@ -27,8 +27,11 @@ _HEADERS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
 
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[Body], ...] = (ChatBody, CompletionBody, DetokenizeBody, SessionBody, TokenizeBody)
+_REPLIES: tuple[type[BaseModel], ...] = (ChatCompletionChunk, ErrorBody)
+"""What is described apart from the answers of routes."""
+_REFUSAL = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody, "description": text}
+    status: {"content": _REFUSAL, "description": text}
     for status, text in {
         400: "Bad request",
         401: "No API key, or an unknown one",
@@ -44,6 +47,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         504: "Deadline passed",
     }.items()
 }
+"""Their model is named and not given, because of a model FastAPI makes a validator for each status of each route."""
 
 
 def add(
@@ -126,6 +130,6 @@ def _limited(schema: Any, limits: Limits) -> Any:
 
 def _schemas() -> dict[str, Any]:
     models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]]
-    models = [*((body, "validation") for body in _BODIES), (ChatCompletionChunk, "serialization")]
+    models = [*((body, "validation") for body in _BODIES), *((reply, "serialization") for reply in _REPLIES)]
     _, definitions = models_json_schema(models, ref_template=_REF)
     return dict(definitions["$defs"])

@@ -206,7 +206,7 @@ def test_the_address_of_another_service_is_named(capsys: Capture) -> None:
 
 def test_an_address_that_speaks_http_is_named(capsys: Capture) -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         assert status_of(["run", "x", "--address", str(server.server_port)]) == ExitCode.USAGE
         server.shutdown()
     assert "speaks HTTP, not gRPC" in capsys.readouterr().err
