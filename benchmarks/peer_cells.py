@@ -1,10 +1,7 @@
-"""What each peer did at one model, temperature and number of streams, and what is kept of it while a run goes on."""
+"""What each peer did at one model, temperature and number of streams."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from benchmarks.run import Slice
 from benchmarks.statistics import Ratio, paired, percentile, spread
@@ -79,23 +76,3 @@ class Cell:
         times = [f"{1000 * outcome.first:.0f}", f"{1000 * outcome.gap:.1f}"]
         speeds = [str(self.ratio(name) or "–"), f"{spread(outcome.speeds).value:.1f}"]
         return [*speeds, *times, f"{outcome.memory / 2**20:.0f}"]
-
-
-class Kept:
-    """Results by key in a file of lines, so that a run that was stopped can go on with the rest."""
-
-    def __init__(self, file: Path, *, resume: bool) -> None:
-        """Without `resume`, what the file has is not read."""
-        self._file = file
-        lines = file.read_text(encoding="utf-8").splitlines() if resume and file.exists() else []
-        self._known: dict[str, Any] = dict(map(json.loads, lines))
-
-    def once(self, key: Sequence[Any], make: Callable[[], Any]) -> Any:
-        """What is kept under the key; where nothing is, what `make` returns, a value of JSON, is kept."""
-        name = json.dumps(key)
-        if name not in self._known:
-            self._known[name] = made = make()
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps([name, made]) + "\n")
-        return self._known[name]

@@ -209,9 +209,9 @@ def _await(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
 
 
 def failure_in(log: str) -> str:
-    """The line of a log that says why a server did not start: the first error, else the last line."""
+    """The line of a log that says why a server did not start: the first error, warnings aside, else the last line."""
     lines = log.splitlines() or ["it wrote nothing"]
-    return next((line for line in lines if "Error:" in line), lines[-1]).strip()
+    return next((line for line in lines if "Error:" in line and "WARNING" not in line), lines[-1]).strip()
 
 
 def _client(url: str) -> OpenAiClient:

@@ -1,15 +1,14 @@
 """How many clients a verifier with drafters apart holds, against one process that drafts and judges in turns."""
 
-import json
 import math
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchmarks.apart import DrafterSpec, StepTime, apart
 from benchmarks.clients import Clients, count_clients
 from benchmarks.in_turns import Place
-from benchmarks.machine import ROOT, commit
+from benchmarks.kept import Kept
 from benchmarks.results import Chart, Figure, Goal, Report, Table
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
@@ -65,7 +64,12 @@ class Point:
 
 def measure(lab: Lab) -> Report:
     """Both ways at every cost of drafts, each of which is kept, so that a run that was stopped can go on."""
-    points = [_kept(lab, cost) or _keep(lab, _point(lab, cost)) for cost in lab.scale.capacity_costs]
+    kept, scale = Kept.at_commit("capacity", resume=lab.scale.resume), lab.scale
+    points = list[Point]()
+    for cost in scale.capacity_costs:
+        key = (scale.pair.target.parent.name, cost, scale.capacity_step)
+        found = kept.once(key, partial(_point, lab, cost))
+        points.append(Point(cost, _clients(found["turns"]), _clients(found["apart"])))
     rows = [_row(point, lab.scale.capacity_step) for point in points]
     tried = [
         [f"{point.cost:g}", way, _speeds(found)]
@@ -100,30 +104,6 @@ def _apart(lab: Lab, steps: tuple[float, float], ask: Ask, promise: float, bound
     with apart(lab.scale.pair, (StepTime(target), StepTime(drafter)), drafters, settings) as system:
         system.together([ask] * lab.scale.capacity_rows, *_DRAFTERS)  # each drafter has met its first sessions
         return count_clients(lambda count: system.together([ask] * count, *_DRAFTERS).slowest, promise, bounds)
-
-
-def _file(lab: Lab) -> Path:
-    return ROOT / "build" / "benchmarks" / "capacity" / f"{lab.scale.pair.target.parent.name}-{commit()}.jsonl"
-
-
-def _keep(lab: Lab, point: Point) -> Point:
-    file = _file(lab)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({**asdict(point), "step": lab.scale.capacity_step}) + "\n")
-    return point
-
-
-def _kept(lab: Lab, cost: float) -> Point | None:
-    """The point as it was measured at this commit, where the run goes on with what is missing."""
-    file = _file(lab)
-    if not (lab.scale.resume and file.exists()):
-        return None
-    for line in file.read_text(encoding="utf-8").splitlines():
-        kept = json.loads(line)
-        if (kept["cost"], kept["step"]) == (cost, lab.scale.capacity_step):
-            return Point(cost, _clients(kept["turns"]), _clients(kept["apart"]))
-    return None
 
 
 def _clients(kept: dict[str, Any]) -> Clients:

@@ -1,18 +1,18 @@
 """The draft length that the verifier chooses, against none and against fixed ones, for good drafters and bad."""
 
-import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import TypeVar
 
-from benchmarks.machine import ROOT, commit, environment
-from benchmarks.pair import Pair
+from benchmarks.kept import Kept
+from benchmarks.machine import environment
 from benchmarks.results import Figure, Goal, Report, Table
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
@@ -49,10 +49,10 @@ class Cell:
     drafter: str
     temperature: str
     streams: int
-    off: tuple[float, ...]
+    off: Sequence[float]
     """Tokens a second of each slice."""
-    auto: tuple[float, ...]
-    fixed: tuple[tuple[float, ...], ...]
+    auto: Sequence[float]
+    fixed: Sequence[Sequence[float]]
     """The same for each fixed draft length."""
     reason: str
 
@@ -77,16 +77,20 @@ class Cell:
 
 def measure(lab: Lab) -> Report:
     """Every cell; each is kept as soon as it is measured, so that a run that was stopped can go on with the rest."""
-    cells = list[Cell]()
-    for drafter in lab.scale.grid_drafters:
-        wanted = [(temperature, count) for temperature in lab.scale.grid_temperatures for count in lab.scale.sessions]
-        done = {each: cell for each in wanted if (cell := _kept(lab, drafter, *each))}
-        if len(done) < len(wanted):
-            with _system(lab, drafter) as system:
-                for each in wanted:
-                    done[each] = done.get(each) or _keep(lab, _cell(lab, system, drafter, *each))
-        cells += [done[each] for each in wanted]
+    kept = Kept.at_commit("grid", resume=lab.scale.resume)
+    wanted = [(temperature, count) for temperature in lab.scale.grid_temperatures for count in lab.scale.sessions]
+    cells = [cell for drafter in lab.scale.grid_drafters for cell in _cells(lab, drafter, wanted, kept)]
     return Report("grid", _TEXT, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
+
+
+def _cells(lab: Lab, drafter: str, wanted: Sequence[tuple[str, int]], kept: Kept) -> Iterator[Cell]:
+    """The cells of one drafter, whose system is started where one of them has not been measured."""
+    model, tokens = lab.scale.pair.target.parent.name, lab.scale.grid_tokens
+    with ExitStack() as started:
+        system = cache(lambda: started.enter_context(_system(lab, drafter)))
+        for temperature, streams in wanted:
+            key = (model, drafter, temperature, streams, tokens)
+            yield Cell(**kept.once(key, partial(_cell, lab, system, drafter, temperature, streams)))
 
 
 def _figures(cells: Sequence[Cell]) -> list[Figure]:
@@ -102,7 +106,8 @@ def _share(name: str, reached: Sequence[bool], limit: float) -> Figure:
     return Figure(name, f"{sum(reached)} of {len(reached)}", str(goal), goal.verdict(share))
 
 
-def _cell(lab: Lab, system: Stack, drafter: str, temperature: str, streams: int) -> Cell:
+def _cell(lab: Lab, running_system: Callable[[], Stack], drafter: str, temperature: str, streams: int) -> Cell:
+    system = running_system()
     asks = _asks(lab, temperature, streams)
     gammas = () if drafter in FAULTS else lab.scale.grid_gammas
     ways: list[int | None] = [0, None, *gammas]
@@ -184,31 +189,3 @@ def _await(look: Callable[[], _Found | None], failure: str) -> _Found:
             raise InternalError(failure)
         sleep(0.1)
     return found
-
-
-def _file(pair: Pair) -> Path:
-    return ROOT / "build" / "benchmarks" / "grid" / f"{pair.target.parent.name}-{commit()}.jsonl"
-
-
-def _keep(lab: Lab, cell: Cell) -> Cell:
-    file = _file(lab.scale.pair)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({**asdict(cell), "tokens": lab.scale.grid_tokens}) + "\n")
-    return cell
-
-
-def _kept(lab: Lab, drafter: str, temperature: str, streams: int) -> Cell | None:
-    """The cell as an earlier run at this commit and of this scale measured it, where the run is to go on."""
-    file = _file(lab.scale.pair)
-    if not (lab.scale.resume and file.exists()):
-        return None
-    for line in reversed(file.read_text(encoding="utf-8").splitlines()):
-        kept = json.loads(line)
-        tokens = kept.pop("tokens")
-        if (kept["drafter"], kept["temperature"], kept["streams"], tokens) == (
-            drafter, temperature, streams, lab.scale.grid_tokens,
-        ):  # fmt: skip
-            series = {name: tuple(kept[name]) for name in ("off", "auto")}
-            return Cell(**kept | series | {"fixed": tuple(tuple(each) for each in kept["fixed"])})
-    return None

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks import peer_exactness
-from benchmarks.machine import ROOT, commit
-from benchmarks.peer_cells import BASE, HEAD, Cell, Kept, Outcome
+from benchmarks.kept import Kept
+from benchmarks.peer_cells import BASE, HEAD, Cell, Outcome
 from benchmarks.peer_servers import Servers
 from benchmarks.results import Figure, Goal, Report, Table, figure
 from benchmarks.run import Ask, Slice
@@ -22,11 +22,11 @@ from specdec.errors import ConfigError, InternalError
 
 _TEXT = """\
 All peers in float32 on the cores {cores}, asked in turns by one client over HTTP with token ids and without seeds; a
-peer that is not asked is stopped. vLLM 0.32 has its threads on one core and keeps the other for its front end;
-`specdec up --compile` has its target's thread on one and all else on the other. vLLM's drafts are of 4 tokens, but for
+peer that is not asked is stopped. vLLM 0.32 has its threads on one core and keeps the other for its front end; the
+processes of `specdec up --compile` share both, and its target has one thread. vLLM's drafts are of 4 tokens, but for
 suffix decoding, which has its defaults. For the chat model ours drafts as `specdec up --target` does, without a
-drafter. HF is `generate()` on two threads, one request after another, so it is measured at one stream alone: more
-streams would get the same tokens a second together.
+drafter; vLLM's draft model is the drafter of `models/smollm2`, over all ids. HF is `generate()` on two threads, one
+request after another, so it is measured at one stream alone: more streams would get the same tokens a second together.
 
 A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
 {prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
@@ -45,7 +45,7 @@ def measure(lab: Lab) -> Report:
     ways = [way for way in WAYS if way.server in scale.peers]
     if any("vLLM" in way.server for way in ways) and not PYTHON.is_file():
         raise ConfigError("the peers on vLLM need an environment of their own: run `make vllm`")
-    kept = Kept(ROOT / "build" / "benchmarks" / "peers" / f"{commit()}.jsonl", resume=scale.resume)
+    kept = Kept.at_commit("peers", resume=scale.resume)
     cells, exact, missing = list[Cell](), list[list[str]](), ""
     with _on_cores() as cores:
         for contest in contests(scale):

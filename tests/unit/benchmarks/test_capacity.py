@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import in_turns
+from benchmarks import in_turns, kept
 from benchmarks.apart import Slice
 from benchmarks.clients import Clients, count_clients
 from benchmarks.drafters import load_drafter
@@ -75,7 +75,7 @@ def test_the_section_holds_both_ways_against_the_formula(
     def apart(*_: Any) -> Iterator[System]:
         yield System()
 
-    monkeypatch.setattr(capacity, "ROOT", tmp_path)
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
     monkeypatch.setattr(capacity, "apart", apart)
     monkeypatch.setattr(Place, "clients", lambda *_: Clients(10.0, {4: 10.0, 5: 8.0}))
     scale = replace(quick(pair), resume=True)

@@ -1,17 +1,19 @@
 """The grid's cells: what they say, and that they are measured once."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import machine
+from benchmarks import kept, machine
 from benchmarks.faulty import Faulty
 from benchmarks.pair import Pair
 from benchmarks.sections import grid
 from benchmarks.sections.grid import Cell
 from benchmarks.sections.lab import Lab
-from benchmarks.sections.scale import Scale
+from benchmarks.sections.scale import Scale, quick
 from benchmarks.stack import Stack
 from drafter_service.drafters.source_drafter import SourceDrafter, SourceReader
 from drafter_service.sessions.draft_session import DraftSession
@@ -43,14 +45,22 @@ def test_mixed_asks_are_half_greedy_and_half_sampled() -> None:
 
 
 def test_a_cell_is_measured_again_unless_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "ROOT", tmp_path)
-    pair = Pair(tmp_path / "m" / "target", tmp_path / "m" / "drafter")
-    going_on = Lab(Scale(pair, resume=True))
-    assert grid._kept(going_on, "model", "1", 4) is None
-    grid._keep(going_on, CELL)
-    assert grid._kept(going_on, "model", "1", 4) == CELL
-    assert grid._kept(Lab(Scale(pair)), "model", "1", 4) is None
-    assert grid._kept(Lab(Scale(pair, resume=True, grid_tokens=8)), "model", "1", 4) is None
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    pair, measured = Pair(tmp_path / "m" / "target", tmp_path / "m" / "drafter"), list[tuple[str, int]]()
+
+    def cell(lab: Lab, system: object, drafter: str, temperature: str, streams: int) -> Cell:
+        measured.append((temperature, streams))
+        return CELL
+
+    monkeypatch.setattr(grid, "_cell", cell)
+    monkeypatch.setattr(grid, "_system", lambda lab, drafter: nullcontext())
+    scale = replace(quick(pair), sessions=(4,), grid_drafters=("model",))
+    first = grid.measure(Lab(scale))
+    assert grid.measure(Lab(replace(scale, resume=True))) == first
+    assert measured == [("1", 4)]
+    grid.measure(Lab(scale))
+    grid.measure(Lab(replace(scale, resume=True, grid_tokens=9)))
+    assert len(measured) == 3
 
 
 def test_a_lying_drafter_says_that_it_is_certain_of_what_it_made_up() -> None:

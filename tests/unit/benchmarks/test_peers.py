@@ -12,10 +12,11 @@ from signal import Signals
 
 import pytest
 
+from benchmarks.kept import Kept
 from benchmarks.machine import family, proportional_bytes
 from benchmarks.openai_client import OpenAiClient, run_of
 from benchmarks.pair import Pair
-from benchmarks.peer_cells import BASE, Cell, Kept, Outcome
+from benchmarks.peer_cells import BASE, Cell, Outcome
 from benchmarks.peer_exactness import Answers, answers, row
 from benchmarks.peer_servers import Server, Servers, failure_in
 from benchmarks.run import Ask, Run, Slice
@@ -216,6 +217,8 @@ def test_exactness_compares_greedy_answers_and_sampled_ones() -> None:
 def test_a_log_says_why_a_server_did_not_start() -> None:
     log = "INFO all\n(EngineCore pid=7) Traceback\n(APIServer pid=9) ImportError: arctic-inference is required\n"
     assert failure_in(log) == "(APIServer pid=9) ImportError: arctic-inference is required"
+    warned = "WARNING this can cause fd limit errors like `OSError: [Errno 24]`\nKeyError: 'ids'\n"
+    assert failure_in(warned) == "KeyError: 'ids'"
     assert failure_in("killed\n") == "killed"
     assert failure_in("") == "it wrote nothing"
 
