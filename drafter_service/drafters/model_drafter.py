@@ -29,9 +29,10 @@ from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.errors import TokenizerMismatch
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.rules.certainty import Certainty, certainties
+from specdec.rules.draft import SparseProbs
 from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.proposal import propose, propose_each
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.proposal import propose, propose_certain, propose_each
+from specdec.rules.sampling import History, certain_tokens, probabilities
 from specdec.rules.vocabulary import Vocabulary
 
 _TRIAL = "trial"
@@ -158,46 +159,31 @@ class ModelDrafter:
         sessions = [scheduled.session for scheduled in batch]
         if not sessions:
             return []
-        q = probabilities(
-            logits, [session.params for session in sessions], [self._grammars.history(each) for each in sessions]
-        )
-        drawn = propose_each(
-            [session.mode for session in sessions],
-            q,
-            seeds=[session.params.seed for session in sessions],
-            positions=[len(session) for session in sessions],
-            k=self._support,
-            starts=[session.chain_start for session in sessions],
-        )
+        histories = [self._grammars.history(each) for each in sessions]
+        drawn = self._drawn(logits, sessions, histories)
         tokens = [token for token, _ in drawn]
-        sure = self._certainties(logits, q, sessions, tokens)
+        sure = _certainties(logits, sessions, histories, tokens)
         others = rivals(logits, sessions, tokens, self._grammars.history)
         return [
             DraftedToken(session, *each, sure.get(row), others.get(row, ()))
             for row, (session, each) in enumerate(zip(sessions, drawn, strict=True))
         ]
 
-    def _certainties(
-        self, logits: Tensor, q: Tensor, sessions: Sequence[DraftSession], tokens: Sequence[int]
-    ) -> dict[int, Certainty]:
-        """How sure the model was of each row's token, for the sessions that ask for it.
-
-        A greedy session's q holds one token, so it is asked at temperature 1.
-        """
-        asking = [row for row, session in enumerate(sessions) if session.reads_certainty]
-        if not asking:
-            return {}
-        greedy = [row for row in asking if sessions[row].params.temperature == 0.0]
-        if greedy:
-            warm = [replace(sessions[row].params, temperature=1.0) for row in greedy]
-            q = q.index_copy(
-                0,
-                torch.tensor(greedy, device=q.device),
-                probabilities(logits[greedy], warm, [self._grammars.history(sessions[row]) for row in greedy]).to(
-                    q.dtype
-                ),
-            )
-        return dict(zip(asking, certainties(q[asking], [tokens[row] for row in asking]), strict=True))
+    def _drawn(
+        self, logits: Tensor, sessions: Sequence[DraftSession], histories: Sequence[History]
+    ) -> list[tuple[int, SparseProbs | None]]:
+        """The draft of each row; where all are greedy, no distribution is made for it on the host."""
+        params, modes = [session.params for session in sessions], [session.mode for session in sessions]
+        if logits.is_cpu and all(each.temperature == 0.0 for each in params):
+            return propose_certain(modes, *certain_tokens(logits, params, histories))
+        return propose_each(
+            modes,
+            probabilities(logits, params, histories),
+            seeds=[each.seed for each in params],
+            positions=[len(session) for session in sessions],
+            k=self._support,
+            starts=[session.chain_start for session in sessions],
+        )
 
     def _measure(self) -> float:
         """Median seconds of a step for one session; 0 when there is no memory to try."""
@@ -214,6 +200,22 @@ class ModelDrafter:
         q = probabilities(self._model.forward([Chunk(_TRIAL, [0], logits=1)]), [SamplingParams()], [History()])
         propose(Mode.REJECTION, q, [0], [0], self._support)
         return time.perf_counter() - started
+
+
+def _certainties(
+    logits: Tensor, sessions: Sequence[DraftSession], histories: Sequence[History], tokens: Sequence[int]
+) -> dict[int, Certainty]:
+    """How sure the model was of each row's token, for the sessions that ask for it.
+
+    A greedy session's q holds one token, so it is asked at temperature 1.
+    """
+    asking = [row for row, session in enumerate(sessions) if session.reads_certainty]
+    if not asking:
+        return {}
+    params = [sessions[row].params for row in asking]
+    warm = [each if each.temperature else replace(each, temperature=1.0) for each in params]
+    q = probabilities(logits[asking], warm, [histories[row] for row in asking])
+    return dict(zip(asking, certainties(q, [tokens[row] for row in asking]), strict=True))
 
 
 def _tree_chunk(session: TreeSession, pending: list[int]) -> Chunk:

@@ -71,6 +71,26 @@ def propose_each(
     return [drafts[row] for row in range(len(modes))]
 
 
+def propose_certain(modes: Sequence[Mode], best: Tensor, mass: Tensor) -> list[tuple[int, SparseProbs | None]]:
+    """`propose_each` on the host for rows of one possible token, as at temperature 0, without their q.
+
+    Args:
+        modes: of the rows [N].
+        best: the token of each row, int64 [N].
+        mass: its probability, float64 [N]: 1, or NaN for a row that has no distribution.
+
+    Raises:
+        FieldInvalid: a mode drafts nothing.
+        NoDistribution: a row has none.
+    """
+    if Mode.OFF in modes:
+        _check(Mode.OFF, None)
+    _check_best(mass)
+    weight = torch.tensor([MAX_WEIGHT])
+    rows = zip(modes, best.tolist(), torch.split(best, 1), strict=True)
+    return [(token, None if mode is Mode.COUPLED else SparseProbs(row, weight)) for mode, token, row in rows]
+
+
 def propose_siblings(
     siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, places: Sequence[int]
 ) -> tuple[list[list[int]], list[SparseProbs]]:

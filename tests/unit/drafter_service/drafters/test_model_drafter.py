@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from drafter_service.drafters import model_drafter
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, DraftFailure, ScheduledSession
@@ -110,6 +111,28 @@ def test_greedy_is_a_point_mass() -> None:
     assert _plain(proposed.probs) is not None
     assert proposed.probs is not None
     assert proposed.probs.ids.tolist() == [proposed.token]
+
+
+def test_a_batch_of_greedy_sessions_makes_no_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = _drafter()
+    kinds = [replace(OPEN, params=replace(params, temperature=0.0)) for params in (OPEN.params, PENALISED)]
+    sessions = [_session(drafter, opened, f"s{row}") for row, opened in enumerate(kinds)]
+    monkeypatch.delattr(model_drafter, "probabilities")
+    steps = [_step(drafter, *sessions) for _ in range(4)]
+    for row, opened in enumerate(kinds):
+        assert _same([step[row] for step in steps], expected_drafts(opened, 4))
+
+
+def test_a_greedy_row_of_nan_fails_alone() -> None:
+    model = PrefixModel()
+    model.spoiled.add("bad")
+    drafter = _drafter(model)
+    greedy = replace(OPEN, params=SamplingParams(temperature=0.0))
+    sessions = [_session(drafter, greedy, key) for key in ("good", "bad")]
+    good, bad = drafter.step([_whole(drafter, session) for session in sessions])
+    assert isinstance(good, DraftedToken)
+    assert isinstance(bad, DraftFailure)
+    assert isinstance(bad.error, NoDistribution)
 
 
 def test_a_prompt_computed_in_parts_drafts_with_its_last_part() -> None:

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec.errors import FieldInvalid, InternalError
+from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
-from specdec.rules.params import Mode
-from specdec.rules.proposal import compress, draw, propose
+from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.proposal import compress, draw, propose, propose_certain, propose_each
+from specdec.rules.sampling import History, certain_tokens, probabilities
 
 RATIO_MODES = [Mode.REJECTION, Mode.BLOCK]
 
@@ -108,6 +109,29 @@ def test_a_row_is_drafted_alike_alone_and_among_others(mode: Mode) -> None:
 def test_a_greedy_row_drafts_its_argmax(mode: Mode) -> None:
     tokens, _ = propose(mode, torch.eye(9)[[4, 0]], [1, 2], [5, 6], 64, starts=[5, 5])
     assert tokens == [4, 0]
+
+
+def test_rows_of_one_possible_token_are_drafted_without_their_q() -> None:
+    logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(3))
+    logits[2, [7, 30]] = logits.max() + 1.0  # the lowest id of a tie
+    params = [SamplingParams(temperature=0.0, banned_token_ids=(int(logits[0].argmax()),))] * 5
+    modes = [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED, Mode.REJECTION, Mode.COUPLED]
+    found = propose_certain(modes, *certain_tokens(logits, params, [History()] * 5))
+    q = probabilities(logits, params, [History()] * 5)
+    whole = propose_each(modes, q, [1] * 5, [9] * 5, 64, starts=[9] * 5)
+    assert [token for token, _ in found] == [token for token, _ in whole]
+    for (_, mine), (_, other) in zip(found, whole, strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None and other is not None:
+            assert (mine.ids.tolist(), mine.weights.tolist()) == (other.ids.tolist(), other.weights.tolist())
+
+
+def test_a_row_without_a_distribution_has_no_one_possible_token() -> None:
+    logits = torch.zeros(2, 6)
+    logits[1, 3] = float("nan")
+    greedy = [SamplingParams(temperature=0.0)] * 2
+    with pytest.raises(NoDistribution):
+        propose_certain([Mode.COUPLED] * 2, *certain_tokens(logits, greedy, [History()] * 2))
 
 
 def test_coupled_sends_no_distributions() -> None:
