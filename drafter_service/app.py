@@ -137,6 +137,7 @@ def _load_engine(settings: DrafterSettings) -> NativeEngine:
         threads=settings.threads,
         compiled=settings.model.compile,
         attention=settings.model.attention,
+        products=settings.model.products,
         allow_pickle=settings.model.allow_pickle,
     )
 

@@ -216,5 +216,6 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
         threads=settings.threads,
         compiled=settings.model.compile,
         attention=settings.model.attention,
+        products=settings.model.products,
         allow_pickle=settings.model.allow_pickle,
     )

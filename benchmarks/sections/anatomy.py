@@ -11,6 +11,8 @@ from benchmarks.results import Figure, Table, figure
 from benchmarks.sections.lab import HF_DEFAULT, Lab
 from benchmarks.statistics import paired, spread
 from specdec.engine import Chunk, NativeEngine
+from specdec.engine.cpp_library import HostCode
+from specdec.engine.host_product import PackedLinear, pack_products
 
 _CONTEXT = 150
 """Tokens of each session: about the middle of a generation of the concurrency section."""
@@ -21,13 +23,18 @@ _TURNS = 15
 
 def measure(lab: Lab, engine: NativeEngine) -> tuple[Figure, Table]:
     """The ceiling of many sessions at once against `generate()` in sequence, and where a pass goes."""
-    weights, rows = _products(lab), list[list[str]]()
+    packed, plain, rows = _products(lab, "auto"), _products(lab, "torch"), list[list[str]]()
     for sessions, tokens in _CASES:
         whole = _pass(engine, sessions, tokens)
-        product = spread([_timed(lambda n=sessions * tokens: _multiply(weights, n)) for _ in range(_TURNS)]).value  # type: ignore[misc]
+        turns = [[_multiplied(each, sessions * tokens) for each in (packed, plain)] for _ in range(_TURNS)]
+        product, ratio = spread([mine for mine, _ in turns]).value, paired(*zip(*turns, strict=True))
         times = (whole, product, whole - product)
-        rows.append([str(sessions), str(tokens), *(f"{1000 * each:.2f}" for each in times), f"{product / whole:.2f}"])
-    head = ("sessions", "tokens of each", "pass, ms", "products with weights alone", "the rest", "share of products")
+        figures = (*(f"{1000 * each:.2f}" for each in times), f"{product / whole:.2f}", str(ratio))
+        rows.append([str(sessions), str(tokens), *figures])
+    head = (
+        "sessions", "tokens of each", "pass, ms", "products with weights alone", "the rest", "share of products",
+        "products / those of PyTorch",
+    )  # fmt: skip
     return _ceiling(lab, engine), Table(head, rows)
 
 
@@ -58,17 +65,18 @@ def _pass(engine: NativeEngine, sessions: int, tokens: int) -> float:
     return spread(times).value
 
 
-def _products(lab: Lab) -> Sequence[nn.Linear]:
+def _products(lab: Lab, products: HostCode) -> Sequence[nn.Linear | PackedLinear]:
     """The matrices of the target, in the order a pass goes through them."""
     model = AutoModelForCausalLM.from_pretrained(lab.scale.pair.target, dtype=torch.float32, local_files_only=True)
-    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+    pack_products(model, products)
+    return [module for module in model.modules() if isinstance(module, nn.Linear | PackedLinear)]
 
 
 @torch.inference_mode()
-def _multiply(weights: Sequence[nn.Linear], rows: int) -> None:
+def _multiplied(weights: Sequence[nn.Linear | PackedLinear], rows: int) -> float:
+    """Seconds of all products with `rows` tokens."""
     inputs: dict[int, Tensor] = {each.in_features: torch.ones(1, rows, each.in_features) for each in weights}
-    for each in weights:
-        each(inputs[each.in_features])
+    return _timed(lambda: [each(inputs[each.in_features]) for each in weights])
 
 
 def _timed(work: Callable[[], object]) -> float:

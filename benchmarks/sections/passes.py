@@ -18,8 +18,8 @@ _TEXT = """\
 The target's pass alone, in process, on one thread: what one more token to verify, one more session and a longer
 context cost, in passes over one token of one session at the shortest context. The table parts a pass into the
 products with the model's weights, made by themselves, and all else: attention, norms, rotary embeddings and the
-interpreter between them. The ceiling is what many sessions at once could reach if each pass were full, every draft
-kept, no prompt to read, and no time spent outside passes."""
+interpreter between them. The same products by PyTorch are made in turn with them. The ceiling is what many sessions at
+once could reach if each pass were full, every draft kept, no prompt to read, and no time spent outside passes."""
 
 
 def measure(lab: Lab) -> Report:

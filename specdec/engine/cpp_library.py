@@ -11,6 +11,13 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
+
+SOURCES = Path(__file__).parent
+"""Where the sources of this package's operators are."""
+
+HostCode = Literal["auto", "operator", "torch"]
+"""What does a part of a pass on the host: its operator in C++, PyTorch, or the operator where it can be had."""
 
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 _BUILD_SECONDS = 60.0

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from specdec.engine.attention import ATTENTION_NAME
+from specdec.engine.cpp_library import HostCode
+from specdec.engine.host_product import pack_products
 
 
 class Decoder:
@@ -18,6 +20,14 @@ class Decoder:
         self.vocab_size = vocab_size
         self.device = device
         model.set_attn_implementation(ATTENTION_NAME)
+
+    def pack(self, products: HostCode) -> None:
+        """Keep the weights on the host as its operator of products reads them, as far as `products` says.
+
+        Raises:
+            ModelRefused: the operator is asked for and cannot be had.
+        """
+        pack_products(self._model, products)
 
     def compile(self) -> None:
         """Let PyTorch compile the model at its next runs: once for one token, and once for any other number of them."""
@@ -71,10 +81,12 @@ class Decoder:
         return self._ids(keep)[0]
 
     def plain_logits(self, tokens: Sequence[int]) -> Tensor:
-        """Reference logits of a whole sequence by transformers' own eager attention: [len(tokens), vocab_size]."""
+        """Reference logits of a whole sequence by transformers' own eager attention: [len(tokens), vocab_size].
+
+        It is for a decoder that is neither packed nor compiled.
+        """
         self._model.set_attn_implementation("eager")
         try:
-            with torch.compiler.set_stance("force_eager"):
-                return self.logits(tokens, range(len(tokens)), range(len(tokens)))
+            return self.logits(tokens, range(len(tokens)), range(len(tokens)))
         finally:
             self._model.set_attn_implementation(ATTENTION_NAME)

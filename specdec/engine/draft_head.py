@@ -1,6 +1,6 @@
 """A drafter's head over its most frequent ids only (FR-Spec, arXiv 2502.14856): the whole head is most of its work.
 
-A model folder has one if its config.json names the file of the ids, as in `"draft_head": "draft_head.safetensors"`.
+A model folder has one if its config.json names the file of the ids, as in `"draft_head": "draft_head.ids"`.
 What is drafted lives on those ids, and so does the q that is sent, so that every rule of acceptance stays exact.
 """
 
@@ -12,30 +12,43 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specdec.engine.decoder import Decoder
+from specdec.engine.host_product import PackedLinear
 from specdec.errors import ModelRefused
 
 FIELD = "draft_head"
 """The key in config.json."""
-_FILE = "draft_head.safetensors"
+_FILE = "draft_head.ids"
+"""Written by safetensors, and not called so: other engines read every such file of a folder as weights."""
 _IDS = "ids"
 
 
 class DraftHead(nn.Module):
     """The rows of a head that belong to some ids; the others' logits are the smallest number there is."""
 
-    def __init__(self, whole: nn.Linear, ids: Tensor) -> None:
+    def __init__(self, whole: nn.Linear | PackedLinear, ids: Tensor) -> None:
         """`whole` is the head over all ids; `ids` are int64."""
         super().__init__()
-        self._vocabulary = len(whole.weight)
-        self._ids = nn.Buffer(ids.to(whole.weight.device))
-        self._weight = nn.Buffer(whole.weight.detach()[self._ids])
-        self._bias = None if whole.bias is None else nn.Buffer(whole.bias.detach()[self._ids])
+        self._vocabulary = whole.out_features
+        weight = whole.weight.detach()
+        self._ids = nn.Buffer(ids.to(weight.device))
+        weight = weight[self._ids]
+        bias = None if whole.bias is None else whole.bias.detach()[self._ids]
+        self._rows = PackedLinear(weight, bias) if isinstance(whole, PackedLinear) else _linear(weight, bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of states [..., hidden]; all are finite, so that a mask leaves a distribution."""
-        logits = nn.functional.linear(hidden, self._weight, self._bias)
+        logits: Tensor = self._rows(hidden)
         smallest = torch.finfo(logits.dtype).min
         return logits.new_full((*logits.shape[:-1], self._vocabulary), smallest).index_copy_(-1, self._ids, logits)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    outputs, inputs = weight.shape
+    linear = nn.Linear(inputs, outputs, bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias, requires_grad=False)
+    return linear
 
 
 def restrict_head(path: Path, decoder: Decoder) -> None:
@@ -51,7 +64,7 @@ def restrict_head(path: Path, decoder: Decoder) -> None:
         ids = load_file(path / Path(str(name)).name)[_IDS].long()
     except (OSError, KeyError, SafetensorError) as error:
         raise ModelRefused(f"{path}: {FIELD} {name} in config.json cannot be read: {error}") from error
-    rows = len(decoder.head.weight)
+    rows = decoder.head.out_features
     if ids.dim() != 1 or not len(ids) or bool((ids.diff() <= 0).any()) or not 0 <= ids[0] <= ids[-1] < rows:
         raise ModelRefused(f"{path}: {name} must have ids in ascending order, from 0 to {rows - 1}")
     decoder.head = DraftHead(decoder.head, ids)

@@ -13,17 +13,14 @@ from torch import Tensor
 
 from specdec.engine.attention import AttentionRule, AttentionStep
 from specdec.engine.batch import PackedBatch
-from specdec.engine.cpp_library import LibraryMissing, load_library
+from specdec.engine.cpp_library import SOURCES, HostCode, LibraryMissing, load_library
 from specdec.engine.decoder import Decoder
 from specdec.engine.host import Slab, SlabSpan, open_host_backend, step_by_session
-from specdec.engine.kv_backend import HostAttention, KvBackend, OpenKvBackend
+from specdec.engine.kv_backend import KvBackend, OpenKvBackend
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.span import FOLD_LIMIT
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules.tree import Tree
-
-SOURCES = Path(__file__).parent
-"""Where the operator's sources are."""
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +162,7 @@ class OperatorStep:
             raise InternalError(f"a layer attends with {query.shape}, {key.shape}, {value.shape} and not with {shapes}")
 
 
-def host_backend(attention: HostAttention) -> OpenKvBackend[Slab]:
+def host_backend(attention: HostCode) -> OpenKvBackend[Slab]:
     """What opens slabs on the host, with passes that attend as `attention` says.
 
     Raises:

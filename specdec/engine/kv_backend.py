@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from specdec.engine.batch import Chunk, PackedBatch, pack
+from specdec.engine.cpp_library import HostCode
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvPool
 from specdec.engine.kv_store import KvStore, S
 from specdec.errors import InternalError
-
-HostAttention = Literal["auto", "operator", "torch"]
-"""What attends on the host: the operator in C++, PyTorch, or the operator where it can be had."""
 
 RunPass = Callable[[Sequence[S], PackedBatch], Tensor]
 """Runs a packed pass: logits of the tokens `batch.keep`, float32 [len(keep), vocab_size], a copy the caller owns.
@@ -39,7 +37,7 @@ OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
 """Opens a backend for a model's keys and values with a budget in bytes."""
 
 
-def kv_backend_for(device: torch.device, attention: HostAttention = "auto") -> OpenKvBackend[Any]:
+def kv_backend_for(device: torch.device, attention: HostCode = "auto") -> OpenKvBackend[Any]:
     """The backend for a model on that device: slabs on the host, pages on every other device.
 
     Raises:

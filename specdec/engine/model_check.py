@@ -1,5 +1,6 @@
 """The check of a model at load time: its attention runs through this engine, and packed passes equal plain ones."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from specdec.engine.kv_pool import KvPool
 from specdec.errors import ModelRefused
 
 LONG, MIDDLE, SHORT = "long", "middle", "short"
-LENGTHS = {LONG: 11, MIDDLE: 5, SHORT: 2}
-"""Tokens of each session of the check."""
+LENGTHS = {LONG: 11, MIDDLE: 9, SHORT: 2}
+"""Tokens of each session of the check; the first pass has more than one tile of `host_product.cpp`."""
 LIMIT = max(LENGTHS.values())
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -25,15 +26,25 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _SERVED_LAYERS = {"full_attention", "sliding_attention"}
 
 
-def check_model(path: Path, decoder: Decoder, kv_backend: OpenKvBackend[Any]) -> KvLayout:
+def check_model(path: Path, decoder: Decoder, kv_backend: OpenKvBackend[Any], prepare: Callable[[], None]) -> KvLayout:
     """The layout of the model's keys and values, once trial passes have shown that the engine computes its logits.
+
+    Args:
+        path: the model's folder, for messages.
+        decoder: the model as transformers has loaded it.
+        kv_backend: how its keys and values are to be stored.
+        prepare: makes the decoder ready for passes, once the logits of transformers are known.
 
     Raises:
         ModelRefused: they differ from those of transformers, or a trial pass fails; the message says where and why.
     """
     try:
+        texts = {name: _text(length, decoder.vocab_size) for name, length in LENGTHS.items()}
+        plain = {name: decoder.plain_logits(tokens) for name, tokens in texts.items()}
+        prepare()
         layout = read_kv_layout(decoder)
-        check_packed_passes(decoder, layout, kv_backend)
+        packed = _packed_logits(decoder, layout, kv_backend, texts)
+        check_packed_logits(decoder, layout, packed, plain)
     except ModelRefused as refusal:
         raise ModelRefused(f"{path}: {refusal.message}") from None
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -82,17 +93,16 @@ def read_kv_layout(decoder: Decoder) -> KvLayout:
     return KvLayout(count, *seen.layouts[0], decoder.device)
 
 
-def check_packed_passes(decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any]) -> None:
-    """Compare packed logits of three sessions with those of transformers.
+def check_packed_logits(
+    decoder: Decoder, layout: KvLayout, packed: Mapping[str, Tensor], plain: Mapping[str, Tensor]
+) -> None:
+    """Compare packed logits of some sessions with those of transformers.
 
     Raises:
         ModelRefused: they differ, so the model mixes tokens in a way that this engine does not compute.
     """
-    texts = {name: _text(length, decoder.vocab_size) for name, length in LENGTHS.items()}
-    packed = _packed_logits(decoder, layout, kv_backend, texts)
-    for name, tokens in texts.items():
-        plain = decoder.plain_logits(tokens)
-        error = float((packed[name] - plain).norm() / plain.norm().clamp_min(1e-9))
+    for name, expected in plain.items():
+        error = float((packed[name] - expected).norm() / expected.norm().clamp_min(1e-9))
         if not error <= TOLERANCE[layout.dtype]:
             raise ModelRefused(
                 f"{decoder.config.model_type}: packed passes differ from plain ones by {error:.1e} of the logits, "
@@ -136,12 +146,12 @@ def _packed_logits(
 
     long, middle, short = texts[LONG], texts[MIDDLE], texts[SHORT]
     rejected = long[:3]
-    first = logits(Chunk(LONG, long[:6], 6), Chunk(MIDDLE, middle[:4], 4), Chunk(SHORT, short[:1], 1))
+    first = logits(Chunk(LONG, long[:6], 6), Chunk(MIDDLE, middle[:8], 8), Chunk(SHORT, short[:1], 1))
     second = logits(Chunk(SHORT, short[1:], 1), Chunk(LONG, long[6:7] + rejected, 4))
     pool.truncate(LONG, 7)
-    third = logits(Chunk(LONG, long[7:], 4), Chunk(MIDDLE, middle[4:], 1))
+    third = logits(Chunk(LONG, long[7:], 4), Chunk(MIDDLE, middle[8:], 1))
     return {
         LONG: torch.cat([first[:6], second[1:2], third[:4]]),
-        MIDDLE: torch.cat([first[6:10], third[4:]]),
-        SHORT: torch.cat([first[10:], second[:1]]),
+        MIDDLE: torch.cat([first[6:14], third[4:]]),
+        SHORT: torch.cat([first[14:], second[:1]]),
     }

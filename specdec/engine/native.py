@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from specdec.engine.batch import Chunk
+from specdec.engine.cpp_library import HostCode
 from specdec.engine.decoder import Decoder
 from specdec.engine.draft_head import restrict_head
-from specdec.engine.kv_backend import HostAttention, OpenKvBackend, forward, kv_backend_for
+from specdec.engine.kv_backend import OpenKvBackend, forward, kv_backend_for
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.loader import ModelFacts, load_decoder
@@ -67,7 +68,8 @@ class NativeEngine:
         kv_bytes: int,
         threads: int | None,
         compiled: bool = False,
-        attention: HostAttention = "auto",
+        attention: HostCode = "auto",
+        products: HostCode = "auto",
         allow_pickle: bool = False,
         kv_backend: OpenKvBackend[Any] | None = None,
     ) -> Self:
@@ -81,6 +83,7 @@ class NativeEngine:
             threads: number of PyTorch's threads in this process; None does not change it.
             compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
             attention: what attends where the model is on the host.
+            products: what multiplies with the weights where the model is on the host.
             allow_pickle: whether to load weights that can run code of their maker, where there are no safetensors.
             kv_backend: opens the memory for keys and values; None chooses the one for the device.
 
@@ -90,10 +93,14 @@ class NativeEngine:
         if threads is not None:
             torch.set_num_threads(threads)
         decoder, facts = load_decoder(path, dtype, device, allow_pickle=allow_pickle)
-        if compiled:
-            decoder.compile()
+
+        def prepare() -> None:
+            decoder.pack(products)
+            if compiled:
+                decoder.compile()
+
         kv_backend = kv_backend or kv_backend_for(decoder.device, attention)
-        layout = check_model(path, decoder, kv_backend)
+        layout = check_model(path, decoder, kv_backend, prepare)
         restrict_head(path, decoder)  # behind the check, which compares the logits of all ids
         return cls(decoder, facts, layout, kv_bytes, kv_backend)
 

@@ -127,6 +127,9 @@ class ModelSettings(TokenizerSettings):
     attention: Literal["auto", "operator", "torch"] = "auto"
     """What attends on a CPU: `operator` is C++ for all sessions at once, built at the first start, `torch` goes from
     session to session, and `auto` is the operator where there is a C++ compiler."""
+    products: Literal["auto", "operator", "torch"] = "auto"
+    """What multiplies with weights in float32 on a CPU: `operator` is C++ over packed weights, built at the first
+    start, `torch` is PyTorch, and `auto` is the operator where there is a C++ compiler."""
 
 
 class Settings(BaseSettings):

@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec.engine import NativeEngine, span
-from specdec.engine.host_operator import SOURCES, HostOperator, open_operator_backend
+from specdec.engine import NativeEngine, host_product, span
+from specdec.engine.cpp_library import SOURCES
+from specdec.engine.host_operator import HostOperator, open_operator_backend
 from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import ModelRefused
 from tests.kv_backends import KV_BACKENDS, operator
@@ -200,10 +201,35 @@ def test_the_self_check_finds_bugs_in_the_operator(
 ) -> None:
     operator()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name in ("host_attention.cpp", "lanes.h"):
-        (tmp_path / name).write_text((SOURCES / name).read_text())
-    source = tmp_path / "host_attention.cpp"
-    assert source.read_text().count(honest) == 1
-    source.write_text(source.read_text().replace(honest, planted))
+    plant(tmp_path, "host_attention.cpp", honest, planted)
     with pytest.raises(ModelRefused, match="packed passes differ"):
         load_folder(tiny(architecture), kv_backend=partial(open_operator_backend, HostOperator(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("honest", "planted"),
+    [
+        ("weights + k * PANEL + w", "weights + w"),
+        ("input[r * layer.inputs + k]", "input[k]"),
+        ("input + first * layer.inputs", "input"),
+        ("for (int64_t panel = 0;", "for (int64_t panel = 1;"),
+    ],
+    ids=["one input", "another token of a tile", "the first tokens for all tiles", "not the first panel"],
+)
+def test_the_self_check_finds_bugs_in_products(
+    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, honest: str, planted: str
+) -> None:
+    operator()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plant(tmp_path, "host_product.cpp", honest, planted)
+    monkeypatch.setattr(host_product, "_library", cache(partial(host_product.load_products, tmp_path)))
+    with pytest.raises(ModelRefused, match="packed passes differ"):
+        load_folder(tiny("llama"))
+
+
+def plant(folder: Path, name: str, honest: str, planted: str) -> None:
+    """Copy an operator's sources into a folder, with a bug."""
+    (folder / "lanes.h").write_text((SOURCES / "lanes.h").read_text())
+    text = (SOURCES / name).read_text()
+    assert text.count(honest) == 1
+    (folder / name).write_text(text.replace(honest, planted))

@@ -46,6 +46,11 @@ def test_the_head_computes_the_logits_of_its_ids_and_no_others(tmp_path: Path) -
     assert bool((some[:, others] == torch.finfo(torch.float32).min).all())
 
 
+def test_other_engines_find_the_model_s_weights_alone(tmp_path: Path) -> None:
+    path = folder(tmp_path, IDS)
+    assert [each.name for each in path.glob("*.safetensors")] == ["model.safetensors"]
+
+
 def test_q_lives_on_the_ids_at_every_temperature(tmp_path: Path) -> None:
     rows = logits(engine(folder(tmp_path, IDS)))
     for temperature in (0.0, 0.3, 1.0, 2.0):
@@ -76,10 +81,10 @@ def test_ids_that_are_not_the_models_are_refused(tmp_path: Path, ids: list[int])
 
 def test_a_missing_or_foreign_file_is_refused(tmp_path: Path) -> None:
     path = folder(tmp_path, IDS)
-    save_file({"other": IDS}, path / "draft_head.safetensors")
+    save_file({"other": IDS}, path / "draft_head.ids")
     with pytest.raises(ModelRefused, match="cannot be read"):
         engine(path)
-    (path / "draft_head.safetensors").unlink()
+    (path / "draft_head.ids").unlink()
     with pytest.raises(ModelRefused, match="cannot be read"):
         engine(path)
 

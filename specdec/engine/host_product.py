@@ -1,0 +1,146 @@
+"""Products with the weights of linear layers on the host: `host_product.cpp`, in place of PyTorch's.
+
+The weights are kept once, in the order in which the operator reads them. What a token gets does not depend on the other
+tokens of the pass.
+"""
+
+import logging
+from collections import defaultdict
+from ctypes import CDLL, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from specdec.engine.cpp_library import SOURCES, HostCode, LibraryMissing, load_library
+from specdec.errors import InternalError, ModelRefused
+
+_log = logging.getLogger(__name__)
+
+
+def load_products(folder: Path = SOURCES) -> CDLL:
+    """The operator's code, loaded into this process; it is built from the sources in `folder`, or was at another start.
+
+    Raises:
+        LibraryMissing: it cannot be had on this machine.
+    """
+    library = load_library(folder / "host_product.cpp", [folder / "lanes.h"])
+    library.panel_width.argtypes, library.panel_width.restype = (), c_int64
+    library.multiply.argtypes, library.multiply.restype = (*[c_void_p] * 4, *[c_int64] * 4), None
+    return library
+
+
+_library = cache(load_products)
+
+torch.library.define("specdec::multiply", "(Tensor input, Tensor panels, Tensor? bias, int outputs) -> Tensor")
+
+
+@torch.library.impl("specdec::multiply", "cpu")
+def _multiply(given: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+    """The product as the compiler sees it: one operator."""
+    inputs = panels.shape[1]
+    if given.dtype != torch.float32 or given.shape[-1] != inputs:  # else memory would be read that is not its own
+        raise InternalError(f"a product of {given.dtype} {tuple(given.shape)} with weights for {inputs} float32 inputs")
+    dense = given.contiguous()
+    out = dense.new_empty(*dense.shape[:-1], outputs)
+    _library().multiply(
+        panels.data_ptr(), None if bias is None else bias.data_ptr(), dense.data_ptr(), out.data_ptr(),
+        dense.numel() // inputs, inputs, outputs, torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+@torch.library.register_fake("specdec::multiply")  # type: ignore[untyped-decorator]
+def _shape(given: Tensor, _panels: Tensor, _bias: Tensor | None, outputs: int) -> Tensor:
+    return given.new_empty(*given.shape[:-1], outputs)
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose weights are packed for the operator."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """`weight` [outputs, inputs] and `bias` [outputs] are float32 on the host, and copied.
+
+        Raises:
+            LibraryMissing: the operator cannot be had on this machine.
+        """
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.panel_width = _library().panel_width()
+        missing = -self.out_features % self.panel_width
+        rows = pad(weight.detach(), (0, 0, 0, missing)) if missing else weight.detach()
+        panels = rows.view(-1, self.panel_width, self.in_features).transpose(1, 2).contiguous()
+        self.panels = nn.Buffer(panels)
+        """[panels, inputs, panel_width]"""
+        self.bias = None if bias is None else nn.Buffer(pad(bias.detach(), (0, missing)))
+        """[outputs of all panels]"""
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights as they were, unpacked each time: [outputs, inputs]."""
+        return self.panels.transpose(1, 2).reshape(-1, self.in_features)[: self.out_features]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs]"""
+        out: Tensor = torch.ops.specdec.multiply(hidden, self.panels, self.bias, self.out_features)
+        return out
+
+
+class PackedEmbedding(nn.Module):
+    """The embedding of a model whose head has the same weights, read out of the head's panels."""
+
+    def __init__(self, head: PackedLinear) -> None:
+        super().__init__()
+        self._panels = head.panels
+        self._width = head.panel_width
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] -> [..., hidden]"""
+        return self._panels[ids // self._width, :, ids % self._width]
+
+
+def pack_products(model: nn.Module, products: HostCode) -> None:
+    """Replace the linear layers of `model` that the operator takes, as far as `products` says.
+
+    Raises:
+        ModelRefused: the operator is asked for and cannot be had; the message says why.
+    """
+    if products == "torch":
+        return
+    try:
+        _pack(model)
+    except LibraryMissing as missing:
+        if products == "operator":
+            raise ModelRefused(f"model.products is `operator`, which cannot be had: {missing}") from None
+        _log.info("products are PyTorch's, because their operator cannot be had: %s", missing)
+
+
+_Places = list[tuple[nn.Module, str]]
+"""Modules that have a layer, each with its name for it."""
+
+
+def _pack(model: nn.Module) -> None:
+    layers, embeddings = defaultdict[nn.Linear, _Places](list), defaultdict[Tensor, _Places](list)
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear and child.weight.dtype == torch.float32 and child.weight.device.type == "cpu":
+                layers[child].append((parent, name))
+            elif type(child) is nn.Embedding:
+                embeddings[child.weight].append((parent, name))
+    while layers:  # one after the other, so that few weights are there twice
+        linear, places = layers.popitem()
+        packed = PackedLinear(linear.weight, linear.bias)
+        for parent, name in places:
+            setattr(parent, name, packed)
+        for parent, name in embeddings.pop(linear.weight, ()):
+            setattr(parent, name, PackedEmbedding(packed))
+    _return_memory()
+
+
+def _return_memory() -> None:
+    """Return memory that is not used any more to the system, where the C library keeps it."""
+    trim = getattr(CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,115 @@
+"""The host's operator multiplies as PyTorch does, and what it gives a token depends on that token alone."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from specdec.engine import host_product
+from specdec.engine.cpp_library import LibraryMissing
+from specdec.engine.host_product import PackedEmbedding, PackedLinear, load_products, pack_products
+from specdec.errors import InternalError, ModelRefused
+
+
+@pytest.fixture
+def _library() -> None:
+    try:
+        load_products()
+    except LibraryMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class Tied(nn.Module):
+    """A model of two layers whose embedding and head have the same weights."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(70, 24, dtype=dtype)
+        self.layer = nn.Linear(24, 24, dtype=dtype)
+        self.head = nn.Linear(24, 70, bias=False, dtype=dtype)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.layer(self.embedding(ids)))
+        return out
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (24, 7), (40, 64), (257, 100)])
+def test_products_are_those_of_pytorch(inputs: int, outputs: int, biased: bool) -> None:
+    weight, bias = torch.randn(outputs, inputs), torch.randn(outputs) if biased else None
+    layer = PackedLinear(weight, bias)
+    assert torch.equal(layer.weight, weight)
+    for tokens in (0, 1, 2, 5, 11, 12, 13, 24, 31, 80):
+        given = torch.randn(1, tokens, inputs)
+        torch.testing.assert_close(layer(given), linear(given, weight, bias), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_library")
+def test_numbers_that_do_not_lie_side_by_side_are_read_as_they_are() -> None:
+    weight, given = torch.randn(40, 24), torch.randn(1, 24, 9).transpose(1, 2)
+    torch.testing.assert_close(PackedLinear(weight)(given), linear(given, weight), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize("given", [torch.randn(2, 23), torch.randn(2, 24).double(), torch.randn(2, 24).bfloat16()])
+def test_numbers_of_another_width_or_type_are_refused(given: torch.Tensor) -> None:
+    with pytest.raises(InternalError, match="24 float32 inputs"):
+        PackedLinear(torch.randn(40, 24))(given)
+
+
+@pytest.mark.usefixtures("_library", "_two_threads")
+def test_what_a_token_gets_depends_neither_on_the_others_nor_on_threads() -> None:
+    layer, given = PackedLinear(torch.randn(200, 96), torch.randn(200)), torch.randn(60, 96)
+    whole = layer(given)
+    torch.set_num_threads(1)
+    for count in range(1, 30):
+        assert torch.equal(layer(given[count : 2 * count]), whole[count : 2 * count])
+
+
+@pytest.mark.usefixtures("_library")
+def test_a_packed_model_keeps_each_weight_once() -> None:
+    model, ids = Tied().requires_grad_(False), torch.tensor([[0, 69, 33, 33]])
+    expected = model(ids)
+    pack_products(model, "operator")
+    assert isinstance(model.embedding, PackedEmbedding)
+    assert not list(model.parameters())
+    torch.testing.assert_close(model(ids), expected, rtol=1e-5, atol=1e-5)
+    packed = {each.data_ptr(): each.numel() for each in model.buffers()}
+    assert sum(packed.values()) <= (-(-70 // 32) + 1) * 32 * 24 + 32
+
+
+@pytest.mark.usefixtures("_library")
+def test_weights_of_another_type_are_left_to_pytorch() -> None:
+    model = Tied(torch.bfloat16)
+    pack_products(model, "operator")
+    assert all(type(each) in (Tied, nn.Embedding, nn.Linear) for each in model.modules())
+
+
+def test_without_a_compiler_products_are_pytorchs_and_one_line_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise LibraryMissing("there is no C++ compiler")
+
+    monkeypatch.setattr(host_product, "_library", missing)
+    model = Tied()
+    with caplog.at_level(logging.INFO):
+        pack_products(model, "auto")
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["there is no C++ compiler"]
+    pack_products(model, "torch")
+    assert type(model.layer) is nn.Linear
+    with pytest.raises(ModelRefused, match=r"model.products is `operator`.*there is no C\+\+ compiler"):
+        pack_products(model, "operator")
