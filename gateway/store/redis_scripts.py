@@ -12,10 +12,9 @@ from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, Redi
 
 from gateway.store import lua
 from gateway.store.checked_scripts import Reply, arguments_of, checked, reply_of
+from gateway.store.shared_pipeline import SharedPipeline
 from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
 
-ACK_TIMEOUT = 0.5
-"""Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
 _FULL = {
     "command not allowed when used memory >": "the session store is full: it refuses to write",
     "MISCONF": "the session store cannot write to its disk, which is full or fails, and takes no new work",
@@ -47,7 +46,7 @@ class Scripts:
     def __init__(self, client: Redis, replicas: int, prefix: str = "") -> None:
         """Args: replicas: how many replicas must acknowledge a durable write; prefix: of every key."""
         self._client = client
-        self._replicas = replicas
+        self._pipeline = SharedPipeline(client, replicas)
         self._prefix = prefix
         self._known: dict[str, _Script] = {}
 
@@ -62,25 +61,19 @@ class Scripts:
         )
 
     async def run_durably(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
-        """Run a script and wait until enough replicas have what it wrote.
+        """Run a script together with others that are due now, and wait until enough replicas have what they wrote.
 
         Raises:
             SessionStoreDown: also when too few replicas have it; as the write stands, the script must be repeatable.
         """
-        if not self._replicas:
-            return await self.run(source, session_id, *arguments)
         keys = self._keys(session_id)
+        return await self._reply(
+            source, keys, arguments, lambda sha, sent: self._pipeline.run("EVALSHA", sha, len(keys), *keys, *sent)
+        )
 
-        async def write(sha: str, sent: Sequence[bytes]) -> Any:
-            async with self._client.pipeline(transaction=False) as pipe:
-                pipe.evalsha(sha, len(keys), *keys, *sent)
-                pipe.execute_command("WAIT", self._replicas, round(ACK_TIMEOUT * 1000))
-                answer, acknowledged = await pipe.execute()
-            if int(acknowledged) < self._replicas:
-                raise SessionStoreDown(f"{acknowledged} of {self._replicas} replicas have acknowledged the write")
-            return answer
-
-        return await self._reply(source, keys, arguments, write)
+    async def close(self) -> None:
+        """Wait for the durable writes that have begun."""
+        await self._pipeline.close()
 
     async def _reply(
         self,

@@ -1,6 +1,5 @@
 """The session store on Redis or Valkey: runs the Lua scripts and turns their replies into values or errors."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import Sequence
@@ -50,7 +49,6 @@ class RedisSessionStore:
         self._client = client
         self._policy = policy or StorePolicy()
         self._lease_ms = round(self._policy.lease * 1000)
-        self._writes: set[asyncio.Task[bool]] = set()
         self._prefix = self._policy.prefix
         self._scripts = Scripts(client, self._policy.replicas, self._prefix)
         self._secret_known: bytes = secrets.token_bytes(SECRET_BYTES)
@@ -157,10 +155,7 @@ class RedisSessionStore:
 
     async def commit(self, commit: RoundCommit) -> bool:
         """Append the round to log and output stream, retried while the server does not answer."""
-        write = asyncio.create_task(retry(lambda: self._commit(commit), self._policy.patience))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
-        return await asyncio.shield(write)
+        return await retry(lambda: self._commit(commit), self._policy.patience)
 
     async def renew(self, session_id: str, epoch: int) -> bool:
         """Move the end of the lease in the session's hash."""
@@ -193,8 +188,8 @@ class RedisSessionStore:
         await self._memory_check.check(max_age=0.0)
 
     async def close(self) -> None:
-        """Wait for the commits that have begun, then close both clients."""
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        """Wait for the writes that have begun, then close both clients."""
+        await self._scripts.close()
         await self._streams.close()
         await self._client.aclose()
 

@@ -119,21 +119,27 @@ class TurnRunner:
 
 async def until_set(items: AsyncGenerator[_Item], event: asyncio.Event) -> AsyncGenerator[_Item]:
     """The items up to the moment `event` is set; the item that is waited for then is cancelled, and `items` ends."""
+    waiting: asyncio.Timeout | None = None
+
+    def interrupt(_: object) -> None:
+        if waiting is not None:
+            waiting.reschedule(0.0)
+
     stop = asyncio.create_task(event.wait())
+    stop.add_done_callback(interrupt)
     try:
-        while True:
-            following = asyncio.ensure_future(anext(items))
+        while not event.is_set():
             try:
-                await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                if not following.done():
-                    await cancel_and_wait(following)
-            if following.cancelled():
-                return
-            try:
-                item = following.result()
+                async with asyncio.timeout(None) as waiting:
+                    item = await anext(items)
             except StopAsyncIteration:
                 return
+            except TimeoutError:
+                if event.is_set():
+                    return
+                raise
+            finally:
+                waiting = None
             yield item
     finally:
         await cancel_and_wait(stop)
