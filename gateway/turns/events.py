@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
+from gateway.text.detokenizer import Decode
 from gateway.text.output import OutputToken, text_of
 from gateway.tools.formats import FORMATS
 from gateway.tools.message_reader import MessageReader, ReadMessage, joined_message
@@ -53,8 +54,12 @@ class RejectedToken:
     """One drafted token that is not part of the output."""
 
     id: int
-    text: str
-    """The token's text, decoded on its own."""
+    decode: Decode = field(repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The token's text, decoded on its own; few callers want it."""
+        return self.decode([self.id])
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Transcript:
         return OutputRound(
             text="".join(token.text for token in shown),
             tokens=shown,
-            rejected=tuple(RejectedToken(token, self._decode([token])) for token in rejected),
+            rejected=tuple(RejectedToken(token, self._decode) for token in rejected),
             drafted=len(kept.draft),
             accepted=kept.accepted,
             committed=self.committed,
