@@ -7,7 +7,7 @@ import grpc
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.cli.exit_codes import Unreachable
-from specdec.cli.hints import no_gateway
+from specdec.cli.health import no_gateway
 from specdec.client.connection import OPTIONS, GatewayConnection
 from specdec.client.events import Event, PromptRequest
 from specdec.client.messages import event_from_pb, request_to_pb
