@@ -21,7 +21,7 @@ from specdec.cli import run as running
 from specdec.cli import serve as serving
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
 from specdec.cli.live_commands import chat, top
-from specdec.cli.model_commands import models
+from specdec.cli.models import models
 from specdec.cli.plan import Role
 from specdec.cli.settings import DEMO, UpSettings, find_model
 from specdec.cli.signals import StopRequested, stop_on_signals
