@@ -207,14 +207,5 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
     Raises:
         ConfigError: the folder has no model that can be served.
     """
-    return NativeEngine.load(
-        settings.model.path,
-        dtype=settings.model.dtype,
-        device=settings.model.device,
-        kv_bytes=settings.kv_bytes,
-        threads=settings.threads,
-        compiled=settings.model.compile,
-        attention=settings.model.attention,
-        products=settings.model.products,
-        allow_pickle=settings.model.allow_pickle,
-    )
+    model = settings.model
+    return NativeEngine.load(model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options)
