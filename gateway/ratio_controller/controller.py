@@ -59,7 +59,7 @@ class Scale:
 
 
 class DeploymentScale:
-    """The `scale` subresource of one Deployment."""
+    """The `scale` subresource of one Deployment; every method raises ApiException or OSError where it has no access."""
 
     def __init__(self, api: Any, namespace: str, name: str) -> None:
         """Args: api: an ApiClient of kubernetes.aio."""
@@ -71,20 +71,12 @@ class DeploymentScale:
         self._name = name
 
     async def read(self) -> Scale:
-        """The present scale.
-
-        Raises:
-            ApiException, OSError: it cannot be read.
-        """
+        """The present scale."""
         found = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
         return Scale(found.spec.replicas or 0, found.metadata.resource_version)
 
     async def owner(self) -> Any:
-        """The Deployment as the owner of other objects, which are deleted with it; None when there is none.
-
-        Raises:
-            ApiException, OSError: it cannot be read.
-        """
+        """The Deployment as the owner of other objects, which are deleted with it; None when there is none."""
         try:
             found = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
         except self._client.ApiException as error:
@@ -95,11 +87,7 @@ class DeploymentScale:
         return self._client.V1OwnerReference(name=self._name, uid=found.metadata.uid, **kind)
 
     async def write(self, replicas: int, version: str) -> bool:
-        """Set the replicas; False, and no change, when the Deployment was changed after `version`.
-
-        Raises:
-            ApiException, OSError: it cannot be written.
-        """
+        """Set the replicas; False, and no change, when the Deployment was changed after `version`."""
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         try:
             await self._apps.patch_namespaced_deployment_scale(

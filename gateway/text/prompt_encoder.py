@@ -90,9 +90,7 @@ class PromptEncoder:
 
         Args:
             prompt: what is to be tokenized; the ids of a TokenPrompt are returned without change.
-            tenant: who asks for it.
             context_length: the model's longest sequence, in tokens.
-            history: the tokens that the prompt continues.
 
         Raises:
             ContextLengthExceeded: the prompt does not fit the context.

@@ -16,8 +16,6 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
     """JSON values of a schema, which may be given as text; its own `x-guidance` goes before the other arguments.
 
     Args:
-        schema: the value, or its JSON.
-        param: the field that it stands in.
         compact: whether there is no white space between the tokens of the JSON.
         whitespace: a regular expression of the white space between two tokens; None is a space or an indented line.
 

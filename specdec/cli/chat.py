@@ -17,9 +17,6 @@ def chat(console: Console, connection: GatewayConnection, request: PromptRequest
     """Answer line after line until the input ends; a request that names a session goes on in it.
 
     A line that is refused, as one that is too long for the context, is told and changes nothing.
-
-    Raises:
-        SpecdecError: the gateway failed, or cannot be reached.
     """
     with closing(GatewayClient(connection)) as gateway:
         session = request.session or gateway.create_session(request.user)

@@ -107,11 +107,7 @@ class Children:
         return child
 
     def restart(self, ended: Child) -> Child:
-        """Start a child that has ended once more, in its place in the order.
-
-        Raises:
-            OSError: the log cannot be written, or the interpreter cannot be run.
-        """
+        """Start a child that has ended once more, in its place in the order; raises what `start` does."""
         child = self._started(ended.command, ended.environment)
         self._children[self._children.index(ended)] = child
         return child

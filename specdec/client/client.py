@@ -56,7 +56,6 @@ class Client:
             api_key: the key that every call carries; empty for none.
             ca: PEM file of the authorities that the gateways' certificates come from; None for plaintext.
             timeout: seconds that one generation may take, all calls together.
-            retries: of calls that break.
 
         Raises:
             ConfigError: the key is malformed, or the file cannot be read.

@@ -45,11 +45,7 @@ class Access:
 
     @classmethod
     def of(cls, tls: TlsSettings, token: SecretStr) -> "Access":
-        """What the settings name.
-
-        Raises:
-            ConfigError: a file of the TLS settings cannot be read.
-        """
+        """What the settings name; raises ConfigError when a file cannot be read."""
         return cls(Certificates.of(tls), token)
 
     @property

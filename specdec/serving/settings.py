@@ -155,7 +155,6 @@ class Settings(BaseSettings):
         """Read the settings.
 
         Args:
-            config: a YAML file, or None.
             overrides: the settings from the command line, with nested mappings for sections.
 
         Raises:

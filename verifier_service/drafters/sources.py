@@ -50,7 +50,6 @@ class DraftSources:
         """The drafts of a session.
 
         Args:
-            call: names what drafts.
             limit: tokens that the sequence may reach.
             gamma: a draft length that is fixed; None where each source chooses its own.
         """
