@@ -6,11 +6,30 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from specdec.cli import options
 from specdec.cli.client import GatewayClient
 from specdec.cli.run import show
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import PromptRequest
 from specdec.errors import RequestError
+
+
+def command(
+    session: options.Session = "",
+    show_draft: options.ShowDraft = False,
+    max_tokens: options.MaxTokens = options.DEFAULT_TOKENS,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    gamma: options.Gamma = None,
+    mode: options.ModeOption = None,
+    user: options.User = "",
+    address: options.Address = options.DEFAULT_ADDRESS,
+    api_key: options.ApiKey = "",
+    ca: options.Authority = None,
+) -> None:
+    """Talk with the model, line by line; the gateway keeps the conversation in a session."""
+    request = PromptRequest("", max_tokens, temperature, top_p, gamma=gamma, mode=mode, user=user, session=session)
+    chat(Console(), GatewayConnection(address, api_key, ca), request, show_draft)
 
 
 def chat(console: Console, connection: GatewayConnection, request: PromptRequest, show_draft: bool) -> None:
