@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.text.detokenizer import Detokenizer
+from gateway.tools.parsers import overlap
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Origin
 
@@ -113,9 +114,4 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 def held_length(text: str, stops: Sequence[str]) -> int:
     """Length of the longest suffix of `text` that more text could complete to a stop string."""
-    return max((_overlap(text, stop) for stop in stops), default=0)
-
-
-def _overlap(text: str, stop: str) -> int:
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+    return max((overlap(text, stop) for stop in stops), default=0)

@@ -8,7 +8,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from specdec.errors import FieldInvalid
 from specdec.rules.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
-_WHITESPACE = r"( |\n[ \t]{0,24})?"
+WHITESPACE = r"( |\n[ \t]{0,24})?"
 """White space without an end would let a weak model write nothing else until the token limit."""
 
 
@@ -29,7 +29,7 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
             raise FieldInvalid(f"{param} is not JSON: {error}", param) from error
     if not isinstance(schema, dict) or not isinstance(schema.get("x-guidance", {}), dict):
         raise FieldInvalid(f"{param} must be a JSON Schema, an object", param)
-    options: dict[str, Any] = {"whitespace_pattern": whitespace or _WHITESPACE}
+    options: dict[str, Any] = {"whitespace_pattern": whitespace or WHITESPACE}
     if compact:
         options = {"whitespace_flexible": False}
     schema = schema | {"x-guidance": options | schema.get("x-guidance", {})}
