@@ -116,8 +116,9 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
 
 
 def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
-    engine, tokenizer = _load_engine(settings), load_tokenizer_json(settings.model.path)
-    ends = engine.end_token_ids
+    path, options = settings.model.path, settings.model.engine_options
+    engine = NativeEngine.load(path, kv_bytes=settings.kv_bytes, threads=settings.threads, **options)
+    tokenizer, ends = load_tokenizer_json(path), engine.end_token_ids
     grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, ends)
     read = None if tokenizer is None else partial(ByteTokenizer, tokenizer, engine.vocab_size, ends)
     return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read)
@@ -126,20 +127,6 @@ def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
 def _reader(settings: DrafterSettings, kind: SourceKind) -> SourceReader:
     maker = SourceMaker(settings.sources)
     return SourceReader(lambda domain, known: maker.make(kind, domain, known, known), settings.ahead)
-
-
-def _load_engine(settings: DrafterSettings) -> NativeEngine:
-    return NativeEngine.load(
-        settings.model.path,
-        dtype=settings.model.dtype,
-        device=settings.model.device,
-        kv_bytes=settings.kv_bytes,
-        threads=settings.threads,
-        compiled=settings.model.compile,
-        attention=settings.model.attention,
-        products=settings.model.products,
-        allow_pickle=settings.model.allow_pickle,
-    )
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:

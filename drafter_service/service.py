@@ -31,7 +31,6 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
 
         Args:
             worker: need not have loaded its drafter yet; handshakes wait for it.
-            metrics: where to count.
         """
         self._worker = worker
         self._metrics = metrics

@@ -1,7 +1,6 @@
 """Lets in as much work as the gateway can do well; more waits for a while in a fair, bounded queue, or is refused."""
 
 import asyncio
-from types import TracebackType
 from typing import Self
 
 from gateway.callers.caller import share_of
@@ -31,9 +30,7 @@ class Places:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.leave()
 
 

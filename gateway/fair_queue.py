@@ -29,7 +29,6 @@ class FairQueue:
 
         Args:
             name: what waits, in the plural, for the messages of errors.
-            places: how many places there are.
             capacity: the sum of the sizes of all that may wait; what nothing else waits before may be larger.
         """
         self._name = name
@@ -46,7 +45,6 @@ class FairQueue:
         """Return once the tenant has so many places more, which it has until `leave`.
 
         Args:
-            tenant: who enters.
             places: how many places it takes; never more than there are.
             size: what it counts in the queue while it waits.
 

@@ -26,7 +26,6 @@ class SpeculationCounts(Collector):
 
         Args:
             model: the name of a model that was added.
-            drafted: length of its draft.
             accepted: tokens of it that are part of the output.
         """
         if drafted and model in self._drafted:

@@ -25,10 +25,8 @@ class FlipInterceptor(grpc.aio.ServerInterceptor):
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
         handler = await continuation(details)
-        kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
-        (behaviour,) = filter(None, kinds)
         encode = handler.response_serializer
-        return rebuilt(handler, behaviour, handler.request_deserializer, lambda message: self._flipped(encode(message)))
+        return rebuilt(handler, handler.request_deserializer, lambda message: self._flipped(encode(message)))
 
     def _flipped(self, raw: bytes) -> bytes:
         if self._rng.random() >= self._share:

@@ -34,7 +34,6 @@ from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
 from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvBlocks, KvMover
-from verifier_service.kv.no_blocks import NoBlocks
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.service import SERVICE, Ready, VerifierServicer
 
@@ -196,7 +195,7 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         from verifier_service.vllm import target
 
         facts, stepped = target.load_target(settings)
-        return Target(facts, stepped, NoBlocks(), "vllm", trees=False, grammars=not target.is_parallel(settings))
+        return Target(facts, stepped, KvMover(), "vllm", trees=False, grammars=not target.is_parallel(settings))
     engine = load_engine(settings)
     model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
     return Target(engine.facts, model, blocks, str(engine.device), trees=True, grammars=True)
@@ -208,14 +207,5 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
     Raises:
         ConfigError: the folder has no model that can be served.
     """
-    return NativeEngine.load(
-        settings.model.path,
-        dtype=settings.model.dtype,
-        device=settings.model.device,
-        kv_bytes=settings.kv_bytes,
-        threads=settings.threads,
-        compiled=settings.model.compile,
-        attention=settings.model.attention,
-        products=settings.model.products,
-        allow_pickle=settings.model.allow_pickle,
-    )
+    model = settings.model
+    return NativeEngine.load(model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options)

@@ -54,7 +54,6 @@ class ModelDrafter:
         """Measure the model's step.
 
         Args:
-            name: of the model.
             model: nobody else may use it from now on.
             support: most ids of a q̂.
             kind: what verifiers are told of what drafts.

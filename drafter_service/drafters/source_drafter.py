@@ -89,11 +89,7 @@ class HybridDrafter:
         self.info = replace(model.info, kind="hybrid", outcomes=False)
 
     def translated(self, target: Vocabulary) -> "HybridDrafter":
-        """The same for targets of another vocabulary; its source shares nothing with this one's.
-
-        Raises:
-            TokenizerMismatch: the model cannot be translated.
-        """
+        """The same for targets of another vocabulary; its source shares nothing with this one's."""
         return HybridDrafter(self._model.translated(target), self._reader.apart(target.digest))
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
+from typing import TypeVar
 
 from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
@@ -16,6 +17,7 @@ from specdec.rules.vocabulary import Vocabulary
 from specdec.wire.session import Load
 
 _Task = Callable[[DraftRunners], None]
+_Answer = TypeVar("_Answer")
 
 
 class Worker:
@@ -69,28 +71,25 @@ class Worker:
 
     def translate(self, target: Vocabulary) -> "Future[DrafterInfo]":
         """Be ready for streams of another vocabulary; done with what their verifiers are told, or TokenizerMismatch."""
-        done: Future[DrafterInfo] = Future()
-
-        def make(runner: DraftRunners) -> None:
-            if not done.set_running_or_notify_cancel():
-                return
-            try:
-                done.set_result(runner.translate(target))
-            except Exception as error:  # noqa: BLE001 - it is raised again where the future is awaited
-                done.set_exception(error)
-
-        self._inbox.put(make)
-        return done
+        return self._ask(lambda runner: runner.translate(target))
 
     def caught_up(self) -> "Future[None]":
         """Done when everything that was handed over before has been taken; may be cancelled."""
-        done: Future[None] = Future()
+        return self._ask(lambda runner: None)
 
-        def note(_: DraftRunners) -> None:
-            if done.set_running_or_notify_cancel():
-                done.set_result(None)
+    def _ask(self, question: Callable[[DraftRunners], _Answer]) -> "Future[_Answer]":
+        """What the worker's thread answers when the question's turn has come, unless it was cancelled before."""
+        done: Future[_Answer] = Future()
 
-        self._inbox.put(note)
+        def answer(runner: DraftRunners) -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(question(runner))
+            except Exception as error:  # noqa: BLE001 - it is raised again where the future is awaited
+                done.set_exception(error)
+
+        self._inbox.put(answer)
         return done
 
     def _run(self) -> None:

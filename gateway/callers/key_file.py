@@ -123,7 +123,6 @@ def parse(content: str, path: Path, defaults: ApiKey) -> dict[bytes, ApiKey]:
     """The keys of a file's content, by the SHA-256 of each key.
 
     Args:
-        path: of the file, for messages.
         defaults: the limits of a key that names none of its own.
 
     Raises:

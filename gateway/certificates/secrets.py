@@ -9,10 +9,8 @@ import structlog
 
 from gateway.certificates.authority import KeyPair, issue, make_authority
 from gateway.certificates.config import CertificateSettings
-from gateway.discovery.cluster import connect
+from gateway.discovery.cluster import connect, found
 from specdec.errors import ConfigError
-
-_NOT_FOUND = 404
 
 _log = structlog.get_logger()
 
@@ -48,11 +46,11 @@ class KeptCertificates:
         """The authority; a new one when there is none, or when it is old."""
         name, now = self._settings.authority, datetime.now(UTC)
         held = await self._read(name)
-        found = _key_pair(held)
-        if held is not None and found is None:
+        pair = _key_pair(held)
+        if held is not None and pair is None:
             raise ConfigError(f"secret {name} holds no authority: delete it, and a new one is made")
-        if found is not None and found.is_fresh(now):
-            return found
+        if pair is not None and pair.is_fresh(now):
+            return pair
         made = make_authority(name, self._settings.days, now)
         await self._write(name, _data(made, made), held)
         return made
@@ -61,19 +59,14 @@ class KeptCertificates:
         """Have a certificate of this authority for these DNS names in a Secret."""
         now = datetime.now(UTC)
         held = await self._read(name)
-        found = _key_pair(held)
-        if found is not None and found.is_issued_by(authority, names) and found.is_fresh(now):
+        pair = _key_pair(held)
+        if pair is not None and pair.is_issued_by(authority, names) and pair.is_fresh(now):
             return
         await self._write(name, _data(issue(authority, names, self._settings.days, now), authority), held)
 
     async def _read(self, name: str) -> Any:
         """The Secret, or None when there is none."""
-        try:
-            return await self._secrets.read_namespaced_secret(name, self._namespace, _request_timeout=self._timeout)
-        except self._client.ApiException as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+        return await found(self._secrets.read_namespaced_secret(name, self._namespace, _request_timeout=self._timeout))
 
     async def _write(self, name: str, data: Mapping[str, str], held: Any) -> None:
         """Create the Secret, or replace the one that is held, unless somebody has changed it since."""

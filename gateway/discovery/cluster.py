@@ -1,7 +1,8 @@
 """Connects to the Kubernetes API, from inside a pod or with a kubeconfig file."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ class ClusterSettings(Section):
             return _NAMESPACE.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError("cluster.namespace must be set outside a pod") from error
+
+
+async def found(answer: Awaitable[Any]) -> Any:
+    """The object that the API server answers with; None where there is none. Other errors are raised."""
+    from kubernetes.aio import client
+
+    try:
+        return await answer
+    except client.ApiException as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
 
 
 @asynccontextmanager

@@ -105,10 +105,6 @@ def endpoints_of(slices: Iterable[Object], port: str) -> Endpoints:
     as ready or as terminating when one slice says so, because no pod comes back from termination. Pods that are ready
     and not terminating take new sessions, pods that terminate and still serve are draining, and all others are left
     out.
-
-    Args:
-        slices: the EndpointSlices of all Services.
-        port: the name of the port in the slices.
     """
     pods: dict[str, list[_Entry]] = {}
     for each in slices:

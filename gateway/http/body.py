@@ -28,7 +28,6 @@ async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: i
 
     Args:
         declared: the Content-Length header; None without one.
-        limit: largest body, in bytes.
 
     Raises:
         MessageTooLarge: the body is over the limit.

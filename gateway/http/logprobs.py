@@ -76,7 +76,8 @@ def completion_logprobs(
 
 def _of_chat(token: OutputToken, token_bytes: TokenBytes) -> TokenLogprob:
     data, own = token_bytes(token.id), token.logprobs
-    top = [_spelled(token_bytes(other), logprob) for other, logprob in own.top] if own else []
+    spelled = [(token_bytes(other), logprob) for other, logprob in own.top] if own else []
+    top = [TopLogprob(token=_text(each), logprob=logprob, bytes=list(each)) for each, logprob in spelled]
     return TokenLogprob(token=_text(data), logprob=own.logprob if own else None, bytes=list(data), top_logprobs=top)
 
 
@@ -86,10 +87,6 @@ def _alternatives(token: int, own: TokenLogprobs, token_bytes: TokenBytes) -> di
     for other, logprob in (*own.top, (token, own.logprob)):
         found.setdefault(_text(token_bytes(other)), logprob)
     return found
-
-
-def _spelled(data: bytes, logprob: float) -> TopLogprob:
-    return TopLogprob(token=_text(data), logprob=logprob, bytes=list(data))
 
 
 def _text(data: bytes) -> str:

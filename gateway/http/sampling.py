@@ -49,12 +49,7 @@ class SamplingBody(Body):
 
     temperature: Annotated[float, _number(minimum=0, maximum=2)] | None = None
     top_p: Annotated[float, _number(exclusiveMinimum=0, maximum=1)] | None = None
-    top_k: (
-        Annotated[
-            int, AfterValidator(_parse_top_k), WithJsonSchema({"type": "integer", "minimum": -1, "maximum": MAX_INT})
-        ]
-        | None
-    ) = None
+    top_k: TopK | None = None
     min_p: Annotated[float, _number(minimum=0, maximum=1)] | None = None
     seed: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_SEED})] | None = None
     presence_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None

@@ -136,7 +136,6 @@ def usage_of(prompts: Sequence[Finished], ended: Sequence[Finished]) -> Usage:
 
     Args:
         prompts: the first generation of each prompt.
-        ended: all generations.
     """
     usage = counts_of(sum(each.prompt_tokens for each in prompts), sum(each.completion_tokens for each in ended))
     usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(each.cached_tokens for each in prompts))

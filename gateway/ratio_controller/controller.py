@@ -9,12 +9,13 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from gateway.discovery.cluster import found
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.policy import Recommendation, Stabiliser, recommend
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
-_NOT_FOUND, _CONFLICT = 404, 409
+_CONFLICT = 409
 
 _log = structlog.get_logger()
 
@@ -59,7 +60,7 @@ class Scale:
 
 
 class DeploymentScale:
-    """The `scale` subresource of one Deployment."""
+    """The `scale` subresource of one Deployment; every method raises ApiException or OSError where it has no access."""
 
     def __init__(self, api: Any, namespace: str, name: str) -> None:
         """Args: api: an ApiClient of kubernetes.aio."""
@@ -71,35 +72,18 @@ class DeploymentScale:
         self._name = name
 
     async def read(self) -> Scale:
-        """The present scale.
-
-        Raises:
-            ApiException, OSError: it cannot be read.
-        """
-        found = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
-        return Scale(found.spec.replicas or 0, found.metadata.resource_version)
+        """The present scale."""
+        scale = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
+        return Scale(scale.spec.replicas or 0, scale.metadata.resource_version)
 
     async def owner(self) -> Any:
-        """The Deployment as the owner of other objects, which are deleted with it; None when there is none.
-
-        Raises:
-            ApiException, OSError: it cannot be read.
-        """
-        try:
-            found = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
-        except self._client.ApiException as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+        """The Deployment as the owner of other objects, which are deleted with it; None when there is none."""
+        scale = await found(self._apps.read_namespaced_deployment_scale(self._name, self._namespace))
         kind = {"api_version": "apps/v1", "kind": "Deployment"}
-        return self._client.V1OwnerReference(name=self._name, uid=found.metadata.uid, **kind)
+        return scale and self._client.V1OwnerReference(name=self._name, uid=scale.metadata.uid, **kind)
 
     async def write(self, replicas: int, version: str) -> bool:
-        """Set the replicas; False, and no change, when the Deployment was changed after `version`.
-
-        Raises:
-            ApiException, OSError: it cannot be written.
-        """
+        """Set the replicas; False, and no change, when the Deployment was changed after `version`."""
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         try:
             await self._apps.patch_namespaced_deployment_scale(
@@ -156,11 +140,11 @@ class Controller:
         self._metrics.term.set(term.number)
         snapshot = await self._read()
         scale = await self._drafters.read()
-        found = recommend(snapshot, scale.replicas, self._settings.scaling)
-        chosen = self._stabiliser.settle(found.drafters, scale.replicas, self._clock())
-        self._metrics.record(found, scale.replicas)
+        wanted = recommend(snapshot, scale.replicas, self._settings.scaling)
+        chosen = self._stabiliser.settle(wanted.drafters, scale.replicas, self._clock())
+        self._metrics.record(wanted, scale.replicas)
         if chosen != scale.replicas:
-            await self._change(scale, chosen, found.reason)
+            await self._change(scale, chosen, wanted.reason)
 
     async def _change(self, scale: Scale, chosen: int, reason: str) -> None:
         """Write the scale with fencing: the leadership is confirmed before the write, and the write fails when the

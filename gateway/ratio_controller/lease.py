@@ -13,7 +13,9 @@ from typing import Any
 
 import structlog
 
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+from gateway.discovery.cluster import found
+
+_FORBIDDEN, _CONFLICT = 403, 409
 
 _log = structlog.get_logger()
 
@@ -109,12 +111,7 @@ class Leadership:
             metadata.owner_references = [owner] if owner is not None else None
 
     async def _read(self) -> Any:
-        try:
-            return await self._leases.read_namespaced_lease(self._name, self._namespace)
-        except self._client.ApiException as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+        return await found(self._leases.read_namespaced_lease(self._name, self._namespace))
 
     def _free(self, lease: Any) -> bool:
         holder = lease.spec.holder_identity

@@ -14,8 +14,7 @@ from gateway.models.served import ServedModel
 from gateway.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt, check_prompt, new_id, random_seed
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
-from gateway.rpc.structured import structured_output
-from gateway.rpc.tools import chat_prompt, tool_choice
+from gateway.rpc.tools import chat_prompt, structured_output, tool_choice
 from gateway.turns.events import Started, collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services

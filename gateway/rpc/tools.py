@@ -1,14 +1,16 @@
-"""The conversation and the tools of a gRPC request, as values, and what was read of a message, as protobuf."""
+"""What a gRPC request says of its conversation, tools and form, and what was read of a message, as protobuf."""
 
 import json
 
 from gateway.request import ChatPrompt
+from gateway.tools import structured
 from gateway.tools.choice import ToolChoice
 from gateway.tools.conversation import Message
 from gateway.tools.message_reader import ReadMessage
 from gateway.tools.values import MAX_TOOLS, MessageDelta, Tool, ToolCall
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import FieldInvalid, FieldRequired
+from specdec.rules.grammar import Grammar
 
 
 def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:
@@ -35,6 +37,26 @@ def tool_choice(message: pb.GenerateRequest) -> ToolChoice:
         case pb.TOOL_CHOICE_MODE_REQUIRED:
             return ToolChoice(tools, "required", parallel=parallel)
     raise FieldInvalid(f"tool_choice: there is no mode {choice.mode}", "tool_choice")
+
+
+def structured_output(message: pb.StructuredOutput) -> Grammar | None:
+    """The grammar of a message; None where it is not set. Raises FieldInvalid."""
+    form, compact = message.WhichOneof("form"), message.disable_any_whitespace
+    name = f"structured_output.{form}"
+    match form:
+        case "json_schema":
+            return structured.json_schema(message.json_schema, name, compact=compact)
+        case "json_object" if message.json_object:
+            return structured.json_schema({"type": "object"}, name, compact=compact)
+        case "regex":
+            return structured.regex(message.regex, name)
+        case "choice":
+            return structured.choice(list(message.choice.texts), name)
+        case "grammar":
+            return structured.context_free(message.grammar, name)
+    if message.ByteSize():
+        raise FieldInvalid("structured_output has no form", "structured_output")
+    return None
 
 
 def read_to_pb(message: ReadMessage | None) -> pb.AssistantMessage | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.text.detokenizer import Detokenizer
+from gateway.tools.parsers import overlap
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import Origin
 
@@ -49,11 +50,6 @@ class OutputText:
         self, tokens: Sequence[int], origins: Sequence[Origin], logprobs: Sequence[TokenLogprobs] = ()
     ) -> tuple[OutputToken, ...]:
         """Add the tokens of one round, up to the one that completes a stop string; not to be called after a stop.
-
-        Args:
-            tokens: ids of the round's tokens.
-            origins: where each token came from.
-            logprobs: log probabilities of each token, or nothing.
 
         Returns:
             The tokens, of this round or of earlier ones, whose text is final now.
@@ -118,9 +114,4 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 def held_length(text: str, stops: Sequence[str]) -> int:
     """Length of the longest suffix of `text` that more text could complete to a stop string."""
-    return max((_overlap(text, stop) for stop in stops), default=0)
-
-
-def _overlap(text: str, stop: str) -> int:
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+    return max((overlap(text, stop) for stop in stops), default=0)

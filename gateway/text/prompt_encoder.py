@@ -1,12 +1,14 @@
 """Prompts to token ids for every caller: what cannot fit is refused first, and long prompts never delay short ones."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from gateway.fair_queue import FairQueue
 from gateway.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
-from gateway.text.lane import TokenizingLane
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.errors import ContextLengthExceeded
 from specdec.rules.params import check_ids
@@ -23,6 +25,34 @@ _BEFORE_OUTPUT = (0,)
 """Any token: output is always behind some."""
 _TOKEN_MEMORY = 8
 """What a token id holds in a tuple, in bytes."""
+LEAST_SIZE = 512
+"""What the smallest piece of work counts, in bytes, so that the number of pieces is bounded, too."""
+
+
+class TokenizingLane:
+    """A thread with a bounded queue, which serves tenants in turn, so that no tenant's flood delays another's request.
+
+    It belongs to one event loop.
+    """
+
+    def __init__(self, name: str, capacity: int) -> None:
+        """Let work of up to `capacity` bytes wait; work that nothing else waits before may be larger."""
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._queue = FairQueue(name, 1, capacity)
+
+    async def run(self, tenant: str, size: int, work: Callable[[], _Result]) -> _Result:
+        """The result of `work`, which goes on to its end on the thread when the caller is cancelled.
+
+        Args:
+            size: the memory it holds while it waits, in bytes.
+
+        Raises:
+            QueueFull: the queue, or the tenant's share of it, is full.
+        """
+        await self._queue.enter(tenant, size=max(size, LEAST_SIZE))
+        done = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        done.add_done_callback(lambda _: self._queue.leave(tenant))
+        return await asyncio.shield(done)
 
 
 class PromptEncoder:
@@ -60,9 +90,7 @@ class PromptEncoder:
 
         Args:
             prompt: what is to be tokenized; the ids of a TokenPrompt are returned without change.
-            tenant: who asks for it.
             context_length: the model's longest sequence, in tokens.
-            history: the tokens that the prompt continues.
 
         Raises:
             ContextLengthExceeded: the prompt does not fit the context.

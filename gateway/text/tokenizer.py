@@ -53,17 +53,7 @@ class ModelTokenizer:
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
     def encode(self, prompt: Prompt, room: int = sys.maxsize) -> tuple[int, ...]:
-        """The token ids of a prompt; those of a TokenPrompt are returned without change.
-
-        Args:
-            prompt: what is to be tokenized.
-            room: as in `encode_after`.
-
-        Raises:
-            ContextLengthExceeded: as in `encode_after`.
-            UnsupportedParameter: the prompt is a chat, and the model has no chat template.
-            FieldInvalid: the chat template refuses the messages.
-        """
+        """The token ids of a prompt, as `encode_after` without a history; those of a TokenPrompt are not changed."""
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
@@ -76,13 +66,11 @@ class ModelTokenizer:
         """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
 
         Args:
-            prompt: what is to be tokenized.
-            history: the tokens that it continues.
             room: a text of over twice as many tokens is given up before it is tokenized whole.
 
         Raises:
             ContextLengthExceeded: a text was given up.
-            UnsupportedParameter: the prompt is a chat, and the model has no chat template that can continue one.
+            UnsupportedParameter: the prompt is a chat, and the chat template is missing or cannot continue one.
             FieldInvalid: the chat template refuses the messages.
         """
         match prompt:

@@ -7,11 +7,10 @@ from functools import partial
 
 from gateway.tools.json_calls import read_list, read_objects
 from gateway.tools.parsers import LeadingParser, TaggedParser, ToolParser, read_python
+from gateway.tools.structured import WHITESPACE
 from gateway.tools.values import Tool
 from specdec.errors import UnsupportedParameter
 from specdec.rules.grammar import Grammar, GrammarKind
-
-_WHITESPACE = r"( |\n[ \t]{0,24})?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class ToolFormat:
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
         for index, tool in enumerate(tools):
             schema = {"type": "object"} | tool.schema
-            schema["x-guidance"] = {"whitespace_pattern": _WHITESPACE} | schema.get("x-guidance", {})
+            schema["x-guidance"] = {"whitespace_pattern": WHITESPACE} | schema.get("x-guidance", {})
             head = self.call[0] + json.dumps(tool.name) + self.call[1]
             rules.append(f"call_{index}: {_quoted(head)} args_{index} {_quoted(self.call[2])}")
             rules.append(f"args_{index}: %json {json.dumps(schema, ensure_ascii=False)}")

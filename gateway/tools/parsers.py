@@ -206,5 +206,5 @@ def _python_call(node: ast.expr) -> ToolCall:
 
 
 def overlap(text: str, tag: str) -> int:
-    """Length of the longest end of the text with which the tag begins."""
+    """Length of the longest end of the text with which the tag begins, less than the whole tag."""
     return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0)

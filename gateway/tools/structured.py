@@ -8,7 +8,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from specdec.errors import FieldInvalid
 from specdec.rules.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
-_WHITESPACE = r"( |\n[ \t]{0,24})?"
+WHITESPACE = r"( |\n[ \t]{0,24})?"
 """White space without an end would let a weak model write nothing else until the token limit."""
 
 
@@ -16,8 +16,6 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
     """JSON values of a schema, which may be given as text; its own `x-guidance` goes before the other arguments.
 
     Args:
-        schema: the value, or its JSON.
-        param: the field that it stands in.
         compact: whether there is no white space between the tokens of the JSON.
         whitespace: a regular expression of the white space between two tokens; None is a space or an indented line.
 
@@ -31,7 +29,7 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
             raise FieldInvalid(f"{param} is not JSON: {error}", param) from error
     if not isinstance(schema, dict) or not isinstance(schema.get("x-guidance", {}), dict):
         raise FieldInvalid(f"{param} must be a JSON Schema, an object", param)
-    options: dict[str, Any] = {"whitespace_pattern": whitespace or _WHITESPACE}
+    options: dict[str, Any] = {"whitespace_pattern": whitespace or WHITESPACE}
     if compact:
         options = {"whitespace_flexible": False}
     schema = schema | {"x-guidance": options | schema.get("x-guidance", {})}

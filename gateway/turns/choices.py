@@ -19,7 +19,7 @@ async def joined(generations: Sequence[AsyncGenerator[Event]], entrance: Places)
 
 
 async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator[Event]:
-    """The first generation's Started, once all have started; then all other events, each with its choice's index.
+    """One Started with the prompts of all, once all have started; then all other events, each with its choice's index.
 
     Closing the iterator early closes all generations.
 
@@ -31,7 +31,8 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
         waiting = {_next(each): index for index, each in enumerate(generations)}
         started = await asyncio.gather(*waiting)
         waiting = {_next(each): index for index, each in enumerate(generations)}
-        yield _together([each for each in started if isinstance(each, Started)])
+        begun = [each for each in started if isinstance(each, Started)]
+        yield replace(begun[0], prompts=tuple(each.header.prompt for each in begun))
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=lambda task: waiting[task]):
@@ -45,11 +46,6 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
         await asyncio.gather(*waiting, return_exceptions=True)
         for generation in generations:
             await generation.aclose()
-
-
-def _together(started: Sequence[Started]) -> Started:
-    """The first Started, with the prompts of all."""
-    return replace(started[0], prompts=tuple(each.header.prompt for each in started))
 
 
 def _next(generation: AsyncGenerator[Event]) -> "asyncio.Task[Event]":

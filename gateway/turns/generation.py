@@ -105,8 +105,6 @@ class Generator:
         """The events of a generation that was begun, without what the caller has of them.
 
         Args:
-            name: public id of the generation.
-            tenant: who asks for it.
             after: for each choice, how many output tokens the caller has already; empty when it has none.
             timeout: seconds the caller will wait; None takes the server's limit.
 

@@ -42,7 +42,6 @@ class UserSessions:
         """Create a session.
 
         Args:
-            tenant: who it belongs to.
             model: the model it is for; empty for the first one served.
             ttl: seconds it lives after its last use; None takes the server's limit.
             key: idempotency key: the same key of the same tenant creates one session; empty for a new one each time.

@@ -25,7 +25,6 @@ class Setbacks:
 
         Args:
             length: of the turn, in tokens; more than at the setback before is progress.
-            why: what happened.
 
         Raises:
             SessionDiverged: there were too many without progress.

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from specdec.cli import advise as advising
+from specdec.cli import chat as chatting
 from specdec.cli import compare as comparing
 from specdec.cli import counts as counting
 from specdec.cli import doctor as doctoring
@@ -19,9 +20,9 @@ from specdec.cli import options
 from specdec.cli import prove as proving
 from specdec.cli import run as running
 from specdec.cli import serve as serving
+from specdec.cli import top as topping
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
-from specdec.cli.live_commands import chat, top
-from specdec.cli.model_commands import models
+from specdec.cli.models import models
 from specdec.cli.plan import Role
 from specdec.cli.settings import DEMO, UpSettings, find_model
 from specdec.cli.signals import StopRequested, stop_on_signals
@@ -38,8 +39,8 @@ app = typer.Typer(
     help="Speculative decoding as a service: start it, use it, look into it.",
 )
 app.add_typer(models, name="models")
-app.command(epilog=EPILOG)(chat)
-app.command(epilog=EPILOG)(top)
+app.command("chat", epilog=EPILOG)(chatting.command)
+app.command("top", epilog=EPILOG)(topping.command)
 
 
 @app.callback(invoke_without_command=True)

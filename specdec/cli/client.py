@@ -7,7 +7,7 @@ import grpc
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.cli.exit_codes import Unreachable
-from specdec.cli.hints import no_gateway
+from specdec.cli.health import no_gateway
 from specdec.client.connection import OPTIONS, GatewayConnection
 from specdec.client.events import Event, PromptRequest
 from specdec.client.messages import event_from_pb, request_to_pb
@@ -18,7 +18,10 @@ from specdec.wire.generation import DrafterState, info_from_pb
 
 
 class GatewayClient:
-    """A connection to a gateway's gRPC API."""
+    """A connection to a gateway's gRPC API.
+
+    Its calls raise Unreachable when nothing answers, and the SpecdecError of a gateway that refused or failed.
+    """
 
     def __init__(self, connection: GatewayConnection) -> None:
         self._address = connection.address
@@ -32,12 +35,7 @@ class GatewayClient:
         self._channel.close()
 
     def create_session(self, user: str = "") -> str:
-        """The id of a new session.
-
-        Raises:
-            Unreachable: nothing answers at the address.
-            SpecdecError: the gateway refused, or failed.
-        """
+        """The id of a new session."""
         request = gateway_pb2.CreateSessionRequest(user=user)
         try:
             return str(self._sessions.CreateSession(request, metadata=self._metadata).session.id)
@@ -45,12 +43,7 @@ class GatewayClient:
             raise _failure(error, self._address) from error
 
     def stream(self, request: PromptRequest) -> Iterator[Event]:
-        """Generate, and yield the events as they come.
-
-        Raises:
-            Unreachable: nothing answers at the address.
-            SpecdecError: the gateway refused the request, or failed.
-        """
+        """Generate, and yield the events as they come."""
         call = self._generation.StreamGenerate(
             gateway_pb2.StreamGenerateRequest(request=request_to_pb(request)), metadata=self._metadata
         )

@@ -106,11 +106,7 @@ def _without_drafts(request: PromptRequest) -> PromptRequest:
 
 
 def compare(console: Console, connection: GatewayConnection, request: PromptRequest, runs: int, as_json: bool) -> None:
-    """Run the command: print the comparison, as one JSON document when `as_json` is set.
-
-    Raises:
-        SpecdecError: the gateway refused a request, failed, or cannot be reached.
-    """
+    """Run the command: print the comparison, as one JSON document when `as_json` is set."""
     with closing(GatewayClient(connection)) as gateway:
         found = measure(lambda each: collect(gateway.stream(each)), request, runs)
     if as_json:

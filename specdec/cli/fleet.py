@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from specdec.cli.settings import UpSettings
 from specdec.errors import ConfigError
@@ -21,15 +22,6 @@ _ROLES = {
     "drafter": "specdec_drafter_streams",
 }
 """A series that every process of a role has, and no other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of one series."""
-
-    name: str
-    labels: tuple[tuple[str, str], ...]
-    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +39,7 @@ class Scrape:
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of a series over all samples that have these labels."""
-        wanted = set(labels.items())
-        return sum(each.value for each in self.samples if each.name == name and wanted <= set(each.labels))
+        return sum(each.value for each in self.samples if each.name == name and labels.items() <= each.labels.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +113,7 @@ class Fleet:
 def scraped(text: str, at: float) -> Scrape:
     """The metrics in a text that Prometheus could read; raises ValueError for any other."""
     families = text_string_to_metric_families(text)
-    samples = (sample for family in families for sample in family.samples)
-    return Scrape(at, tuple(Sample(each.name, tuple(each.labels.items()), each.value) for each in samples))
+    return Scrape(at, tuple(sample for family in families for sample in family.samples))
 
 
 def urls_of(given: Sequence[str], state: Path | None) -> list[str]:

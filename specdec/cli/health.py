@@ -1,4 +1,4 @@
-"""Whether a service answers and reports that it is healthy."""
+"""Whether a service answers and reports that it is healthy, and what else may answer at an address."""
 
 import http.client
 import urllib.error
@@ -13,28 +13,53 @@ _OPTIONS = (
     # Without a pool of its own, each check would inherit the growing back-off of the checks before it.
     ("grpc.use_local_subchannel_pool", 1),
 )
+_ROLES = {
+    "specdec.verifier.v1.VerifierService": "a verifier",
+    "specdec.drafter.v1.DrafterService": "a drafter",
+}
+_ASKED = "give the address of the gateway's gRPC API, 127.0.0.1:50051 by default"
 
 
 def grpc_serving(address: str) -> bool:
     """Whether grpc.health.v1 at `host:port` reports SERVING for the server as a whole."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
-        try:
-            reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT)
-        except grpc.RpcError:
-            return False
-    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+    return bool(_grpc_status(address, "") == health_pb2.HealthCheckResponse.SERVING)
 
 
 def http_ready(address: str) -> bool:
     """Whether GET /readyz at `host:port` answers 200."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(f"http://{address}/readyz", timeout=_TIMEOUT) as reply:
-            return bool(reply.status == 200)
-    except (OSError, urllib.error.URLError, http.client.HTTPException):
-        return False
+    return _http_status(address, "/readyz") == 200
 
 
 def healthy(role: str, http_address: str, grpc_address: str) -> bool:
     """Whether a service of this role is healthy: a gateway is asked over HTTP, the others over gRPC."""
     return http_ready(http_address) if role == "gateway" else grpc_serving(grpc_address)
+
+
+def no_gateway(address: str) -> str:
+    """What answers at an address, `host:port`, that was taken for a gateway's gRPC API; empty when nothing does."""
+    if _http_status(address, "/livez") is not None:
+        return f"{address} speaks HTTP, not gRPC: {_ASKED}"
+    role = next((role for service, role in _ROLES.items() if _grpc_status(address, service) is not None), "")
+    return f"{address} is {role}'s: {_ASKED}" if role else ""
+
+
+def _grpc_status(address: str, service: str) -> int | None:
+    """What grpc.health.v1 says of a service; None when it does not answer, or does not know the service."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest(service=service)
+            return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=_TIMEOUT).status)
+        except grpc.RpcError:
+            return None
+
+
+def _http_status(address: str, path: str) -> int | None:
+    """The status of the answer to a GET request; None when there is none."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"http://{address}{path}", timeout=_TIMEOUT) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, http.client.HTTPException):
+        return None

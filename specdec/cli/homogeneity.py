@@ -17,10 +17,7 @@ def p_value(first: Sequences, second: Sequences, permutations: int, seed: int = 
     least p-value is 1 / (permutations + 1).
 
     Args:
-        first: sequences of tokens.
-        second: others.
         permutations: number of random divisions that the given one is compared with.
-        seed: of the divisions.
     """
     pool, count = _cells([*first, *second]), len(first)
     whole = Counter(chain.from_iterable(pool))

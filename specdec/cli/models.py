@@ -10,11 +10,14 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from specdec.cli import known_models
+from specdec.cli.exit_codes import EPILOG
 from specdec.cli.known_models import KNOWN, KnownModel
 from specdec.errors import ConfigError, SpecdecError
 
@@ -23,6 +26,21 @@ _RECEIPT = "specdec.json"
 _WEIGHTS = "model.safetensors"
 _TOOLS = ("gguf==0.19.0", "accelerate==1.15.0")
 """What reading a GGUF file takes; serving needs neither, so they lie beside the models, outside the environment."""
+
+
+models = typer.Typer(help="Fetch models and list those that are here.", no_args_is_help=True)
+
+
+@models.command("get", epilog=EPILOG)
+def _get(name: Annotated[str, typer.Argument(help="A known model's name, or a GGUF file to convert.")]) -> None:
+    """Fetch a known model, or convert a GGUF file, into a folder of the cache that `specdec up` finds by its name."""
+    get(Console(), name)
+
+
+@models.command("list", epilog=EPILOG)
+def _list() -> None:
+    """Show the known models, and the folders of those that are here."""
+    show(Console())
 
 
 class FetchFailed(SpecdecError, reason="FETCH_FAILED"):

@@ -117,9 +117,6 @@ def services(
     """Every process in the order in which it is started: a process starts after those that it connects to.
 
     Args:
-        settings: those of `specdec up`.
-        addresses: where each process listens.
-        redis_url: the session store.
         kv_redis_url: the store of keys and values; empty for none.
         token: what the services show each other; empty for none.
     """

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from specdec.cli import forked, tether
@@ -86,9 +85,7 @@ class Children:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     @property
@@ -107,11 +104,7 @@ class Children:
         return child
 
     def restart(self, ended: Child) -> Child:
-        """Start a child that has ended once more, in its place in the order.
-
-        Raises:
-            OSError: the log cannot be written, or the interpreter cannot be run.
-        """
+        """Start a child that has ended once more, in its place in the order; raises what `start` does."""
         child = self._started(ended.command, ended.environment)
         self._children[self._children.index(ended)] = child
         return child

@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -88,7 +89,7 @@ class DecodingWay:
         self._extra = speculation
         self._model = str(call(f"{self._url}/models", None)["data"][0]["id"])
 
-    def complete(self, prompt: str, tokens: int, seed: int | None) -> tuple[tuple[str, ...], int | None]:
+    def complete(self, prompt: str, tokens: int, seed: int | None = None) -> tuple[tuple[str, ...], int | None]:
         """The tokens of a completion, and how many of them were accepted drafts; greedy without a seed.
 
         Raises:
@@ -117,10 +118,12 @@ def prove(plan: Plan, call: Call) -> Proof:
         plain, drafted = (DecodingWay(call, plan.url, {"speculation": {"mode": mode}}) for mode in ("off", "rejection"))
     seeds = range(plan.samples)
     with ThreadPoolExecutor(plan.streams) as pool:
-        greedy = [list(pool.map(lambda text, side=side: _greedy(side, text), _PROMPTS)) for side in (plain, drafted)]
+        greedy = [
+            list(pool.map(partial(side.complete, tokens=_IDENTITY_TOKENS), _PROMPTS)) for side in (plain, drafted)
+        ]
         # No seed is used twice: equal seeds could give equal tokens, and the sides would not be independent.
-        before = list(pool.map(lambda seed: _sample(plain, 2 * seed), seeds))
-        after = list(pool.map(lambda seed: _sample(drafted, 2 * seed + 1), seeds))
+        before = list(pool.map(lambda seed: plain.complete(_PROMPTS[0], _SAMPLED_TOKENS, 2 * seed), seeds))
+        after = list(pool.map(lambda seed: drafted.complete(_PROMPTS[0], _SAMPLED_TOKENS, 2 * seed + 1), seeds))
     accepted = [count for _, count in (*greedy[1], *after) if count is not None]
     return Proof(
         prompts=len(_PROMPTS),
@@ -130,14 +133,6 @@ def prove(plan: Plan, call: Call) -> Proof:
         alpha=plan.alpha,
         accepted=sum(accepted) if accepted else None,
     )
-
-
-def _greedy(side: DecodingWay, prompt: str) -> tuple[tuple[str, ...], int | None]:
-    return side.complete(prompt, _IDENTITY_TOKENS, None)
-
-
-def _sample(side: DecodingWay, seed: int) -> tuple[tuple[str, ...], int | None]:
-    return side.complete(_PROMPTS[0], _SAMPLED_TOKENS, seed)
 
 
 def http(url: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -16,11 +16,7 @@ from specdec.client.events import GenerationResult, PromptRequest, RoundEvent
 
 
 def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_draft: bool) -> GenerationResult:
-    """Stream a generation to the console, coloured and marked by origin, with a legend and one line of statistics.
-
-    Raises:
-        SpecdecError: the gateway refused the request, failed, or cannot be reached.
-    """
+    """Stream a generation to the console, coloured and marked by origin, with a legend and one line of statistics."""
     started = False
 
     def on_round(round_: RoundEvent) -> None:
@@ -45,11 +41,7 @@ def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_
 def run(
     console: Console, connection: GatewayConnection, request: PromptRequest, show_draft: bool, as_json: bool
 ) -> None:
-    """Run the command: print a generation, as one JSON document when `as_json` is set.
-
-    Raises:
-        SpecdecError: the gateway refused the request, failed, or cannot be reached.
-    """
+    """Run the command: print a generation, as one JSON document when `as_json` is set."""
     with closing(GatewayClient(connection)) as gateway:
         if as_json:
             console.out(json.dumps(report(collect(gateway.stream(request))), indent=2), highlight=False)

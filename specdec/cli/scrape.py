@@ -16,8 +16,6 @@ def write_scrape_config(path: Path, services: Sequence[Service], key: str = "") 
     """Write a configuration that reads every process; only its owner can read it.
 
     Args:
-        path: the file, which is replaced.
-        services: the processes.
         key: the API key with which gateways are read; empty for none.
 
     Raises:

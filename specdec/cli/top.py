@@ -1,19 +1,35 @@
 """`specdec top`: the fleet live, a table for each role."""
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
+import typer
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from specdec.cli import options
 from specdec.cli.exit_codes import Unreachable
-from specdec.cli.fleet import Fleet, FleetProcess, Look
-from specdec.cli.signals import Stop
+from specdec.cli.fleet import Fleet, FleetProcess, Look, urls_of
+from specdec.cli.signals import Stop, stop_on_signals
 
 Column = tuple[str, Callable[[FleetProcess], str]]
 """A heading, and what stands under it for a process."""
+
+
+def command(
+    sources: options.Processes = None,
+    state: options.StateFile = None,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    looks: Annotated[int, typer.Option(min=0, help="Looks after which it ends; 0 is never.")] = 0,
+    api_key: options.ApiKey = "",
+) -> None:
+    """Show gateways, verifiers and drafters live, by their metrics; without options, those of `specdec up`."""
+    fleet = Fleet(urls_of(sources or (), state), api_key)
+    with stop_on_signals() as stop:
+        top(Console(), fleet, every, looks, stop)
 
 
 def top(console: Console, fleet: Fleet, every: float, looks: int, stop: Stop) -> None:

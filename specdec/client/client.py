@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -56,7 +55,6 @@ class Client:
             api_key: the key that every call carries; empty for none.
             ca: PEM file of the authorities that the gateways' certificates come from; None for plaintext.
             timeout: seconds that one generation may take, all calls together.
-            retries: of calls that break.
 
         Raises:
             ConfigError: the key is malformed, or the file cannot be read.
@@ -70,9 +68,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

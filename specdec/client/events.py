@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specdec.rules.gamma_policy import GammaPolicy
-from specdec.rules.params import FinishReason, Mode, Origin
+from specdec.rules.params import FinishReason, Mode
 from specdec.rules.tree_options import TreeOptions
-from specdec.wire.report import RoundReport
+from specdec.wire.report import ReportedToken, RoundReport
+
+Token = ReportedToken
+"""One token of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,6 @@ class PromptRequest:
     """Whether the prompt is what the user says in a chat, and goes through the model's chat template."""
     detail: bool = False
     """Whether every round comes with a report."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token of the output."""
-
-    id: int
-    text: str
-    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)

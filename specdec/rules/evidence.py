@@ -21,10 +21,7 @@ def evidence(
     """The numbers of each token of one draft; a row of p that is no distribution gives 0.
 
     Args:
-        mode: the rule that judged the draft.
         p: target distributions of the draft [γ + 1, V], as `specdec.rules.verification.verify` has read them.
-        draft: the tokens that were judged.
-        seed: of the session.
         position: absolute position of the first drafted token.
         lenience: ℓ in (0, 1].
     """

@@ -30,8 +30,6 @@ def lenient_greedy(
     Args:
         p: what `probabilities` made of `logits`; it is not changed.
         logits: [R, V], γ + 1 rows of each draft, one draft after the other.
-        params: sampling parameters of each row.
-        histories: tokens before each row.
         drafts: of any lengths [B]; ℓ of trees is 1.
         lenience: ℓ in (0, 1] of each draft [B].
 

@@ -74,7 +74,6 @@ def uniform(
     Args:
         seeds: 64-bit seeds.
         positions: absolute positions in their sequences, below 2^32.
-        lane: the purpose of the numbers.
         starts: position at which the draft or round began, for rules that read a position in several rounds; None is 0.
         indices: which of several numbers of one position, below 2^32; None is 0.
     """

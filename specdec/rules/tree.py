@@ -1,4 +1,4 @@
-"""What a tree round is made of: a topology given by parents, a draft with a token for each node, and its verdict."""
+"""What a tree round is made of: a topology given by parents, and a draft with a token for each node."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import SparseProbs
-from specdec.rules.params import Origin
 
 ROOT = -1
 """The parent of a first node, which stands for the last token of the context."""
@@ -150,19 +149,3 @@ class TreeDraft:
 
 def _cut(draws: Draws, count: int) -> Draws:
     return Draws(tuple(child for child in draws.children if child < count), draws.law)
-
-
-@dataclass(frozen=True, slots=True)
-class TreeVerdict:
-    """What one round commits of a tree: an accepted path and the one token the target adds."""
-
-    path: tuple[int, ...]
-    """Accepted nodes, from the root down."""
-    tokens: tuple[int, ...]
-    """The tokens of the path, then the target's own, which is missing where the target has no distribution there."""
-    last: Origin
-    """Origin of the token the target adds: bonus when the path ends at a leaf, plain when there was no draft."""
-
-    @property
-    def origins(self) -> tuple[Origin, ...]:
-        return ((Origin.ACCEPTED,) * len(self.path) + (self.last,))[: len(self.tokens)]

@@ -13,18 +13,17 @@ from torch import Tensor
 from specdec.errors import FieldInvalid, InternalError, TokenOutOfRange
 from specdec.rules.checks import check_probs, masses, proper_counts
 from specdec.rules.coupling import draw
-from specdec.rules.draft import SparseProbs
+from specdec.rules.draft import SparseProbs, Verdict
 from specdec.rules.multidraft import NONE, Siblings, agreement, with_replacement, without_replacement
 from specdec.rules.padding import NO_PROBS, supports
-from specdec.rules.params import Origin
 from specdec.rules.rng import Lane, final_uniform, uniform
 from specdec.rules.sampling import sample
-from specdec.rules.tree import ROOT, TreeDraft, TreeVerdict
+from specdec.rules.tree import ROOT, TreeDraft
 
 
 def verify_tree(
     siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]
-) -> list[TreeVerdict]:
+) -> list[Verdict]:
     """Judge a batch of trees; an empty one gets one plain token.
 
     At temperature 0 the walk is greedy: when siblings differ, it keeps the longest path of argmaxes.
@@ -220,10 +219,9 @@ def _proper(mass: Tensor, drafts: Sequence[TreeDraft], paths: Sequence[tuple[int
     return proper_counts(mass[reached], [0, *accumulate(lengths)][:-1], lengths)
 
 
-def _verdict(draft: TreeDraft, path: tuple[int, ...], token: int, count: int) -> TreeVerdict:
-    last = Origin.BONUS if _is_leaf(draft, path) else Origin.RECOVERED
-    tokens = (*(draft.tokens[node] for node in path), token)[:count]
-    return TreeVerdict(path, tokens, last if draft.tokens else Origin.PLAIN)
+def _verdict(draft: TreeDraft, path: tuple[int, ...], token: int, count: int) -> Verdict:
+    tokens, leaf = (*(draft.tokens[node] for node in path), token)[:count], _is_leaf(draft, path)
+    return Verdict(tokens, accepted=len(path), drafted=len(draft.tokens), path=path[: count - 1], at_leaf=leaf)
 
 
 def _check_distinct(siblings: Siblings, draft: TreeDraft) -> None:

@@ -2,6 +2,7 @@
 
 import hmac
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +15,6 @@ from pydantic import AfterValidator, SecretStr
 from specdec.serving.tls import Certificates, TlsSettings
 
 _HEADER = "authorization"
-_HEALTH = "/grpc.health.v1.Health/"
 
 Handler = Any
 Metadata = tuple[tuple[str, str], ...]
@@ -45,11 +45,7 @@ class Access:
 
     @classmethod
     def of(cls, tls: TlsSettings, token: SecretStr) -> "Access":
-        """What the settings name.
-
-        Raises:
-            ConfigError: a file of the TLS settings cannot be read.
-        """
+        """What the settings name; raises ConfigError when a file cannot be read."""
         return cls(Certificates.of(tls), token)
 
     @property
@@ -64,25 +60,36 @@ class Access:
         return ((_HEADER, _bearer(self.token)),) if self.token else ()
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses calls without the token as UNAUTHENTICATED, before their messages are read; health is open to all."""
-
-    def __init__(self, token: SecretStr) -> None:
-        self._expected = _bearer(token).encode()
+class DoorInterceptor(grpc.aio.ServerInterceptor, ABC):
+    """Refuses calls before their messages are read; health is open to all."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        if handler_call_details.method.startswith(_HEALTH) or self._is_shown(handler_call_details.invocation_metadata):
-            return await continuation(handler_call_details)
-        return grpc.stream_stream_rpc_method_handler(_refuse)
+        if not handler_call_details.method.startswith("/grpc.health.v1.Health/"):
+            metadata = handler_call_details.invocation_metadata or ()
+            refuse = self.refusal([value for name, value in metadata if name == _HEADER])
+            if refuse is not None:
+                return grpc.stream_stream_rpc_method_handler(refuse)
+        return await continuation(handler_call_details)
 
-    def _is_shown(self, metadata: Any) -> bool:
-        given = [value for key, value in metadata or () if key == _HEADER]
+    @abstractmethod
+    def refusal(self, given: Sequence[str | bytes]) -> Handler | None:
+        """What ends a call with these values of `authorization`; None where it is let in."""
+
+
+class TokenInterceptor(DoorInterceptor):
+    """Refuses calls without the token as UNAUTHENTICATED."""
+
+    def __init__(self, token: SecretStr) -> None:
+        self._expected = _bearer(token).encode()
+
+    def refusal(self, given: Sequence[str | bytes]) -> Handler | None:
         # The time that the comparison takes says nothing about where the two differ.
-        return len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
+        is_shown = len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
+        return None if is_shown else _refuse
 
 
 UNGUARDED = Access()

@@ -3,7 +3,9 @@
 Where a caller declares checksums, they are checked here, and the answers get theirs.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import grpc
@@ -12,18 +14,15 @@ from google.protobuf.message import DecodeError
 from specdec.errors import FieldInvalid, MessageCorrupted, MessageTooLarge, RequestError
 from specdec.serving import checksum
 
+# The types of gRPC's handlers are for synchronous servers only.
 Handler = Any
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _INVALID = "the message is not valid: its bytes are not protobuf, or a string in it is not UTF-8"
 
 
-class DecodeInterceptor(grpc.aio.ServerInterceptor):
-    """Raises an error of ours where grpc itself would fail without a reason; it runs inside ErrorInterceptor."""
-
-    def __init__(self, max_bytes: int) -> None:
-        """Refuse messages of more than `max_bytes`."""
-        self._max_bytes = max_bytes
+class HandlerInterceptor(grpc.aio.ServerInterceptor, ABC):
+    """Changes the handlers of our services; health and reflection handle their own errors."""
 
     async def intercept_service(
         self,
@@ -33,16 +32,25 @@ class DecodeInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/specdec."):
             return handler
-        sealed = checksum.is_declared(handler_call_details.invocation_metadata)
+        return self.changed(handler, handler_call_details)
+
+    @abstractmethod
+    def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """The handler that serves in place of this one."""
+
+
+class DecodeInterceptor(HandlerInterceptor):
+    """Raises an error of ours where grpc itself would fail without a reason; it runs inside ErrorInterceptor."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Refuse messages of more than `max_bytes`."""
+        self._max_bytes = max_bytes
+
+    def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        sealed = checksum.is_declared(details.invocation_metadata)
         decode, encode = self._lenient(handler.request_deserializer, sealed), handler.response_serializer
-        if sealed:
-            encode = checksum.encoder(encode)
         check = _checked_stream if handler.request_streaming else _checked
-        if handler.response_streaming:
-            inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-            return rebuilt(handler, _stream(inner, check), decode, encode)
-        inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
-        return rebuilt(handler, _unary(inner, check), decode, encode)
+        return rebuilt(handler, decode, checksum.encoder(encode) if sealed else encode, check=check)
 
     def _lenient(self, decode: Callable[[bytes], Any], sealed: bool) -> Callable[[bytes], Any]:
         """A deserializer cannot answer with an error: it returns the error in place of the message."""
@@ -61,31 +69,28 @@ class DecodeInterceptor(grpc.aio.ServerInterceptor):
 
 
 def rebuilt(
-    handler: Handler, behaviour: Callable[..., Any], decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]
+    handler: Handler,
+    decode: Callable[[bytes], Any],
+    encode: Callable[[Any], bytes],
+    *,
+    check: Callable[[Any], Any] = lambda request: request,
+    around: Callable[[Context], AbstractAsyncContextManager[Any]] = nullcontext,
 ) -> Handler:
-    """A handler of the same kind with another behaviour, deserializer and serializer."""
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, decode, encode)
+    """A handler of the same kind, whose calls run inside `around` with what `check` makes of their requests."""
+    ways = (handler.request_streaming, handler.response_streaming)
+    kind = "_".join("stream" if streams else "unary" for streams in ways)
+    inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
 
+    async def unary(request: Any, context: Context) -> Any:
+        async with around(context):
+            return await inner(check(request), context)
 
-def _unary(inner: Callable[[Any, Context], Awaitable[Any]], check: Callable[[Any], Any]) -> Any:
-    async def checked(request: Any, context: Context) -> Any:
-        return await inner(check(request), context)
+    async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+        async with around(context):
+            async for response in inner(check(request), context):
+                yield response
 
-    return checked
-
-
-def _stream(inner: Callable[[Any, Context], AsyncIterator[Any]], check: Callable[[Any], Any]) -> Any:
-    async def checked(request: Any, context: Context) -> AsyncIterator[Any]:
-        async for response in inner(check(request), context):
-            yield response
-
-    return checked
+    return make(stream if handler.response_streaming else unary, decode, encode)
 
 
 def _checked(request: Any) -> Any:

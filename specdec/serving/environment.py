@@ -23,9 +23,7 @@ def check_environment(environment: Mapping[str, str], prefix: str, settings: Col
     its values. One without must not look like a misspelt prefix: other variables may be anybody's.
 
     Args:
-        environment: the variables.
         prefix: of this process's settings, such as `SPECDEC_GATEWAY_`.
-        settings: names of its settings.
     """
     known = [prefix + name.upper() for name in settings]
     for name in map(str.upper, environment):

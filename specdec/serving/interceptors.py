@@ -3,9 +3,9 @@
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
 
 import grpc
 import structlog
@@ -14,13 +14,9 @@ from grpc_status import rpc_status
 from structlog.contextvars import bound_contextvars
 
 from specdec.errors import InternalError, SpecdecError
-from specdec.serving.decoding import rebuilt
+from specdec.serving.decoding import Context, Handler, HandlerInterceptor, rebuilt
 from specdec.serving.status import rich_status, status_of
 from specdec.serving.tracing import served_span
-
-# The types of gRPC's handlers are for synchronous servers only.
-Handler = Any
-Context = grpc.aio.ServicerContext[Any, Any]
 
 GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """A request id of a caller that is used as it is; any other is replaced."""
@@ -31,41 +27,12 @@ _PUBLIC = "/specdec.gateway."
 _log = structlog.get_logger()
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
+class ErrorInterceptor(HandlerInterceptor):
     """Turns a SpecdecError that a servicer raises into a status; every other exception is a bug, which is logged."""
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or not method.startswith("/specdec."):  # health and reflection handle their own errors
-            return handler
-        guard = _guard_stream if handler.response_streaming else _guard_unary
-        return rebuilt(handler, guard(method, handler), handler.request_deserializer, handler.response_serializer)
-
-
-def _guard_unary(method: str, handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
-    inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
-
-    async def guarded(request: Any, context: Context) -> Any:
-        async with _observed(method, context):
-            return await inner(request, context)
-
-    return guarded
-
-
-def _guard_stream(method: str, handler: Handler) -> Callable[[Any, Context], AsyncIterator[Any]]:
-    inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-
-    async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
-        async with _observed(method, context):
-            async for response in inner(request, context):
-                yield response
-
-    return guarded
+    def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        around = partial(_observed, details.method)
+        return rebuilt(handler, handler.request_deserializer, handler.response_serializer, around=around)
 
 
 @asynccontextmanager

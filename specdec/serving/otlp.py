@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from specdec.serving.registry import build_version
 from specdec.serving.tracing import Attributes, TraceSpan
+from specdec.serving.version import package_version
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
@@ -52,10 +52,10 @@ class OtlpTracer:
         """`service` is the service's name unless `OTEL_SERVICE_NAME` is set; an empty endpoint is the variables'."""
         named = {SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", f"specdec-{service}")}
         self._provider = TracerProvider(
-            resource=Resource.create(named | {SERVICE_VERSION: build_version()}), shutdown_on_exit=False
+            resource=Resource.create(named | {SERVICE_VERSION: package_version()}), shutdown_on_exit=False
         )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint or None)))
-        self._tracer = self._provider.get_tracer("specdec", build_version())
+        self._tracer = self._provider.get_tracer("specdec", package_version())
 
     def start(
         self, name: str, parent: TraceSpan | Mapping[str, str], attributes: Attributes, *, began: int, served: bool

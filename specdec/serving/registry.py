@@ -1,11 +1,10 @@
 """The registry of a process's metrics, with what every process of specdec tells of itself."""
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics
 
-_PACKAGE = "specdec-serve"
+from specdec.serving.version import package_version
 
 
 def process_registry(service: str) -> CollectorRegistry:
@@ -15,13 +14,5 @@ def process_registry(service: str) -> CollectorRegistry:
     ProcessCollector(registry=registry)
     labels = ("service", "version", "python")
     built = Gauge("specdec_build_info", "What runs; always 1.", labels, registry=registry)
-    built.labels(service, build_version(), platform.python_version()).set(1)
+    built.labels(service, package_version(), platform.python_version()).set(1)
     return registry
-
-
-def build_version() -> str:
-    """The version of the installed package; `unknown` where the code runs without being installed."""
-    try:
-        return version(_PACKAGE)
-    except PackageNotFoundError:
-        return "unknown"

@@ -82,7 +82,6 @@ async def start_grpc(
 
     Args:
         address: `host:port`; port 0 takes a free one, and the server's `address` says which.
-        register: adds the servicers to the server.
         services: the full names of the services, for health and reflection.
         access: what callers must show; without certificates the server speaks plaintext.
         health_address: a second address for health and reflection alone, without TLS and token, because a kubelet

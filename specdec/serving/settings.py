@@ -131,6 +131,11 @@ class ModelSettings(TokenizerSettings):
     """What multiplies with weights in float32 on a CPU: `operator` is C++ over packed weights, built at the first
     start, `torch` is PyTorch, and `auto` is the operator where there is a C++ compiler."""
 
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """How the engine is to load the model, by the names of its arguments."""
+        return self.model_dump(exclude={"path", "name", "compile"}) | {"compiled": self.compile}
+
 
 class Settings(BaseSettings):
     """The base of the settings of every service; a subclass sets `env_prefix`."""
@@ -150,7 +155,6 @@ class Settings(BaseSettings):
         """Read the settings.
 
         Args:
-            config: a YAML file, or None.
             overrides: the settings from the command line, with nested mappings for sections.
 
         Raises:

@@ -81,11 +81,7 @@ class Certificates:
 
     @classmethod
     def of(cls, settings: TlsSettings) -> "Certificates | None":
-        """The files that the settings name, or None for plaintext.
-
-        Raises:
-            ConfigError: a file cannot be read.
-        """
+        """The files that the settings name, or None for plaintext; raises what the constructor does."""
         if settings.certificate is None or settings.key is None or settings.ca is None:
             return None
         peer = settings.peer if isinstance(settings, DialTlsSettings) else ""
@@ -93,11 +89,7 @@ class Certificates:
 
     @classmethod
     def public(cls, settings: PublicTlsSettings) -> "Certificates | None":
-        """The files of the certificate that callers see, or None for plaintext.
-
-        Raises:
-            ConfigError: a file cannot be read.
-        """
+        """The files of the certificate that callers see, or None for plaintext; raises what the constructor does."""
         if settings.certificate is None or settings.key is None:
             return None
         return cls(settings.certificate, settings.key, None)

@@ -107,7 +107,6 @@ def served_span(name: str, headers: Mapping[str, str], *, begins: bool) -> Itera
     """What this process does for one call: a part of the caller's trace.
 
     Args:
-        headers: of the call.
         begins: whether a call without a trace begins one.
     """
     tracer = _tracer.get()

@@ -2,12 +2,10 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGE = "specdec-serve"
-
 
 def package_version() -> str:
     """The version, or "unknown" where the code runs without being installed."""
     try:
-        return version(PACKAGE)
+        return version("specdec-serve")
     except PackageNotFoundError:
         return "unknown"

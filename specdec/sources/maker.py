@@ -34,11 +34,8 @@ class SourceMaker:
         """A source that has read nothing.
 
         Args:
-            kind: which one.
             domain: whose store it may use.
             known: tokens of the sequence that are not generated here: the prompt, and output that others generated.
-            prompt: tokens of the prompt.
-            prediction: the output that the caller expects.
         """
         window = self._settings.window
         match kind:

@@ -67,8 +67,6 @@ class Codec(Generic[V, M]):
         """Derive the fields.
 
         Args:
-            value: the dataclass.
-            message: the class of its messages.
             names: the name in the message of each field that has another one there.
             translations: the ways of the fields that cannot be copied.
         """

@@ -10,7 +10,7 @@ from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.judged import JudgedToken
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
-from specdec.wire.codec import Codec, Pair, each
+from specdec.wire.codec import Codec, Pair, each, optional
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
 from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING, TREE
 from specdec.wire.tokens import TOKENS
@@ -223,7 +223,6 @@ _CALL = Codec(
     sampling=SAMPLING,
     speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, policy=GAMMA_POLICY, tree=TREE),
 )
-_DETAIL = Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken)))
 _ROUND = Codec(
     Round,
     pb.GenerateResponse,
@@ -235,10 +234,7 @@ _ROUND = Codec(
     timing=Codec(Timing, pb.RoundTiming),
     speedup=Codec(Speedup, pb.Speedup),
     logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
-    detail=Pair(
-        lambda detail: detail and _DETAIL.to_pb(detail),
-        lambda message: _DETAIL.from_pb(message) if message.ByteSize() else None,
-    ),
+    detail=optional(Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken)))),
 )
 _INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)))
 

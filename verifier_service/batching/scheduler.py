@@ -39,9 +39,7 @@ class Scheduler:
 
         Args:
             model: owned by the one worker of `thread`.
-            thread: where passes run.
             settings: how many sequences may wait for their first KV.
-            speculation: learns from every pass.
         """
         self._model = model
         self.drafts_first = model.drafts_first
@@ -116,19 +114,11 @@ class Scheduler:
             self._wake.set()
 
     async def prefill(self, row: Row) -> None:
-        """Compute the KV of the row's first `goal` tokens.
-
-        Raises:
-            InternalError: the pass failed.
-        """
+        """Compute the KV of the row's first `goal` tokens; raises InternalError when the pass failed."""
         await self._submit(row)
 
     async def verify(self, row: Row) -> Outcome:
-        """Judge the row's draft as soon as the tokens before it have KV.
-
-        Raises:
-            InternalError: the pass failed.
-        """
+        """Judge the row's draft as soon as the tokens before it have KV; raises InternalError when the pass failed."""
         outcome = await self._submit(row)
         if outcome is None:
             raise InternalError("a row came back without a verdict")

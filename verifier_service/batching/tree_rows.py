@@ -81,15 +81,4 @@ def _judge_chains(rows: Sequence[Row], p: Tensor, lenience: Sequence[float] | No
 
 def _judge_trees(siblings: Siblings, rows: Sequence[Row], p: Tensor) -> list[Verdict]:
     drafts = [row.draft for row in rows if isinstance(row.draft, TreeDraft)]
-    seeds = [row.call.sampling.seed for row in rows]
-    found = verify_tree(siblings, p, drafts, seeds, [row.goal for row in rows])
-    return [
-        Verdict(
-            each.tokens,
-            accepted=len(each.path),
-            drafted=len(draft.tokens),
-            path=each.path[: len(each.tokens) - 1],
-            at_leaf=not draft.tree.children[each.path[-1] + 1 if each.path else 0],
-        )
-        for draft, each in zip(drafts, found, strict=True)
-    ]
+    return verify_tree(siblings, p, drafts, [row.call.sampling.seed for row in rows], [row.goal for row in rows])

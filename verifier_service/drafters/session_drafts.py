@@ -19,14 +19,14 @@ from verifier_service.drafters.tree_buffer import TreeBuffer
 
 _CATCH_UP = 32
 """Tokens that a drafter reads about as fast as it drafts; where it has more to read, nothing waits for it."""
-MOST_DRAFTS = 128
+_MOST_DRAFTS = 128
 """Most drafts held for one session; drafters send far fewer."""
 
 
 class RemoteDrafts(Drafts):
     """Drafts of one session from the drafter that the pool chooses; a Listener of that drafter's link."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a session
         self,
         call: GenerationCall,
         max_len: int,
@@ -34,6 +34,7 @@ class RemoteDrafts(Drafts):
         settings: DraftingSettings,
         patience: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        plan: TreePlan | None = None,
     ) -> None:
         """Make a source that is not open at any drafter yet.
 
@@ -43,6 +44,7 @@ class RemoteDrafts(Drafts):
             patience: seconds for which a wait pays now; None for a session whose γ is fixed, which waits for it
                 whatever that costs.
             clock: gives seconds.
+            plan: how trees are made, one a round and none ahead of a verdict; None asks for chains.
         """
         self._call = call
         self._max_len = max_len
@@ -51,8 +53,8 @@ class RemoteDrafts(Drafts):
         self._worth = patience
         self.gathers = patience is not None
         self._clock = clock
-        self._plan: TreePlan | None = None
-        self._buffer: DraftBuffer | TreeBuffer = DraftBuffer(call.tokens, MOST_DRAFTS)
+        self._plan = plan
+        self._buffer = (DraftBuffer if plan is None else TreeBuffer)(call.tokens, _MOST_DRAFTS)
         self._patience = Breaker(1, settings.probe)
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
@@ -71,20 +73,19 @@ class RemoteDrafts(Drafts):
 
     @property
     def epoch(self) -> int:
-        """The session's fencing number."""
         return self._call.epoch
 
     def begin(self, gamma: int) -> None:
-        """Open the session at a drafter, when one can be used."""
         if gamma:
             self._open(gamma)
 
     def source(self) -> str | None:
         link = self._link or self._choice()
-        return None if link is None else link.source(self._call.sampling.temperature)
+        if link is None:
+            return None
+        return link.source(self._call.sampling.temperature) + ("" if self._plan is None else ", trees")
 
     def declined(self) -> Fallback:
-        """Why a round has γ = 0 by choice."""
         return self._absence() if self.source() is None else Fallback.NOT_WORTH_IT
 
     async def propose(self, gamma: int) -> Proposal:
@@ -113,8 +114,7 @@ class RemoteDrafts(Drafts):
         if self._link is None:
             self._behind += tokens
             return
-        in_step = self._buffer.advance(tokens, judged)
-        if not in_step:
+        if not self._buffer.advance(tokens, judged):
             self.close()
             return
         self._unsent += tuple(tokens)

@@ -15,7 +15,6 @@ from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.joined_drafts import JoinedDrafts
 from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
 from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.remote_trees import RemoteTrees
 from verifier_service.drafters.session_drafts import RemoteDrafts
 
 HYBRID = "hybrid"
@@ -50,7 +49,6 @@ class DraftSources:
         """The drafts of a session.
 
         Args:
-            call: names what drafts.
             limit: tokens that the sequence may reach.
             gamma: a draft length that is fixed; None where each source chooses its own.
         """
@@ -99,10 +97,10 @@ class DraftSources:
         patience = self._speculation.patience if judged else None
         return RemoteDrafts(call, limit, self._pool, self._settings.drafting, patience)
 
-    def _trees(self, call: GenerationCall, limit: int, tree: TreeOptions, place: int) -> RemoteTrees:
+    def _trees(self, call: GenerationCall, limit: int, tree: TreeOptions, place: int) -> RemoteDrafts:
         """Trees of a drafter, which draws by numbers that no other drafter of the session draws by."""
         plan = TreePlan(tree.width, tree.depth, tree.replacement, place * MAX_NODES)
-        return RemoteTrees(call, limit, self._pool, self._settings.drafting, plan)
+        return RemoteDrafts(call, limit, self._pool, self._settings.drafting, plan=plan)
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))

@@ -18,8 +18,6 @@ def with_forced(draft: Draft, row: Row, tokens: Sequence[int], room: int) -> Dra
 
     Args:
         draft: what a drafter drafted; it may be empty.
-        row: of the session, with its grammar.
-        tokens: every committed token.
         room: tokens that the draft may have.
     """
     speculation = row.call.speculation

@@ -54,12 +54,7 @@ class Generations:
         self._numbers = count()
 
     def start(self, call: GenerationCall) -> Run:
-        """Begin a generation.
-
-        Raises:
-            RequestError: the call breaks a limit.
-            Fenced: a higher epoch of the session has been seen.
-        """
+        """Begin a generation; raises what `check` and `Runs.start` do."""
         check(call, self._info)
         call, grammar = greedy_as_coupled(call), call.sampling.grammar
         source = self._session(call).run() if grammar is None else self._following(grammar, call)

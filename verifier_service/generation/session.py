@@ -7,14 +7,13 @@ from dataclasses import replace
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import FinishReason
 from specdec.rules.tree import TreeDraft
-from specdec.serving.tracing import part_span
+from specdec.serving.tracing import Attributes, part_span
 from specdec.wire.generation import GRAMMAR, Fallback, GammaReason, Round, RoundDetail, Timing
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.generation.forced import with_forced
-from verifier_service.generation.traces import described
 
 
 class Session:
@@ -75,7 +74,7 @@ class Session:
                     with part_span("round") as span:
                         done = await self._round()
                         if span.records:
-                            span.describe(described(done))
+                            span.describe(_described(done))
                     finish = done.finish
                     yield done
             finally:
@@ -195,6 +194,21 @@ def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -
         finish=finish,
         logprobs=verdict.logprobs[:count],
     )
+
+
+def _described(done: Round) -> Attributes:
+    """What the span of a round says of it; times in seconds."""
+    return {
+        "specdec.base_len": done.base_len,
+        "specdec.tokens": len(done.tokens),
+        "specdec.drafted": len(done.draft),
+        "specdec.accepted": done.accepted,
+        "specdec.drafter": done.drafter,
+        "specdec.fallback": done.fallback,
+        "specdec.draft_seconds": done.timing.draft,
+        "specdec.queue_seconds": done.timing.queue,
+        "specdec.verify_seconds": done.timing.verify,
+    }
 
 
 def _reported(draft: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:

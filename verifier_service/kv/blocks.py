@@ -10,9 +10,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from specdec.engine import NativeEngine
 from specdec.engine.kv_frame import Flaw, frame, frame_bytes, unframe
@@ -37,23 +38,27 @@ class Restored:
     """Why there are no more: a Flaw, NO_ROOM or GONE; empty when all blocks were taken."""
 
 
-class KvMover(Protocol):
-    """Blocks of a target that leave this process and come back."""
+class KvMover:
+    """Moves the blocks of a target out of this process and back. This one is for a target whose blocks stay inside."""
 
     async def find(self, tokens: Sequence[int], cache_salt: str) -> int:
         """How many of `tokens`, from the first, have KV."""
+        return 0
 
     async def export(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
         """The framed value of the block tokens[start:]; empty when it has no KV."""
+        return b""
 
     async def restore(self, span: KvSpan, values: AsyncIterable[bytearray]) -> Restored:
         """Take framed values, one for each block of the span in order, up to the first that is flawed."""
+        return Restored(0, NO_ROOM)
 
     def longest_value(self, block_tokens: int) -> int:
         """Bytes of a framed block."""
+        return 0
 
 
-class KvBlocks:
+class KvBlocks(KvMover):
     """The engine is touched on its own thread only, between passes; values are framed and checked on others."""
 
     def __init__(self, engine: NativeEngine, thread: Executor) -> None:
@@ -63,19 +68,19 @@ class KvBlocks:
         self._thread = thread
         self._numbers = count()
 
+    @override
     async def find(self, tokens: Sequence[int], cache_salt: str) -> int:
-        """How many of `tokens`, from the first, have KV."""
         return await self._on_thread(partial(self._engine.held, tokens, cache_salt))
 
+    @override
     async def export(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
-        """The framed value of the block tokens[start:]; empty when it has no KV."""
         kv = await self._on_thread(partial(self._engine.export_known, start, tokens, cache_salt))
         if kv is None:
             return b""
         return await asyncio.to_thread(frame, self._layout, self._hashes(tokens, cache_salt)[-1], kv)
 
+    @override
     async def restore(self, span: KvSpan, values: AsyncIterable[bytearray]) -> Restored:
-        """Take framed values, one for each block of the span in order, up to the first that is flawed."""
         taken: list[Tensor] = []
         miss = ""
         hashes = self._hashes(span.tokens, span.cache_salt)
@@ -90,8 +95,8 @@ class KvBlocks:
         restored = await self._on_thread(partial(self._write, span, taken))
         return restored if restored.miss else Restored(restored.held, miss)
 
+    @override
     def longest_value(self, block_tokens: int) -> int:
-        """Bytes of a framed block."""
         return frame_bytes(self._layout, block_tokens)
 
     def _write(self, span: KvSpan, values: Sequence[Tensor]) -> Restored:

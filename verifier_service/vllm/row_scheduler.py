@@ -48,7 +48,7 @@ class RowScheduler(Scheduler):
             for request, count in output.num_scheduled_tokens.items()
         }
         whole = [request for request, piece in self.pieces.items() if self._completes(request, piece)]
-        rows = {request: self.rows[request] if request in given else self._plain(request) for request in whole}
+        rows = {each: self.rows[each] if each in given else replace(self.rows[each], draft=NO_DRAFT) for each in whole}
         setattr(output, ROWS, PassRows(rows, self.vocab_size))
         if held and self.rows and not self.pieces:
             self._give_up(max(held, key=lambda request: request.priority))
@@ -87,9 +87,6 @@ class RowScheduler(Scheduler):
         ]
         self.update_draft_token_ids(DraftTokenIds(requests, drafts))
         return set(requests)
-
-    def _plain(self, request: str) -> Row:
-        return replace(self.rows[request], draft=NO_DRAFT)
 
     @contextmanager
     def _only_rows(self) -> Iterator[list[Any]]:

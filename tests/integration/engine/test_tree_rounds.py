@@ -9,10 +9,11 @@ import pytest
 from torch import Tensor
 
 from specdec.engine import Chunk, NativeEngine
+from specdec.rules.draft import Verdict
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import SamplingParams
 from specdec.rules.sampling import History, probabilities
-from specdec.rules.tree import ROOT, Tree, TreeDraft, TreeVerdict
+from specdec.rules.tree import ROOT, Tree, TreeDraft
 from specdec.rules.tree_verification import verify_tree
 
 pytestmark = pytest.mark.integration
@@ -42,7 +43,7 @@ class Run:
         self.output += verdict.tokens
         self.kept += len(verdict.path)
 
-    def _judge(self, logits: Tensor, draft: TreeDraft, position: int) -> TreeVerdict:
+    def _judge(self, logits: Tensor, draft: TreeDraft, position: int) -> Verdict:
         rows = len(draft.tokens) + 1
         p = probabilities(logits, [self._params] * rows, [History()] * rows)
         return verify_tree(Siblings.DETERMINISTIC, p, [draft], [5], [position])[0]

@@ -3,7 +3,8 @@
 from prometheus_client import Counter
 from prometheus_client.exposition import choose_encoder
 
-from specdec.serving.registry import build_version, process_registry
+from specdec.serving.registry import process_registry
+from specdec.serving.version import package_version
 
 
 def test_a_process_says_what_it_is_and_what_it_uses_and_when_nothing_was_created() -> None:
@@ -13,7 +14,7 @@ def test_a_process_says_what_it_is_and_what_it_uses_and_when_nothing_was_created
         encode, _ = choose_encoder(accepted)
         page = encode(registry).decode()
         assert 'specdec_build_info{python="3.' in page
-        assert f'service="drafter",version="{build_version()}"}} 1.0' in page
+        assert f'service="drafter",version="{package_version()}"}} 1.0' in page
         for name in ("process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"):
             assert f"\n{name} " in page
         assert "specdec_rounds_total 1.0" in page

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from gateway.text.lane import LEAST_SIZE, TokenizingLane
+from gateway.text.prompt_encoder import LEAST_SIZE, TokenizingLane
 from specdec.errors import QueueFull
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
-from specdec.rules.draft import NO_DRAFT, SparseProbs
+from specdec.rules.draft import NO_DRAFT, SparseProbs, Verdict
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, Origin
 from specdec.rules.proposal import compress, propose, propose_siblings
-from specdec.rules.tree import ROOT, Tree, TreeDraft, TreeVerdict
+from specdec.rules.tree import ROOT, Tree, TreeDraft
 from specdec.rules.tree_verification import check_trees, verify_tree
 from specdec.rules.verification import verify
 from tests.unit.specdec.rules.random_trees import lineage, trees
@@ -66,7 +66,7 @@ def test_a_verdict_is_the_same_alone_and_in_a_batch(siblings: Siblings) -> None:
     alone = [verify_tree(siblings, rows[b], [drafts[b]], [b], [10])[0] for b in range(60)]
     assert together == alone
     assert {len(verdict.path) for verdict in together} >= {0, 1, 2}
-    assert {verdict.last for verdict in together} == {Origin.PLAIN, Origin.RECOVERED, Origin.BONUS}
+    assert {verdict.origins[-1] for verdict in together} == {Origin.PLAIN, Origin.RECOVERED, Origin.BONUS}
 
 
 @pytest.mark.parametrize("siblings", Siblings)
@@ -89,7 +89,7 @@ def test_a_verdict_is_a_path_and_one_token(siblings: Siblings, tree: Tree, seed:
     assert verdict.tokens[:-1] == tuple(draft.tokens[node] for node in verdict.path)
     end = verdict.path[-1] if verdict.path else ROOT
     leaf = Origin.BONUS if draft.tokens else Origin.PLAIN
-    assert verdict.last is (Origin.RECOVERED if tree.children[end + 1] else leaf)
+    assert verdict.origins[-1] is (Origin.RECOVERED if tree.children[end + 1] else leaf)
 
 
 @pytest.mark.parametrize("siblings", Siblings)
@@ -157,7 +157,8 @@ def test_no_drafts_give_no_verdicts() -> None:
 
 def test_an_empty_tree_gets_one_plain_token() -> None:
     (verdict,) = verify_tree(Siblings.WITH_REPLACEMENT, torch.eye(VOCAB)[[3]], [TreeDraft()], [1], [5])
-    assert verdict == TreeVerdict((), (3,), Origin.PLAIN)
+    assert verdict == Verdict((3,), accepted=0, drafted=0, path=(), at_leaf=True)
+    assert verdict.origins == (Origin.PLAIN,)
     assert verdict.origins == (Origin.PLAIN,)
 
 
