@@ -51,6 +51,11 @@ class OutputText:
     ) -> tuple[OutputToken, ...]:
         """Add the tokens of one round, up to the one that completes a stop string; not to be called after a stop.
 
+        Args:
+            tokens: ids of the round's tokens.
+            origins: where each token came from.
+            logprobs: log probabilities of each token, or nothing.
+
         Returns:
             The tokens, of this round or of earlier ones, whose text is final now.
         """

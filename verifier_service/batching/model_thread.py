@@ -35,7 +35,12 @@ class ModelThread:
         return self._engine.can_ever_admit(limit)
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass."""
+        """Release sequences, admit those that wait, and run one pass.
+
+        Args:
+            ended: KV names of the sequences that have ended.
+            rows: by rank, at most one for each sequence.
+        """
         for kv_name in ended:
             self._kv.release(kv_name)
             self._judged.pop(kv_name, None)
