@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 SLOW = replace(LONG, pause=0.5)
 """An answer of 26 tokens that takes longer than it takes to fill the store."""
 FAST = replace(LONG, pause=0.0, gamma=8)
-"""The same answer at once: a gateway with it may take over what another began, when a lease ends with the store away."""
+"""The same answer at once: a gateway with it may go on with what another began, when a lease ends without the store."""
 FACTS = facts(context_length=8192)
 PROMPT = "x" * 3000
 ROOM = 4 * 2**20
