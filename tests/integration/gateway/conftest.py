@@ -1,7 +1,6 @@
 """Gateways on free ports, over verifiers that are real gRPC servers with a script."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -33,10 +32,3 @@ async def here() -> AsyncIterator[Stage]:
 async def channel(here: Stage) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(here.gateway.grpc) as opened:
         yield opened
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder opens sockets."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.integration)

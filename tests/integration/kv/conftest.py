@@ -69,10 +69,3 @@ async def here(target: Target, server: Server, kv_settings: dict[str, Any]) -> A
         finally:
             for address in list(stage.verifiers):
                 await stage.lose(address)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder opens sockets."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.integration)

@@ -89,6 +89,7 @@ def reasons(rounds: Sequence[pb.GenerateResponse]) -> set[str]:
 
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Client]:
-    """A client of the verifier at `address`."""
+    """A client of the verifier at `address`, where a busy machine may need several tries to connect."""
     async with open_channel(address) as channel:
+        await channel.channel_ready()
         yield Client(verifier_pb2_grpc.VerifierServiceStub(channel))
