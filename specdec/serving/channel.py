@@ -22,8 +22,8 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     # A channel that replaces another one has a connection of its own.
     ("grpc.use_local_subchannel_pool", 1),
-    # A channel connects to a restarted peer within a second.
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # A channel connects to a restarted peer within a second. The least back-off is also what one handshake may take.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
