@@ -40,7 +40,7 @@ class MemoryGuard:
         """
         if time.monotonic() - self._read_at >= max_age:
             self._read_at = time.monotonic()  # of many callers, one asks the server
-            await self._read()
+            await guarded(self._read())
         if self._share >= FULL:
             raise SessionStoreFull(f"the session store is {self._share:.0%} full and takes no new work")
         if self._doubtful:
@@ -50,7 +50,7 @@ class MemoryGuard:
         async with self._client.pipeline(transaction=False) as pipe:
             for section in ("memory", "persistence", "replication"):
                 pipe.info(section)
-            memory, disk, replication = await guarded(pipe.execute())
+            memory, disk, replication = await pipe.execute()
         limit = int(memory["maxmemory"])
         self._share = int(memory["used_memory"]) / limit if limit else 0.0
         self._doubtful = _disk_failed(disk) or replication.get("role", "master") != "master"

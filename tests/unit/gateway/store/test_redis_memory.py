@@ -77,3 +77,9 @@ async def test_a_replica_is_told_from_a_server_that_is_away() -> None:
     with pytest.raises(SessionStoreDown) as lost:
         await Server(RedisError("away"), REPLICA).check()
     assert not isinstance(lost.value, SessionStoreFull | SessionStoreReadOnly)
+
+
+@pytest.mark.parametrize("spoiled", [{"maxmemory": "1o0"}, {"used_memory": None}])
+async def test_facts_that_cannot_be_read_are_those_of_a_server_that_is_away(spoiled: Mapping[str, object]) -> None:
+    with pytest.raises(SessionStoreDown, match="cannot be read"):
+        await Server(None, spoiled).check()
