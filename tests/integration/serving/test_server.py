@@ -168,3 +168,27 @@ async def test_a_peer_that_hangs_in_the_middle_of_a_stream_is_lost_soon() -> Non
                 await call.read()
     assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
     await running.stop(0)
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    """A header of HTTP/2 as a literal that is not indexed (RFC 7541, section 6.2.2)."""
+    return b"\0" + b"".join(bytes([len(each)]) + each for each in (name, value))
+
+
+async def test_a_path_that_is_no_text_harms_nobody_else(server: GrpcServer, channel: grpc.aio.Channel) -> None:
+    post, http = b"\x83", b"\x86"
+    given = {b":path": b"/\xdc", b":authority": b"x", b"te": b"trailers", b"content-type": b"application/grpc"}
+    headers = post + http + b"".join(_header(*each) for each in given.items())
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"") + _frame(1, 5, 1, headers))
+    async with asyncio.timeout(10):
+        while b"grpc-status" not in (answer := await reader.read(4096)):
+            assert answer, "the connection was closed without an answer"
+    writer.close()
+    reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
