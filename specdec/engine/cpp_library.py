@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 SOURCES = Path(__file__).parent
 """Where the sources of this package's operators are."""
 
@@ -20,6 +22,14 @@ HostCode = Literal["auto", "operator", "torch"]
 """What does a part of a pass on the host: its operator in C++, PyTorch, or the operator where it can be had."""
 
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+_TORCH = Path(torch.__file__).parent
+TORCH_FLAGS = (
+    "-DTORCH_TARGET_VERSION=0x020b000000000000",  # the oldest PyTorch that is asked for; it runs with later ones
+    f"-I{_TORCH / 'include'}",
+    f"-L{_TORCH / 'lib'}",
+    "-ltorch_cpu",
+)
+"""Flags for a source that includes PyTorch's headers in `torch/csrc/stable`."""
 _BUILD_SECONDS = 60.0
 _GROUP_OR_WORLD, _WORLD = 0o022, 0o002
 """Who else may write, as bits of a mode."""
@@ -29,8 +39,8 @@ class LibraryMissing(Exception):
     """The library cannot be had on this machine; the message says why, in one line."""
 
 
-def load_library(source: Path, headers: Sequence[Path] = ()) -> ctypes.CDLL:
-    """The library of a C++ file that includes `headers`, built by the compiler of CXX, or else by the system's.
+def load_library(source: Path, headers: Sequence[Path] = (), flags: Sequence[str] = ()) -> ctypes.CDLL:
+    """The library of a C++ file that includes `headers`, built with `flags` by the compiler of CXX, or the system's.
 
     It is built once for each content, compiler and processor. Processes that build it at the same time do not disturb
     each other. A cache that others can write to is not used: the library is then built for this process alone.
@@ -39,13 +49,14 @@ def load_library(source: Path, headers: Sequence[Path] = ()) -> ctypes.CDLL:
         LibraryMissing: there is no compiler, it fails or takes over 60 s, or the library cannot be loaded.
     """
     compiler = _compiler()
+    command = [*compiler, *_FLAGS, str(source), *flags]
     try:
-        name = f"{source.stem}-{_key(compiler, (source, *headers))}.so"
+        name = f"{source.stem}-{_key(compiler, flags, (source, *headers))}.so"
         cache = _cache()
         if cache is not None:
-            return _built(compiler, source, cache / name)
+            return _built(command, cache / name)
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-            return _built(compiler, source, Path(folder) / name)
+            return _built(command, Path(folder) / name)
     except subprocess.CalledProcessError as failure:
         raise LibraryMissing(f"{compiler[0]} fails: {_first_line(failure.stderr)}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -61,10 +72,11 @@ def _compiler() -> list[str]:
     return [found]
 
 
-def _key(compiler: Sequence[str], files: Sequence[Path]) -> str:
+def _key(compiler: Sequence[str], flags: Sequence[str], files: Sequence[Path]) -> str:
     """All that the library depends on, as a hash."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=_BUILD_SECONDS).stdout
-    parts = [version, " ".join((*compiler, *_FLAGS)).encode(), _processor().encode(), *map(Path.read_bytes, files)]
+    command = " ".join((*compiler, *_FLAGS, *flags))
+    parts = [version, command.encode(), _processor().encode(), *map(Path.read_bytes, files)]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
 
 
@@ -97,14 +109,13 @@ def _is_ours(path: Path, others: int = _GROUP_OR_WORLD) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & others
 
 
-def _built(compiler: Sequence[str], source: Path, library: Path) -> ctypes.CDLL:
+def _built(command: Sequence[str], library: Path) -> ctypes.CDLL:
     """The library, built unless it is there; its name appears only when it is whole."""
     if not (library.is_file() and _is_ours(library)):
         handle, part = tempfile.mkstemp(suffix=".part", dir=library.parent)
         os.close(handle)
         try:
-            command = [*compiler, *_FLAGS, "-o", part, str(source)]
-            subprocess.run(command, capture_output=True, check=True, text=True, timeout=_BUILD_SECONDS)
+            subprocess.run([*command, "-o", part], capture_output=True, check=True, text=True, timeout=_BUILD_SECONDS)
             os.chmod(part, 0o700)
             os.replace(part, library)
         finally:

@@ -1,7 +1,17 @@
 // Products of tokens with the weights of a linear layer on the host, whose outputs lie side by side in panels.
-// `host_product.py` builds this file where there is a compiler, and packs the weights.
+// `host_product.py` builds this file where there is a compiler, and packs the weights. It is an operator of PyTorch by the
+// headers that are made for this: they are the same for every version, and take a second to compile.
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <vector>
 
 #include "lanes.h"
+
+using torch::stable::Tensor;
 
 namespace {
 
@@ -58,15 +68,33 @@ void multiply_panel(const Layer& layer, int64_t panel, const float* input, float
   }
 }
 
+void multiply(const Layer& layer, const float* input, float* out, int64_t tokens, int64_t threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+  for (int64_t panel = 0; panel < (layer.outputs + PANEL - 1) / PANEL; ++panel)
+    multiply_panel(layer, panel, input, out, tokens);
+}
+
+// [..., inputs] -> [..., outputs]
+Tensor product(const Tensor& input, const Tensor& panels, const std::optional<Tensor>& bias, int64_t outputs) {
+  const int64_t inputs = panels.size(1);
+  STD_TORCH_CHECK(input.size(-1) == inputs, "a product of ", input.size(-1), " numbers with weights for ", inputs);
+  std::vector<int64_t> shape(input.sizes().begin(), input.sizes().end());
+  shape.back() = outputs;
+  const Tensor dense = input.is_contiguous() ? input : torch::stable::contiguous(input);
+  const Tensor out = torch::stable::new_empty(dense, shape);
+  const Layer layer{panels.const_data_ptr<float>(), bias ? bias->const_data_ptr<float>() : nullptr, inputs, outputs};
+  multiply(layer, dense.const_data_ptr<float>(), out.mutable_data_ptr<float>(), dense.numel() / inputs,
+           torch::stable::get_num_threads());
+  return out;
+}
+
 }  // namespace
 
 extern "C" int64_t panel_width() { return PANEL; }
 
-// input [tokens, inputs] and out [tokens, outputs] are dense.
-extern "C" void multiply(const float* panels, const float* bias, const float* input, float* out, int64_t tokens,
-                         int64_t inputs, int64_t outputs, int64_t threads) {
-  const Layer layer{panels, bias, inputs, outputs};
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-  for (int64_t panel = 0; panel < (outputs + PANEL - 1) / PANEL; ++panel)
-    multiply_panel(layer, panel, input, out, tokens);
+// Makes this library PyTorch's operator, in place of any other.
+extern "C" void serve() {
+  TorchLibraryHandle library;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_library_init_impl("specdec", "CPU", __FILE__, __LINE__, &library));
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_library_impl(library, "multiply", TORCH_BOX(&product), TORCH_ABI_VERSION));
 }

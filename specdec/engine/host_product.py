@@ -6,7 +6,7 @@ tokens of the pass.
 
 import logging
 from collections import defaultdict
-from ctypes import CDLL, c_int64, c_void_p
+from ctypes import CDLL, c_int64
 from functools import cache
 from pathlib import Path
 
@@ -14,42 +14,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from specdec.engine.cpp_library import SOURCES, HostCode, LibraryMissing, load_library
-from specdec.errors import InternalError, ModelRefused
+from specdec.engine.cpp_library import SOURCES, TORCH_FLAGS, HostCode, LibraryMissing, load_library
+from specdec.errors import ModelRefused
 
 _log = logging.getLogger(__name__)
 
 
 def load_products(folder: Path = SOURCES) -> CDLL:
-    """The operator's code, loaded into this process; it is built from the sources in `folder`, or was at another start.
+    """The operator's code, which multiplies from here on; it is built from `folder`, or was at another start.
 
     Raises:
         LibraryMissing: it cannot be had on this machine.
     """
-    library = load_library(folder / "host_product.cpp", [folder / "lanes.h"])
+    library = load_library(folder / "host_product.cpp", [folder / "lanes.h"], TORCH_FLAGS)
     library.panel_width.argtypes, library.panel_width.restype = (), c_int64
-    library.multiply.argtypes, library.multiply.restype = (*[c_void_p] * 4, *[c_int64] * 4), None
+    library.serve.argtypes, library.serve.restype = (), None
+    library.serve()
     return library
 
 
 _library = cache(load_products)
 
 torch.library.define("specdec::multiply", "(Tensor input, Tensor panels, Tensor? bias, int outputs) -> Tensor")
-
-
-@torch.library.impl("specdec::multiply", "cpu")
-def _multiply(given: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
-    """The product as the compiler sees it: one operator."""
-    inputs = panels.shape[1]
-    if given.dtype != torch.float32 or given.shape[-1] != inputs:  # else memory would be read that is not its own
-        raise InternalError(f"a product of {given.dtype} {tuple(given.shape)} with weights for {inputs} float32 inputs")
-    dense = given.contiguous()
-    out = dense.new_empty(*dense.shape[:-1], outputs)
-    _library().multiply(
-        panels.data_ptr(), None if bias is None else bias.data_ptr(), dense.data_ptr(), out.data_ptr(),
-        dense.numel() // inputs, inputs, outputs, torch.get_num_threads(),
-    )  # fmt: skip
-    return out
 
 
 @torch.library.register_fake("specdec::multiply")  # type: ignore[untyped-decorator]
