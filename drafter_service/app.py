@@ -116,12 +116,17 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
 
 
 def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
-    path, options = settings.model.path, settings.model.engine_options
-    engine = NativeEngine.load(path, kv_bytes=settings.kv_bytes, threads=settings.threads, **options)
-    tokenizer, ends = load_tokenizer_json(path), engine.end_token_ids
+    engine, tokenizer = load_engine(settings), load_tokenizer_json(settings.model.path)
+    ends = engine.end_token_ids
     grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, ends)
     read = None if tokenizer is None else partial(ByteTokenizer, tokenizer, engine.vocab_size, ends)
     return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read)
+
+
+def load_engine(settings: DrafterSettings) -> NativeEngine:
+    """The engine with the model that drafts."""
+    model = settings.model
+    return NativeEngine.load(model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options)
 
 
 def _reader(settings: DrafterSettings, kind: SourceKind) -> SourceReader:

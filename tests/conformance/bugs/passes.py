@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from drafter_service.app import _load_engine
+from drafter_service.app import load_engine
 from drafter_service.drafters import model_drafter
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.session_table import SessionTable
@@ -40,7 +40,7 @@ def failure_kept(patch: pytest.MonkeyPatch) -> None:
 
 def drafter_one_short(patch: pytest.MonkeyPatch) -> None:
     """After a full acceptance the last draft has no KV in the drafter, and what follows takes its place."""
-    rolled_back(lambda held, wanted: min(wanted, held), _load_engine)(patch)
+    rolled_back(lambda held, wanted: min(wanted, held), load_engine)(patch)
 
     def planted(table: SessionTable, session: DraftSession, valid: int) -> None:
         if session.admitted:

@@ -6,7 +6,7 @@ replied are no reply at all.
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -68,6 +68,25 @@ class Answering:
         self.calls = 0
         self.dropped = 0
         self.connection_pool = self
+        self._sent: list[tuple[Any, ...]] = []
+
+    def pipeline(self, transaction: bool) -> Self:
+        assert not transaction
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def execute_command(self, *command: Any) -> None:
+        self._sent.append(command)
+
+    async def execute(self, raise_on_error: bool) -> list[Any]:
+        assert not raise_on_error
+        sent, self._sent = self._sent, []
+        return [await self.evalsha(*command) for _, *command in sent]
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
         self.calls += 1
