@@ -1,7 +1,7 @@
 """When new turns are refused: for want of memory, and where writes fail."""
 
 from collections.abc import Mapping
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -9,30 +9,21 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from gateway.store.redis_memory import MemoryGuard
 from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
+from tests.own_pipeline import OwnPipeline
 
 NO_DISK = "MISCONF Errors writing to the AOF file: No space left on device"
 SOUND = {"maxmemory": 100, "used_memory": 10, "aof_last_write_status": "ok", "rdb_last_bgsave_status": "ok"}
 REPLICA = {"role": "slave"}
 
 
-class Server:
-    """Answers INFO and SET, and is a pipeline of its own."""
+class Server(OwnPipeline):
+    """Answers INFO and SET."""
 
     def __init__(self, refusal: RedisError | None = None, facts: Mapping[str, object] = SOUND) -> None:
         self.refusal = refusal
         self.facts = {**SOUND, **facts}
         self.asked: list[str] = []
         self.written: list[str] = []
-
-    def pipeline(self, transaction: bool) -> Self:
-        assert not transaction
-        return self
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
 
     def info(self, section: str) -> None:
         self.asked.append(section)

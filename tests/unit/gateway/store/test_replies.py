@@ -6,7 +6,7 @@ replied are no reply at all.
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,7 @@ from gateway.store.redis_scripts import TRIES
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit, TurnView
 from specdec.errors import Fenced, SessionDiverged, SessionExpired, SessionNotFound, SessionStoreDown, SpecdecError
+from tests.own_pipeline import OwnPipeline
 
 WORDS = [
     *(b"OK", b"DUP", b"FENCED", b"GAP", b"MISMATCH", b"CORRUPT", b"NOSESSION", b"EXPIRED", b"NONE"),
@@ -59,7 +60,7 @@ PARSERS: list[Callable[[Any], object]] = [
 ]
 
 
-class Answering:
+class Answering(OwnPipeline):
     """A Redis client that gives one answer to every script, with the checksum of that call unless it is `bare`."""
 
     def __init__(self, reply: Any, bare: bool = False) -> None:
@@ -69,16 +70,6 @@ class Answering:
         self.dropped = 0
         self.connection_pool = self
         self._sent: list[tuple[Any, ...]] = []
-
-    def pipeline(self, transaction: bool) -> Self:
-        assert not transaction
-        return self
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
 
     def execute_command(self, *command: Any) -> None:
         self._sent.append(command)
