@@ -220,7 +220,8 @@ def _proper(mass: Tensor, drafts: Sequence[TreeDraft], paths: Sequence[tuple[int
 
 
 def _verdict(draft: TreeDraft, path: tuple[int, ...], token: int, count: int) -> Verdict:
-    tokens, leaf = (*(draft.tokens[node] for node in path), token)[:count], _is_leaf(draft, path)
+    tokens = (*(draft.tokens[node] for node in path), token)[:count]
+    leaf = _is_leaf(draft, path)
     return Verdict(tokens, accepted=len(path), drafted=len(draft.tokens), path=path[: count - 1], at_leaf=leaf)
 
 
