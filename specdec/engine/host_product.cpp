@@ -18,25 +18,40 @@ namespace {
 constexpr int WIDE = 2;                                     // vectors of a panel
 constexpr int PANEL = WIDE * LANES;                         // outputs of a panel
 constexpr int ROWS = LANES == 16 ? 12 : LANES == 8 ? 5 : 8;  // tokens whose sums fit the processor's registers
-constexpr int LINE = 16;                                    // numbers that are fetched at once
+constexpr int LINE = 64;                                    // bytes that are fetched at once
 
+template <class Weight>
 struct Layer {
-  const float* panels;  // [panels, inputs, PANEL]; weights of outputs that there are not are 0
-  const float* bias;    // [panels, PANEL]; null is none
+  const Weight* panels;  // [panels, inputs, PANEL]; weights of outputs that there are not are 0
+  const float* bias;     // [panels, PANEL]; null is none
   int64_t inputs, outputs;
 };
 
+// The weights of a panel for one input.
+void widen(const float* weights, Lanes* parts) {
+  for (int w = 0; w < WIDE; ++w) parts[w] = load(weights + w * LANES);
+}
+
+// In bfloat16 the two vectors lie in each other, first, second, first, second, so that a number of 32 bits has one of each.
+void widen(const Bfloat16* weights, Lanes* parts) {
+  Bits both;
+  std::memcpy(&both, weights, sizeof both);
+  parts[0] = (Lanes)(both << 16);
+  parts[1] = (Lanes)(both & int32_t(0xffff0000));
+}
+
 // Some tokens times one panel. Every sum has its terms in the order of the inputs, whatever COUNT is, so that a token's
 // outputs do not depend on the others.
-template <int COUNT>
-void multiply_tile(const Layer& layer, int64_t panel, const float* input, float* out) {
-  const float* weights = layer.panels + panel * layer.inputs * PANEL;
+template <class Weight, int COUNT>
+void multiply_tile(const Layer<Weight>& layer, int64_t panel, const float* input, float* out) {
+  const Weight* weights = layer.panels + panel * layer.inputs * PANEL;
   Lanes sums[COUNT][WIDE] = {};
   for (int64_t k = 0; k < layer.inputs; ++k) {
     // The panel behind this one is on its way while this one is used.
-    for (int i = 0; i < PANEL; i += LINE) __builtin_prefetch(weights + (layer.inputs + k) * PANEL + i);
+    for (int i = 0; i < PANEL; i += LINE / sizeof(Weight))
+      __builtin_prefetch(weights + (layer.inputs + k) * PANEL + i);
     Lanes parts[WIDE];
-    for (int w = 0; w < WIDE; ++w) parts[w] = load(weights + k * PANEL + w * LANES);
+    widen(weights + k * PANEL, parts);
     for (int r = 0; r < COUNT; ++r)
       for (int w = 0; w < WIDE; ++w) sums[r][w] += input[r * layer.inputs + k] * parts[w];
   }
@@ -51,24 +66,28 @@ void multiply_tile(const Layer& layer, int64_t panel, const float* input, float*
   }
 }
 
-typedef void (*Tile)(const Layer&, int64_t, const float*, float*);
+template <class Weight>
+using Tile = void (*)(const Layer<Weight>&, int64_t, const float*, float*);
 
-template <int... I>
-Tile tile_of(int64_t count, std::integer_sequence<int, I...>) {
-  static constexpr Tile tiles[] = {multiply_tile<I + 1>...};
+template <class Weight, int... I>
+Tile<Weight> tile_of(int64_t count, std::integer_sequence<int, I...>) {
+  static constexpr Tile<Weight> tiles[] = {multiply_tile<Weight, I + 1>...};
   return tiles[count - 1];
 }
 
-void multiply_panel(const Layer& layer, int64_t panel, const float* input, float* out, int64_t tokens) {
+template <class Weight>
+void multiply_panel(const Layer<Weight>& layer, int64_t panel, const float* input, float* out, int64_t tokens) {
   const int64_t tiles = (tokens + ROWS - 1) / ROWS;
   for (int64_t t = 0; t < tiles; ++t) {  // of about the same size
     const int64_t first = tokens * t / tiles, count = tokens * (t + 1) / tiles - first;
-    const Tile tile = tile_of(count, std::make_integer_sequence<int, ROWS>());
+    const Tile<Weight> tile = tile_of<Weight>(count, std::make_integer_sequence<int, ROWS>());
     tile(layer, panel, input + first * layer.inputs, out + first * layer.outputs);
   }
 }
 
-void multiply(const Layer& layer, const float* input, float* out, int64_t tokens, int64_t threads) {
+template <class Weight>
+void multiply(const Layer<Weight>& layer, const float* input, float* out, int64_t tokens) {
+  const int64_t threads = torch::stable::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
   for (int64_t panel = 0; panel < (layer.outputs + PANEL - 1) / PANEL; ++panel)
     multiply_panel(layer, panel, input, out, tokens);
@@ -82,9 +101,13 @@ Tensor product(const Tensor& input, const Tensor& panels, const std::optional<Te
   shape.back() = outputs;
   const Tensor dense = input.is_contiguous() ? input : torch::stable::contiguous(input);
   const Tensor out = torch::stable::new_empty(dense, shape);
-  const Layer layer{panels.const_data_ptr<float>(), bias ? bias->const_data_ptr<float>() : nullptr, inputs, outputs};
-  multiply(layer, dense.const_data_ptr<float>(), out.mutable_data_ptr<float>(), dense.numel() / inputs,
-           torch::stable::get_num_threads());
+  const float *from = dense.const_data_ptr<float>(), *added = bias ? bias->const_data_ptr<float>() : nullptr;
+  float* to = out.mutable_data_ptr<float>();
+  const int64_t tokens = dense.numel() / inputs;
+  if (panels.scalar_type() == torch::headeronly::ScalarType::BFloat16)
+    multiply(Layer<Bfloat16>{(const Bfloat16*)panels.const_data_ptr(), added, inputs, outputs}, from, to, tokens);
+  else
+    multiply(Layer<float>{panels.const_data_ptr<float>(), added, inputs, outputs}, from, to, tokens);
   return out;
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from specdec.engine import NativeEngine, host_product, span
 from specdec.engine.cpp_library import SOURCES
@@ -209,7 +210,7 @@ def test_the_self_check_finds_bugs_in_the_operator(
 @pytest.mark.parametrize(
     ("honest", "planted"),
     [
-        ("weights + k * PANEL + w", "weights + w"),
+        ("widen(weights + k * PANEL", "widen(weights"),
         ("input[r * layer.inputs + k]", "input[k]"),
         ("input + first * layer.inputs", "input"),
         ("for (int64_t panel = 0;", "for (int64_t panel = 1;"),
@@ -219,13 +220,32 @@ def test_the_self_check_finds_bugs_in_the_operator(
 def test_the_self_check_finds_bugs_in_products(
     tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, honest: str, planted: str
 ) -> None:
+    _refuse_products(tiny("llama"), tmp_path, monkeypatch, honest, planted)
+
+
+@pytest.mark.parametrize(
+    ("honest", "planted"),
+    [("both << 16", "both"), ("both & int32_t(0xffff0000)", "both << 16"), ("both & int32_t(0xffff0000)", "both")],
+    ids=["the second vector twice", "the first vector twice", "the first vector's bits in the second"],
+)
+def test_the_self_check_finds_bugs_in_products_of_bfloat16(
+    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, honest: str, planted: str
+) -> None:
+    short = tmp_path / "short"
+    shutil.copytree(tiny("llama"), short)
+    AutoModelForCausalLM.from_pretrained(short, dtype=torch.bfloat16).save_pretrained(short)
+    _refuse_products(short, tmp_path, monkeypatch, honest, planted)
+
+
+def _refuse_products(model: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, honest: str, planted: str) -> None:
+    """Show that a model is not loaded with a bug in the products' source."""
     operator()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    plant(tmp_path, "host_product.cpp", honest, planted)
-    monkeypatch.setattr(host_product, "_library", cache(partial(host_product.load_products, tmp_path)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(sources))
+    plant(sources, "host_product.cpp", honest, planted)
+    monkeypatch.setattr(host_product, "_library", cache(partial(host_product.load_products, sources)))
     try:
         with pytest.raises(ModelRefused, match="packed passes differ"):
-            load_folder(tiny("llama"))
+            load_folder(model)
     finally:
         host_product.load_products()  # which multiplies in the tests behind this one
 

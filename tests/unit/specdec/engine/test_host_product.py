@@ -46,11 +46,14 @@ class Tied(nn.Module):
 
 
 @pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (24, 7), (40, 64), (257, 100)])
-def test_products_are_those_of_pytorch(inputs: int, outputs: int, biased: bool) -> None:
+def test_products_are_those_of_pytorch(inputs: int, outputs: int, biased: bool, short: bool) -> None:
     weight, bias = torch.randn(outputs, inputs), torch.randn(outputs) if biased else None
+    weight = weight.bfloat16().float() if short else weight
     layer = PackedLinear(weight, bias)
+    assert layer.panels.dtype is (torch.bfloat16 if short else torch.float32)
     assert torch.equal(layer.weight, weight)
     for tokens in (0, 1, 2, 5, 11, 12, 13, 24, 31, 80):
         given = torch.randn(1, tokens, inputs)
@@ -70,6 +73,13 @@ def test_numbers_of_another_width_or_type_are_refused(given: torch.Tensor) -> No
         PackedLinear(torch.randn(40, 24))(given)
 
 
+@pytest.mark.usefixtures("_library")
+def test_weights_that_fit_bfloat16_give_the_same_bits_as_in_float32() -> None:
+    weight, given = torch.randn(100, 257).bfloat16().float(), torch.randn(31, 257)
+    beside = torch.cat([weight, torch.full((1, 257), 0.1)])  # 0.1 does not fit, so that all of these stay float32
+    assert torch.equal(PackedLinear(weight)(given), PackedLinear(beside)(given)[:, :100])
+
+
 @pytest.mark.usefixtures("_library", "_two_threads")
 def test_what_a_token_gets_depends_neither_on_the_others_nor_on_threads() -> None:
     layer, given = PackedLinear(torch.randn(200, 96), torch.randn(200)), torch.randn(60, 96)
@@ -80,15 +90,17 @@ def test_what_a_token_gets_depends_neither_on_the_others_nor_on_threads() -> Non
 
 
 @pytest.mark.usefixtures("_library")
-def test_a_packed_model_keeps_each_weight_once() -> None:
+@pytest.mark.parametrize("short", [False, True])
+def test_a_packed_model_keeps_each_weight_once(short: bool) -> None:
     model, ids = Tied().requires_grad_(False), torch.tensor([[0, 69, 33, 33]])
+    model = model.bfloat16().float() if short else model
     expected = model(ids)
     pack_products(model, "operator")
     assert isinstance(model.embedding, PackedEmbedding)
     assert not list(model.parameters())
     torch.testing.assert_close(model(ids), expected, rtol=1e-5, atol=1e-5)
-    packed = {each.data_ptr(): each.numel() for each in model.buffers()}
-    assert sum(packed.values()) <= (-(-70 // 32) + 1) * 32 * 24 + 32
+    panels = {each.data_ptr(): each.numel() for each in model.buffers() if each.dim() == 3}
+    assert sum(panels.values()) <= (-(-70 // 32) + 1) * 32 * 24
 
 
 @pytest.mark.usefixtures("_library")
