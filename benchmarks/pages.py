@@ -80,7 +80,7 @@ def publish(report: Report, command: str, places: Places = REPOSITORY, **about: 
     places.results.write_text(with_section(known, report.section, _section(lines(report.section, places.lines))))
     if report.section in ORDER:
         newest = {name: found[-1] for name in ORDER if (found := lines(name, places.lines))}
-        draw(newest.values(), places.pictures)
+        draw([newest[report.section]], places.pictures)
         places.performance.write_text(performance(newest, places.pictures.name), encoding="utf-8")
 
 

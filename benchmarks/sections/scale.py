@@ -26,6 +26,8 @@ class Scale:
     theory: tuple[int, int, int] = (96, 3, 2)
     """Tokens, asks and repeats where every drafter takes its turn."""
     theory_gammas: tuple[int, ...] = (1, 3, 5, 8)
+    theory_steps: int = 40
+    """Rounds in which the costs of the formulas are measured."""
     served: tuple[str, ...] = ("model", "bigram")
     """Drafters whose prediction is tried through the stack too."""
     grid_drafters: tuple[str, ...] = ("model", "prompt_lookup", "ngram", "dead", "slow", "lying")
@@ -93,6 +95,7 @@ def quick(pair: Pair) -> Scale:
         contexts=(8, 16),
         theory=(10, 1, 1),
         theory_gammas=(1, 2),
+        theory_steps=3,
         served=("model",),
         controller_temperatures=(1.0,),
         controller_gammas=(1,),

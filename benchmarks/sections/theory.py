@@ -18,7 +18,6 @@ from benchmarks.statistics import Ratio, paired, spread
 from benchmarks.theory import ahead, expected_tokens, operations_factor, speedup
 
 _TEMPERATURES = (0.0, 1.0)
-_STEPS = 40
 _TEXT = """\
 Leviathan et al. (arXiv 2211.17192): with acceptance α, drafts of γ tokens commit E = (1 - α^(γ+1)) / (1 - α) tokens
 a round, and Theorem 3.8, with the costs of serving added, predicts the speed-up S = E / (1 + r + γ(c + β)) over
@@ -106,8 +105,8 @@ def measure(lab: Lab) -> Report:
     rows, trials = list[Prediction](), list[Trial]()
     drafters = {each.name: each.load(compiled=scale.compiled) for each in guessers}
     for temperature in _TEMPERATURES:
-        ask = scale.pair.asks(1, scale.prompt, 2 * _STEPS, temperature)[0]
-        found = costs.measure(target, drafters, ask, _STEPS)
+        ask = scale.pair.asks(1, scale.prompt, 2 * scale.theory_steps, temperature)[0]
+        found = costs.measure(target, drafters, ask, scale.theory_steps)
         for guesser in guessers:
             runs = _runs(scale, Local(target, drafters[guesser.name]), temperature)
             trials.append(Trial(guesser, temperature, acceptance(runs, scale.theory_gammas), found))

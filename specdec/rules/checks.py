@@ -89,11 +89,12 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
         FieldInvalid: a q̂ is empty, has ids that are not ascending or outside the vocabulary, has a weight outside
             1..65535, or lacks one of its tokens.
     """
-    for row in probs:
-        if not 0 < len(row.ids) == len(row.weights) or row.ids.is_floating_point() or row.weights.is_floating_point():
+    sizes = [row.ids.numel() for row in probs]  # len() of a tensor is slow
+    for row, size in zip(probs, sizes, strict=True):
+        if not 0 < size == row.weights.numel() or row.ids.is_floating_point() or row.weights.is_floating_point():
             raise FieldInvalid("a draft distribution needs as many integer weights as ids, and at least one", "probs")
     ids, weights = torch.cat([row.ids for row in probs]), torch.cat([row.weights for row in probs])
-    owners = torch.arange(len(probs)).repeat_interleave(torch.tensor([len(row.ids) for row in probs]))
+    owners = torch.arange(len(probs)).repeat_interleave(torch.tensor(sizes))
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")
     if not 1 <= int(weights.min()) <= int(weights.max()) <= MAX_WEIGHT:

@@ -131,7 +131,7 @@ def supports(laws: Sequence[SparseProbs], device: torch.device) -> tuple[Tensor,
 
 def _pad_supports(laws: Sequence[SparseProbs]) -> tuple[Tensor, Tensor]:
     """Ids and weights of D supports, int64 [D, K]."""
-    sizes = torch.tensor([len(law.ids) for law in laws])
+    sizes = torch.tensor([law.ids.numel() for law in laws])
     width = int(sizes.max())
     ids, weights = torch.cat([law.ids for law in laws]), torch.cat([law.weights for law in laws])
     return _pad(ids, sizes, width), _pad(weights, sizes, width)

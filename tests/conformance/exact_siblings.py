@@ -15,6 +15,8 @@ Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Choice]
 """As `specdec.rules.multidraft.with_replacement`."""
 Draws = dict[tuple[int, ...], float]
 """The chance of each ordered set of siblings."""
+PARTS, DIVISIONS = 64, 10
+"""An interval of uniforms is divided into so many parts, and the part that is left again, so often."""
 
 
 def drawn_with_replacement(q: SparseProbs, width: int) -> Draws:
@@ -44,15 +46,17 @@ class Node:
     """One position's siblings in every order they can be drawn in, judged by a rule."""
 
     def __init__(self, rule: Rule, p: Tensor, q: SparseProbs, draws: Draws) -> None:
-        self._rule, self._q = rule, q
+        self._rule = rule
         self.draws = list(draws)
         self.chances = torch.tensor([draws[tokens] for tokens in self.draws], dtype=torch.float64)
         self._children = torch.tensor(self.draws)
-        self._p = p.double().expand(len(self.draws), -1)
+        self._p, self._support = p.double(), supports([q], torch.device("cpu"))
 
     def choose(self, u: Tensor) -> Choice:
-        ids, q = supports([self._q] * len(self.draws), torch.device("cpu"))
-        return self._rule(self._p, ids, q, self._children, u)
+        """The rule at uniforms u [N, K]; N is a multiple of the draws."""
+        ids, q = (each.expand(len(u), -1) for each in self._support)
+        children = self._children.repeat(len(u) // len(self.draws), 1)
+        return self._rule(self._p.expand(len(u), -1), ids, q, children, u)
 
     def kept(self) -> Tensor:
         """Chance that each sibling is the one kept, and last that none is [N, K + 1]."""
@@ -76,11 +80,12 @@ class Node:
 
     def _threshold(self, place: int) -> Tensor:
         """Below which uniforms the sibling is kept when those before it were not; an infinite uniform keeps nothing."""
-        u = torch.full(self._children.shape, math.inf, dtype=torch.float64)
-        low, high = torch.zeros(len(u), dtype=torch.float64), torch.ones(len(u), dtype=torch.float64)
-        for _ in range(60):
-            middle = (low + high) / 2
-            u[:, place] = middle
+        low, width = torch.zeros(len(self.draws), dtype=torch.float64), 1.0
+        for _ in range(DIVISIONS):
+            width /= PARTS
+            points = low + width * torch.arange(1, PARTS, dtype=torch.float64)[:, None]
+            u = torch.full((points.numel(), self._children.shape[1]), math.inf, dtype=torch.float64)
+            u[:, place] = points.flatten()
             passed = self.choose(u).child != NONE
-            low, high = torch.where(passed, middle, low), torch.where(passed, high, middle)
+            low = low + width * passed.view_as(points).sum(0)
         return low
