@@ -129,14 +129,14 @@ def _own_text(job: DrafterJob, number: int, target: LlamaForCausalLM, compute: C
     return texts[order].reshape(-1, LENGTH)
 
 
-def initial_drafter(target: LlamaForCausalLM) -> LlamaForCausalLM:
-    """The target cut off after its first layers, embeddings and last norm included.
+def initial_drafter(target: LlamaForCausalLM, layers: int = DRAFTER.layers) -> LlamaForCausalLM:
+    """The target cut off after its first layers, embeddings and last norm included, in float32.
 
     Measured after 60 small steps: forward KL 0.92, against 1.63 from random weights of the same depth.
     """
     config = copy.deepcopy(target.config)
-    config.num_hidden_layers = DRAFTER.layers
+    config.num_hidden_layers, config.dtype = layers, torch.float32
     drafter = LlamaForCausalLM(config)
-    kept = {name: target.state_dict()[name] for name in drafter.state_dict()}
+    kept = {name: target.state_dict()[name].float() for name in drafter.state_dict()}
     drafter.load_state_dict(kept)
     return drafter
