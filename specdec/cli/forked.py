@@ -1,5 +1,6 @@
 """Processes that a fork server starts, as its parent sees them."""
 
+import json
 import os
 import select
 import socket
@@ -74,7 +75,7 @@ class ForkServer:
             order = ForkOrder(
                 self._ordered, name, module, tuple(arguments), dict(environment), str(log.resolve()), os.getcwd()
             )
-            self._link.send(order.encode())
+            self._link.send(json.dumps(order).encode())
         return ForkedProcess(self, order.number)
 
     def report(self, number: int) -> ForkReport | None:
@@ -85,7 +86,7 @@ class ForkServer:
                 if not message:
                     self._hung_up = True
                     break
-                report = ForkReport.decode(message)
+                report = ForkReport(*json.loads(message))
                 self._reports[report.number] = report
             return self._reports.get(number)
 
