@@ -173,12 +173,10 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
 
 
 def _priority(given: common_pb2.PriorityClass.ValueType) -> PriorityClass:
-    if given == common_pb2.PRIORITY_CLASS_UNSPECIFIED:
-        return PriorityClass.DEFAULT
-    name = dict(zip(common_pb2.PriorityClass.values(), common_pb2.PriorityClass.keys(), strict=True)).get(given)
-    if name is None:
+    priority = replies.PRIORITY.from_pb(given)
+    if given != common_pb2.PRIORITY_CLASS_UNSPECIFIED and priority is None:
         raise FieldInvalid(f"priority: there is no class {given}", "priority")
-    return PriorityClass[name.removeprefix("PRIORITY_CLASS_")]
+    return priority or PriorityClass.DEFAULT
 
 
 def _prompt(message: pb.GenerateRequest) -> Prompt:
