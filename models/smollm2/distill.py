@@ -12,13 +12,13 @@ from models.smollm2.answers import NEW_TOKENS, Answers
 from models.train.compute import Compute
 from models.train.distill import SHARP_TEMPERATURE, blend, initial_drafter
 from models.train.loop import Run, train
-from models.train.optimizer import LearningRates, Schedule, build_optimizers
+from models.train.optimizer import Schedule, build_optimizers
 
 LAYERS = 2
 HEAD = 8192
 """Ids that the head knows: the most frequent ones."""
 ROWS = 16
-RATES = LearningRates(matrices=1e-3, rest=1e-3)
+RATE = 1e-3
 WARMUP = 50
 DECAY_SHARE = 0.5
 _TOKENS_A_ROW = NEW_TOKENS
@@ -53,7 +53,7 @@ def distil(job: Job, target: LlamaForCausalLM, ids: Tensor, compute: Compute) ->
     loss_of = _loss_of_step(job, drafter, ids, compute)
     run = Run("drafter", Schedule(job.steps, WARMUP, DECAY_SHARE), ROWS * _TOKENS_A_ROW, job.state / "drafter.pt")
     body = drafter.base_model
-    train(run, body, build_optimizers(_Trained(body), RATES), loss_of)
+    train(run, body, build_optimizers(_Trained(body), RATE), loss_of)
     return drafter.eval()
 
 
