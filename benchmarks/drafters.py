@@ -4,13 +4,17 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from transformers import AutoTokenizer
+
 from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
 from drafter_service.app import load_drafter as load_served
 from drafter_service.config import DrafterSettings
 from drafter_service.sessions.drafter import Drafter
-from models.counts import main as write_counts
-from specdec.sources.counts import COUNTS_FILE, load_counts, save_counts
+from models.train.corpus import read_corpus, stdlib_root
+from models.train.data import encode
+from specdec.rules import vocabulary
+from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,18 @@ def _counts(tokenizer: Path, order: int) -> Path:
     digest = hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest()
     bigrams, wanted = (ROOT / "build" / "counts" / f"{digest[:16]}-{each}" for each in (2, order))
     if not (bigrams / COUNTS_FILE).exists():
-        write_counts(bigrams, tokenizer, 2)
+        write_bigrams(bigrams / COUNTS_FILE, tokenizer)
     if not (wanted / COUNTS_FILE).exists():
         save_counts(replace(load_counts(bigrams / COUNTS_FILE), order=order), wanted / COUNTS_FILE)
     return wanted
+
+
+def write_bigrams(file: Path, tokenizer: Path) -> None:
+    """Count bigrams of the standard library's sources, without the files that the pair was not trained on."""
+    loaded = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+    ids = loaded.get_vocab()
+    text = encode(read_corpus(stdlib_root(), seed=0).train, loaded)
+    save_counts(count(text, max(ids.values()) + 1, vocabulary.fingerprint(ids), order=2), file)
 
 
 def _weights(path: Path) -> int:

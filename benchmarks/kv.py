@@ -73,7 +73,7 @@ class Bench:
         """Compute with the one, restore with the other, and compare."""
         prompt = [(7 + 31 * i * i) % self._first.vocab_size for i in range(tokens + 1)]
         ends = range(BLOCK_TOKENS, tokens + 1, BLOCK_TOKENS)
-        hashes = blocks.chain(blocks.root(self._first.fingerprint), prompt[:tokens])
+        hashes = blocks.chain(blocks.root(self._first.facts.fingerprint), prompt[:tokens])
         keys = {end: hashes[end // blocks.BLOCK_TOKENS - 1] for end in ends}
         prefill, restore, equal, same, size = [], [], True, True, 0
         for _ in range(repeats):

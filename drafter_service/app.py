@@ -117,7 +117,7 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
 
 def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
     engine, tokenizer = load_engine(settings), load_tokenizer_json(settings.model.path)
-    ends = engine.end_token_ids
+    ends = engine.facts.end_token_ids
     grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, ends)
     read = None if tokenizer is None else partial(ByteTokenizer, tokenizer, engine.vocab_size, ends)
     return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read)

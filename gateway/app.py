@@ -150,7 +150,7 @@ async def running(
     """
     metrics = GatewayMetrics(process_registry("gateway"))
     models = models_of(tokenizers, metrics, pins)
-    certificates = Certificates.public(settings.public_tls)
+    certificates = Certificates.of(settings.public_tls)
     watch_expiry(certificates, metrics.registry, public=True)
     if certificates:
         server_context(certificates)  # files that are no pair are told as such, and not as a taken port

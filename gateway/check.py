@@ -113,7 +113,7 @@ def _callers(settings: GatewaySettings) -> Check:
 def _public_tls(settings: GatewaySettings) -> list[Check]:
     """Whether the certificate that callers see can be used; nothing without one."""
     try:
-        certificates = Certificates.public(settings.public_tls)
+        certificates = Certificates.of(settings.public_tls)
         if certificates is None:
             return []
         server_context(certificates)

@@ -192,10 +192,11 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         ConfigError: the folder has no model that can be served, or the backend is not installed.
     """
     if settings.backend == "vllm":
+        from verifier_service.vllm import engine as vllm
         from verifier_service.vllm import target
 
         facts, stepped = target.load_target(settings)
-        return Target(facts, stepped, KvMover(), "vllm", trees=False, grammars=not target.is_parallel(settings))
+        return Target(facts, stepped, KvMover(), "vllm", trees=False, grammars=not vllm.is_parallel(settings))
     engine = load_engine(settings)
     model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
     return Target(engine.facts, model, blocks, str(engine.device), trees=True, grammars=True)

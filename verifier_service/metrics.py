@@ -29,9 +29,6 @@ class VerifierMetrics:
         self.plain_rounds = counter("specdec_spec_plain_rounds", "Rounds without a draft.")
         self.drafted = counter("specdec_spec_draft_tokens", "Tokens drafted.")
         self.accepted = counter("specdec_spec_accepted_tokens", "Drafts accepted and kept.")
-        self.accepted_at = counter(
-            "specdec_spec_accepted_tokens_per_pos", "Drafts accepted, by place in the draft.", ["position"]
-        )
         self.tokens = counter("specdec_spec_tokens_by_origin", "Tokens committed.", ["origin"])
         self.fallbacks = counter(
             "specdec_spec_fallback", "Rounds without a draft of requests that allow drafts.", ["reason"]
@@ -117,8 +114,6 @@ class VerifierMetrics:
             self.asked_rounds.inc()
             self.asked_tokens.inc(awaited)
             self.starved_rounds.inc(drafted < awaited)
-        for position in range(done.accepted):
-            self.accepted_at.labels(str(position)).inc()
         for origin in done.origins:
             self.tokens.labels(origin.value).inc()
         if done.fallback:

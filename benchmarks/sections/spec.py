@@ -87,7 +87,7 @@ def measure(lab: Lab) -> Report:
         for category, asked in questions(count).items():
             made: dict[str, list[Run]] = {name: [] for name in sides}
             for number, question in enumerate(asked):
-                ask = Ask((), tokens, temperature, seed=number, stop=tuple(target.end_token_ids))
+                ask = Ask((), tokens, temperature, seed=number, stop=tuple(target.facts.end_token_ids))
                 _answer(sides, made, conversation, target, question, ask)
             plain = made.pop(OFF)
             cells += [Cell(category, temperature, name, runs, plain) for name, runs in made.items()]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.simulation.world import World
-from specdec.rules.placement import speed_ratio
-from specdec.rules.sizing import Policy, drafters_per_verifier
+from specdec.rules.sizing import Policy, RoundCosts, drafters_per_verifier
 
 LOADS = tuple(0.25 + 0.05 * step for step in range(76))
 """Sessions on a verifier, over those that a pass has room for."""
@@ -24,3 +23,16 @@ def regions(world: World, drafter_cost: float) -> list[Sequence[float]]:
         drafters = drafters_per_verifier(each, Policy(verify_busy=1.0, draft_busy=1.0))
         rows.append([speed_ratio(each, load, drafters, drafter_cost) for load in LOADS])
     return rows
+
+
+def speed_ratio(costs: RoundCosts, load: float, drafters: float, drafter_cost: float) -> float:
+    """A client's speed for the same money, apart over in turns, by the closed form of `specdec.rules.placement`.
+
+    Args:
+        load: sessions on a verifier, over those that a pass has room for, N/B_v.
+        drafters: those for one verifier.
+        drafter_cost: of a drafter, in verifiers.
+    """
+    turn = costs.round_seconds - costs.round_trip
+    ratio = turn * max(1.0, load) / max(costs.round_seconds, costs.verify_pass * load)
+    return ratio / (1.0 + drafter_cost * drafters)

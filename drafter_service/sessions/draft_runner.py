@@ -19,7 +19,7 @@ from drafter_service.sessions.drafter import (
 )
 from drafter_service.sessions.outcomes import OutcomeSession
 from drafter_service.sessions.refusal import SessionRefused
-from drafter_service.sessions.session_table import SessionLimits, SessionTable
+from drafter_service.sessions.session_table import SessionTable
 from drafter_service.sessions.step_plan import StepPlanner, Wanting
 from drafter_service.sessions.stream import Message, Reply, Stream
 from specdec.errors import RequestError
@@ -39,8 +39,7 @@ class DraftRunner:
         self._drafter = drafter
         self._settings = settings
         self._metrics = metrics
-        limits = SessionLimits(settings.max_sessions, settings.max_sessions_per_verifier, settings.outcomes)
-        self._table = SessionTable(drafter, limits)
+        self._table = SessionTable(drafter, settings)
         self._planner = StepPlanner(settings.step_sessions, settings.chunk_tokens)
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._step_seconds = drafter.info.step_seconds

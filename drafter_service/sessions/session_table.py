@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from drafter_service.config import DrafterSettings
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
 from drafter_service.sessions.eviction import Owned, least_recent, owed
@@ -18,27 +18,17 @@ _IDLE_SECONDS = 2.0
 """A session without messages for so long may be evicted for one that is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """How many sessions may be open."""
-
-    total: int
-    """Of all verifiers together."""
-    per_verifier: int
-    """Of one verifier, on all its streams together."""
-    outcomes: int = 0
-    """Of one session, for which chains are prepared."""
-
-
 class SessionTable:
     """All sessions by stream and name: two verifiers may use the same name for different sessions."""
 
-    def __init__(self, drafter: Drafter, limits: SessionLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, drafter: Drafter, settings: DrafterSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._info = drafter.info
         self._sequences = drafter.sequences
-        self.outcomes = Outcomes(drafter.sequences, limits.outcomes)
+        self.outcomes = Outcomes(drafter.sequences, settings.outcomes)
         """What is prepared for the verdicts under way."""
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
         self._streams: dict[Stream, dict[str, DraftSession]] = {}
         self._evicted: list[tuple[Stream, DraftSession]] = []
@@ -157,18 +147,18 @@ class SessionTable:
         Raises:
             SessionRefused: there is no room.
         """
-        verifier = stream.verifier_id
+        verifier, most = stream.verifier_id, self._settings.max_sessions_per_verifier
         own = [session for owner, session in self._owned() if owner == verifier]
-        if len(own) < self._limits.per_verifier:
-            if len(self) >= self._limits.total:
+        if len(own) < most:
+            if len(self) >= self._settings.max_sessions:
                 given = owed(self._owned(), verifier, 1, size=lambda _: 1)
                 if given is None:
-                    raise SessionRefused(NackReason.OVERLOADED, f"{self._limits.total} sessions are open")
+                    raise SessionRefused(NackReason.OVERLOADED, f"{self._settings.max_sessions} sessions are open")
                 self._evict(given)
             return
         idle = least_recent(own, self._clock() - _IDLE_SECONDS)
         if idle is None:
-            detail = f"the verifier has {self._limits.per_verifier} sessions open, as many as one may have"
+            detail = f"the verifier has {most} sessions open, as many as one may have"
             raise SessionRefused(NackReason.OVERLOADED, detail)
         self._evict(idle)
 

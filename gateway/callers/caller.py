@@ -78,6 +78,11 @@ def tenant_of(user: str, key: ApiKey | None = None) -> str:
     return tenant_name(check_name(user, "user"), key)
 
 
+def calling_tenant(user: str = "") -> str:
+    """Whose sessions the call of this task may touch when it names that user. Raises FieldInvalid."""
+    return tenant_of(user, calling_key())
+
+
 def allowed_priority(asked: PriorityClass, key: ApiKey | None, param: str) -> PriorityClass:
     """The class of a request: as asked, but for a key that is always last, whose requests need not say so.
 

@@ -73,7 +73,8 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if GOOD_REQUEST_ID.fullmatch(given) else new_id()
         scope.setdefault("state", {})["request_id"] = request_id
         status, began = 0, time.perf_counter()
 
@@ -111,8 +112,3 @@ def _describe(span: TraceSpan, scope: Scope, status: int) -> None:
     failed = {"error.type": str(status)} if status >= 500 else {}
     told = {"http.request.method": method, "http.route": route, "http.response.status_code": status or CLIENT_GONE}
     span.describe(told | failed, f"{method} {route}".strip())
-
-
-def _request_id(scope: Scope) -> str:
-    given = Headers(scope=scope).get("x-request-id", "")
-    return given if GOOD_REQUEST_ID.fullmatch(given) else new_id()

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from gateway.callers.caller import allowed_priority, calling_key, tenant_of
+from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.http import openapi, page, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.body import Body, parse_body
@@ -96,7 +96,7 @@ class _Api:
         body = await self._body(request, TokenizeBody)
         model = self._services.models.named(body.model or "")
         context = model.pool.info.context_length
-        tokens = await model.prompts.encode(body.input(), tenant_of("", calling_key()), context)
+        tokens = await model.prompts.encode(body.input(), calling_tenant(), context)
         shown = Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context)
         if body.return_token_strs:
             shown.token_strs = model.tokenizer.written(tokens)
@@ -105,7 +105,7 @@ class _Api:
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
         body = await self._body(request, DetokenizeBody)
-        model, tenant = self._services.models.named(body.model or ""), tenant_of("", calling_key())
+        model, tenant = self._services.models.named(body.model or ""), calling_tenant()
         text = await model.prompts.decode(body.tokens, tenant, "tokens", model.pool.info)
         return json_response(Text(prompt=text))
 
@@ -158,7 +158,7 @@ class _Api:
         """The request of a body; calls of tools are read and written in the format of its model."""
         if not isinstance(body, ChatBody) or not body.tools:
             return body.request(request_id)
-        tenant = tenant_of(body.user or "", calling_key())
+        tenant = calling_tenant(body.user or "")
         model = await self._sessions.model_of(body.model or "", body.session or "", tenant)
         return body.request(request_id, model.tokenizer.tool_format)
 

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import WithJsonSchema
 
-from gateway.callers.caller import calling_key, tenant_of
+from gateway.callers.caller import calling_tenant
 from gateway.http import cursor, openapi
 from gateway.http.answers import json_response, streamed, while_connected
 from gateway.http.body import parse_body
@@ -53,41 +53,36 @@ class _Routes:
         """Create a session."""
         body = SessionBody.parse(await parse_body(request, self._services.settings.max_body_bytes))
         key = cursor.idempotency_key(request.headers)
-        session = await self._sessions.create(_tenant(body.user or ""), body.model or "", body.ttl, key)
+        session = await self._sessions.create(calling_tenant(body.user or ""), body.model or "", body.ttl, key)
         return json_response(session_reply(session))
 
     async def get(self, id: str, user: Name = "") -> Response:
         """Describe one session."""
-        return json_response(session_reply(await self._sessions.get(id, _tenant(user))))
+        return json_response(session_reply(await self._sessions.get(id, calling_tenant(user))))
 
     async def page(self, user: Name = "", limit: _Limit = None, after: str = "") -> Response:
         """List the sessions of a user, newest first."""
         size = _parse("limit", limit, DEFAULT_PAGE)
-        data = [session_reply(session) for session in await self._sessions.page(_tenant(user), size, after)]
+        data = [session_reply(session) for session in await self._sessions.page(calling_tenant(user), size, after)]
         page = SessionPage(data=data, has_more=len(data) == size, last_id=data[-1].id if data else None)
         return json_response(page)
 
     async def delete(self, id: str, user: Name = "") -> Response:
         """Delete a session."""
-        await self._sessions.delete(id, _tenant(user))
+        await self._sessions.delete(id, calling_tenant(user))
         return json_response(Deleted(id=id))
 
     async def events(self, request: Request, id: str, user: Name = "", received: _Number = None) -> Response:
         """Stream a generation from where the caller stopped reading."""
         count = _parse("received", received, 0)
         after = cursor.received(request.headers, id) or ((count,) if count else ())
-        stream = self._generator.resume(id, _tenant(user), after)
+        stream = self._generator.resume(id, calling_tenant(user), after)
         models, ping = self._services.models, self._services.settings.ping
         return await while_connected(request, streamed(stream, models, None, ping, after, ids=True))
 
     async def cancel(self, id: str, user: Name = "") -> Response:
         """End a generation with what is committed."""
-        return json_response(Cancelled(id=id, cancelled=await self._generator.cancel(id, _tenant(user))))
-
-
-def _tenant(user: str) -> str:
-    """Whose sessions the caller may touch when it names that user."""
-    return tenant_of(user, calling_key())
+        return json_response(Cancelled(id=id, cancelled=await self._generator.cancel(id, calling_tenant(user))))
 
 
 def _parse(name: str, given: str | None, default: int) -> int:

@@ -6,8 +6,8 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from gateway.http.body import Body
 from gateway.http.fields import ModelName, Off, On, TokenIds
-from gateway.http.messages import MessageBody, Messages, chat_prompt
-from gateway.request import ChatPrompt, Prompt, TextPrompt, check_prompt
+from gateway.http.messages import Messages, chat_prompt
+from gateway.request import Prompt, TextPrompt, check_prompt
 from specdec.errors import FieldRequired
 
 
@@ -38,12 +38,11 @@ class TokenizeBody(Body):
         """What is to be tokenized; raises RequestError."""
         if (self.prompt is None) == (self.messages is None):
             raise FieldRequired("exactly one of prompt and messages is required", "prompt")
-        prompt = TextPrompt(self.prompt or "") if self.messages is None else self._chat(self.messages)
+        prompt: Prompt = TextPrompt(self.prompt or "")
+        if self.messages is not None:
+            prompt = chat_prompt(self.messages, self.chat_template_kwargs)
         check_prompt(prompt)
         return prompt
-
-    def _chat(self, messages: list[MessageBody]) -> ChatPrompt:
-        return chat_prompt(messages, self.chat_template_kwargs)
 
 
 class DetokenizeBody(Body):

@@ -21,7 +21,7 @@ from gateway.http.replies import (
     DeltaChoice,
     SessionRef,
 )
-from gateway.http.statistics import Usage, counts_of, metrics_of, report_of, usage_of
+from gateway.http.statistics import counts_of, metrics_of, report_of, usage_of
 from gateway.text.output import OutputToken, text_of
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
@@ -123,11 +123,9 @@ class Writer(ABC):
 
     def _chunk_head(self, finished: Finished | None = None) -> dict[str, Any]:
         if self._format.include_usage:
-            return self._head() | {"usage": self._usage_so_far() if self._format.continuous_usage else None}
+            so_far = counts_of(self._started.prompt_tokens, sum(self._committed.values()))
+            return self._head() | {"usage": so_far if self._format.continuous_usage else None}
         return self._head() | (self._statistics([finished]) if finished else {})
-
-    def _usage_so_far(self) -> Usage:
-        return counts_of(self._started.prompt_tokens, sum(self._committed.values()))
 
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
         """The counts and statistics at the end of an answer to generations that have all ended."""

@@ -28,10 +28,8 @@ class ServedModels:
     """
 
     def __init__(self, *models: ServedModel) -> None:
-        """Raises ValueError where there is no model."""
+        """`models` are one at least."""
         self._models = {model.name: model for model in models}
-        if not models:
-            raise ValueError("a gateway serves one model at least")
         self.first = models[0]
 
     def __iter__(self) -> Iterator[ServedModel]:

@@ -15,9 +15,10 @@ from gateway.ratio_controller.controller import Controller, ControllerMetrics, D
 from gateway.ratio_controller.lease import Leadership
 from specdec.serving.discovery import resolve
 from specdec.serving.metrics import serve_metrics
-from specdec.serving.metrics_readers import MetricsUnreadable, Prometheus, Scraper
+from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 from specdec.serving.registry import process_registry
+from specdec.serving.scrapes import MetricsUnreadable
 
 _log = structlog.get_logger()
 

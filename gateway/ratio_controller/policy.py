@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from gateway.ratio_controller.config import ScalingSettings
-from specdec.rules.sizing import Policy, RoundCosts, drafters_per_verifier, pays
+from specdec.rules.sizing import Policy, drafters_per_verifier, pays
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
 
@@ -38,11 +38,12 @@ def _unbounded(snapshot: MetricsSnapshot, current: int, settings: ScalingSetting
         return Recommendation(current, "no_verifier")
     if current == 0:
         return Recommendation(1, "try")
-    costs = _costs(snapshot, settings.draft_batch)
+    costs = snapshot.costs
     if costs is None and snapshot.verify_pass is not None and snapshot.gamma is None:
         return Recommendation(settings.minimum, "nobody_asks")
     if costs is None:
         return Recommendation(current, "no_numbers")
+    costs = replace(costs, draft_batch=max(costs.draft_batch, settings.draft_batch))
     policy = Policy(settings.verify_busy, settings.draft_busy, settings.min_speedup)
     ratio = drafters_per_verifier(costs, policy)
     if not pays(costs, policy):
@@ -68,26 +69,6 @@ def _corrected(
         if enough < found.drafters:
             return replace(found, drafters=enough, reason="idle")
     return found
-
-
-def _costs(snapshot: MetricsSnapshot, full_batch: float) -> RoundCosts | None:
-    """The inputs of the formula; None while any of them is unknown."""
-    known = (snapshot.alpha, snapshot.gamma, snapshot.draft_step, snapshot.draft_batch)
-    verify = (snapshot.verify_pass, snapshot.verify_batch)
-    values = [value for value in (*known, *verify) if value is not None]
-    if len(values) < len(known) + len(verify):
-        return None
-    alpha, gamma, draft_step, draft_batch, verify_pass, verify_batch = values
-    return RoundCosts(
-        alpha=alpha,
-        gamma=round(gamma),
-        draft_step=draft_step,
-        verify_pass=verify_pass,
-        plain_pass=snapshot.plain_pass or verify_pass,
-        draft_batch=max(draft_batch, full_batch),
-        verify_batch=verify_batch,
-        round_trip=snapshot.round_trip or 0.0,
-    )
 
 
 class Stabiliser:

@@ -11,10 +11,13 @@ from gateway.turns.statistics import Summary, total
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.rules.logprobs import TokenLogprobs
+from specdec.wire.codec import EnumCodec
 from specdec.wire.logprobs import floats_to_bytes
 from specdec.wire.params import finish_to_pb, mode_to_pb, origin_to_pb
 from specdec.wire.report import report_to_pb
 from specdec.wire.tokens import tokens_to_bytes
+
+PRIORITY = EnumCodec[PriorityClass | None](PriorityClass, common_pb2.PriorityClass.DESCRIPTOR, unknown=None)
 
 
 def event(happened: Event) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def event(happened: Event) -> dict[str, Any]:
                 system_fingerprint=header.system_fingerprint,
                 session=happened.session,
                 turn=turn.number,
-                priority=_priority(header.priority),
+                priority=PRIORITY.to_pb(header.priority),
             )
             return {"started": started}
         case OutputRound():
@@ -62,36 +65,32 @@ def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
     usage = _usage(ended[0])
     usage.completion_tokens = sum(each.completion_tokens for each in ended)
     return pb.GenerateResponse(
+        **_shown(output),
         id=started.turn.name,
         model=header.model,
-        text=text_of(output.tokens),
-        tokens=[_token(token) for token in output.tokens],
-        finish_reason=finish_to_pb(ended[0].reason),
         usage=usage,
         speculation=_summary(total([each.summary for each in ended])),
         seed=header.call.sampling.seed,
         session=started.session,
         turn=started.turn.number,
-        priority=_priority(header.priority),
+        priority=PRIORITY.to_pb(header.priority),
         choices=[_choice(each) for each in outputs] if len(outputs) > 1 else (),
-        rounds=map(report_to_pb, output.rounds),
-        message=read_to_pb(output.message),
     )
 
 
 def _choice(output: Output) -> pb.Choice:
-    return pb.Choice(
-        text=text_of(output.tokens),
-        tokens=[_token(token) for token in output.tokens],
-        finish_reason=finish_to_pb(output.finished.reason),
-        matched_stop=output.finished.matched_stop,
-        rounds=map(report_to_pb, output.rounds),
-        message=read_to_pb(output.message),
-    )
+    return pb.Choice(**_shown(output), matched_stop=output.finished.matched_stop)
 
 
-def _priority(priority: PriorityClass) -> common_pb2.PriorityClass.ValueType:
-    return common_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{priority.name}")
+def _shown(output: Output) -> dict[str, Any]:
+    """The fields that a whole answer has of its first choice, and each choice of itself."""
+    return {
+        "text": text_of(output.tokens),
+        "tokens": [_token(token) for token in output.tokens],
+        "finish_reason": finish_to_pb(output.finished.reason),
+        "rounds": map(report_to_pb, output.rounds),
+        "message": read_to_pb(output.message),
+    }
 
 
 def _token(token: OutputToken) -> pb.CommittedToken:

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.callers.caller import allowed_priority, calling_key, tenant_of
+from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.callers.priority import PriorityClass
 from gateway.lists import unique_ids, unique_stops
 from gateway.models.served import ServedModel
@@ -77,7 +77,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.ResumeGenerationRequest, context: Context
     ) -> AsyncIterator[pb.ResumeGenerationResponse]:
         """Stream the events again, from where the caller stopped reading."""
-        tenant = tenant_of(request.user, calling_key())
+        tenant = calling_tenant(request.user)
         received = tuple(request.received_of_choices) or ((request.received,) if request.received else ())
         stream = self._generator.resume(request.id, tenant, received, context.time_remaining())
         async with aclosing(stream) as events:
@@ -88,7 +88,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
         """End a generation with what is committed."""
-        tenant = tenant_of(request.user, calling_key())
+        tenant = calling_tenant(request.user)
         return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, tenant))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
@@ -100,12 +100,12 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         prompt = chat_prompt(request.chat) if which == "chat" else TextPrompt(request.text)
         check_prompt(prompt)
         length = model.pool.info.context_length
-        tokens = await model.prompts.encode(prompt, tenant_of("", calling_key()), length)
+        tokens = await model.prompts.encode(prompt, calling_tenant(), length)
         return pb.TokenizeResponse(token_ids=tokens, context_length=length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
         """Answer with the text of token ids."""
-        model, tenant = self._services.models.named(request.model), tenant_of("", calling_key())
+        model, tenant = self._services.models.named(request.model), calling_tenant()
         text = await model.prompts.decode(request.token_ids, tenant, "token_ids", model.pool.info)
         return pb.DetokenizeResponse(text=text)
 
@@ -173,12 +173,10 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
 
 
 def _priority(given: common_pb2.PriorityClass.ValueType) -> PriorityClass:
-    if given == common_pb2.PRIORITY_CLASS_UNSPECIFIED:
-        return PriorityClass.DEFAULT
-    name = dict(zip(common_pb2.PriorityClass.values(), common_pb2.PriorityClass.keys(), strict=True)).get(given)
-    if name is None:
+    priority = replies.PRIORITY.from_pb(given)
+    if given != common_pb2.PRIORITY_CLASS_UNSPECIFIED and priority is None:
         raise FieldInvalid(f"priority: there is no class {given}", "priority")
-    return PriorityClass[name.removeprefix("PRIORITY_CLASS_")]
+    return priority or PriorityClass.DEFAULT
 
 
 def _prompt(message: pb.GenerateRequest) -> Prompt:

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.callers.caller import calling_key, check_name, tenant_of
+from gateway.callers.caller import calling_tenant, check_name
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, SessionInfo, UserSessions
 from protos.gateway.v1 import gateway_pb2 as pb
@@ -26,20 +26,21 @@ class SessionServicer(pb_grpc.SessionServiceServicer):
         """Create a session."""
         ttl = request.ttl if request.HasField("ttl") else None
         session = await self._sessions.create(
-            _tenant(request.user), request.model, ttl, check_name(request.request_id, "request_id")
+            calling_tenant(request.user), request.model, ttl, check_name(request.request_id, "request_id")
         )
         return pb.CreateSessionResponse(session=_session(session))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:  # noqa: N802
         """Describe one session."""
-        return pb.GetSessionResponse(session=_session(await self._sessions.get(request.id, _tenant(request.user))))
+        found = await self._sessions.get(request.id, calling_tenant(request.user))
+        return pb.GetSessionResponse(session=_session(found))
 
     async def ListSessions(  # noqa: N802
         self, request: pb.ListSessionsRequest, context: Context
     ) -> pb.ListSessionsResponse:
         """List the sessions of a user, newest first."""
         size = request.page_size or DEFAULT_PAGE
-        found = await self._sessions.page(_tenant(request.user), size, request.page_token)
+        found = await self._sessions.page(calling_tenant(request.user), size, request.page_token)
         token = found[-1].id if len(found) == size else ""
         return pb.ListSessionsResponse(sessions=[_session(session) for session in found], next_page_token=token)
 
@@ -47,13 +48,8 @@ class SessionServicer(pb_grpc.SessionServiceServicer):
         self, request: pb.DeleteSessionRequest, context: Context
     ) -> pb.DeleteSessionResponse:
         """Delete a session."""
-        await self._sessions.delete(request.id, _tenant(request.user))
+        await self._sessions.delete(request.id, calling_tenant(request.user))
         return pb.DeleteSessionResponse()
-
-
-def _tenant(user: str) -> str:
-    """Whose sessions the caller may touch when it names that user."""
-    return tenant_of(user, calling_key())
 
 
 def _session(session: SessionInfo) -> pb.Session:

@@ -44,7 +44,8 @@ class MemoryGuard:
         if self._share >= FULL:
             raise SessionStoreFull(f"the session store is {self._share:.0%} full and takes no new work")
         if self._doubtful:
-            await self._try_to_write()
+            # Whether the server refuses a write, after a failure of its disk, is up to its settings.
+            await guarded(self._client.set(self._probe, b"", px=_PROBE_MS))
 
     async def _read(self) -> None:
         async with self._client.pipeline(transaction=False) as pipe:
@@ -54,10 +55,6 @@ class MemoryGuard:
         limit = int(memory["maxmemory"])
         self._share = int(memory["used_memory"]) / limit if limit else 0.0
         self._doubtful = _disk_failed(disk) or replication.get("role", "master") != "master"
-
-    async def _try_to_write(self) -> None:
-        """Write a key: whether the server refuses that, after a failure of its disk, is up to its settings."""
-        await guarded(self._client.set(self._probe, b"", px=_PROBE_MS))
 
 
 def _disk_failed(disk: Mapping[str, Any]) -> bool:

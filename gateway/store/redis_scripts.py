@@ -3,8 +3,7 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -27,17 +26,11 @@ TRIES = 3
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """A script, always run by its hash: source that was changed on the way to the server never runs."""
-
-    source: str
-    sha: str
-
-    @classmethod
-    def of(cls, source: str) -> "_Script":
-        whole = checked(source)
-        return cls(whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
+@cache
+def _whole(source: str) -> tuple[str, str]:
+    """A script and its hash, by which it is always run: source that was changed on the way to the server never runs."""
+    whole = checked(source)
+    return whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
 
 
 class Scripts:
@@ -48,7 +41,6 @@ class Scripts:
         self._client = client
         self._pipeline = SharedPipeline(client, replicas)
         self._prefix = prefix
-        self._known: dict[str, _Script] = {}
 
     async def run(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """Run a script on the keys of a session; the reply is a word and what belongs to it."""
@@ -97,14 +89,12 @@ class Scripts:
 
     async def _answer(self, source: str, evaluate: Callable[[str], Any]) -> Any:
         """What `evaluate` makes of the script's hash, once the server has the script; None when it is no answer."""
-        if source not in self._known:
-            self._known[source] = _Script.of(source)
-        script = self._known[source]
+        script, sha = _whole(source)
         try:
             with suppress(NoScriptError):
-                return await evaluate(script.sha)
-            await self._client.script_load(script.source)
-            return await evaluate(script.sha)
+                return await evaluate(sha)
+            await self._client.script_load(script)
+            return await evaluate(sha)
         except InvalidResponse:  # it breaks the protocol of Redis
             return None
 

@@ -6,13 +6,12 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
-from transformers import LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from models.smollm2 import answers, card, distill
 from models.smollm2.evaluate import alphas
 from models.train import compute
-from models.train.architecture import export
+from models.train.architecture import export, load
 from models.train.evaluate import StepCost, step_cost
 from specdec.cli import known_models
 from specdec.engine import draft_head
@@ -43,7 +42,7 @@ def main(  # noqa: PLR0913 - a command's options are its parameters
     drafter.config.draft_head = draft_head.save_head(place, ids)
     export(drafter, teacher.tokenizer, place)
     facts = card.Facts(
-        alphas(teacher, _load(place), ids, seed),
+        alphas(teacher, load(place), ids, seed),
         _cost(_folder(target), place, ids),
         sum(int(distill.own_tokens(each).sum()) for each in taught),
         batches,
@@ -64,15 +63,10 @@ def _folder(target: str) -> Path:
     return found
 
 
-def _load(folder: Path) -> LlamaForCausalLM:
-    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return model.eval()
-
-
 def _cost(target: Path, drafter: Path, ids: torch.Tensor) -> StepCost:
-    small = _load(drafter)
+    small = load(drafter)
     small.set_output_embeddings(draft_head.DraftHead(small.get_output_embeddings(), ids))
-    return step_cost(_load(target), small)
+    return step_cost(load(target), small)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Answers that the target writes, each token with the target's own distribution, kept on disk batch by batch."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from models.smollm2.prompts import prompts
+from models.train.checkpoint import write_whole
 
 ROWS = 96
 NEW_TOKENS = 192
@@ -68,10 +68,7 @@ def batch(number: int, teacher: Teacher, seed: int, state: Path) -> Answers:
     """Batch `number`: read from `state` if it is there, else written by the target and kept; a function of the seed."""
     path = state / f"answers-{number:04}.pt"
     if not path.exists():
-        state.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        torch.save(vars(_written(number, teacher, seed)), partial)
-        os.replace(partial, path)
+        write_whole(path, vars(_written(number, teacher, seed)))
     return Answers(**torch.load(path, weights_only=True))
 
 

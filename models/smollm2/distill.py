@@ -1,6 +1,5 @@
 """Distilling the drafter: the target's first layers, taught by the distributions behind the target's own answers."""
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,15 @@ from transformers import LlamaForCausalLM
 
 from models.smollm2.answers import NEW_TOKENS, Answers
 from models.train.compute import Compute
-from models.train.distill import SHARP_TEMPERATURE, blend
+from models.train.distill import SHARP_TEMPERATURE, blend, initial_drafter
 from models.train.loop import Run, train
-from models.train.optimizer import LearningRates, Schedule, build_optimizers
+from models.train.optimizer import Schedule, build_optimizers
 
 LAYERS = 2
 HEAD = 8192
 """Ids that the head knows: the most frequent ones."""
 ROWS = 16
-RATES = LearningRates(matrices=1e-3, rest=1e-3)
+RATE = 1e-3
 WARMUP = 50
 DECAY_SHARE = 0.5
 _TOKENS_A_ROW = NEW_TOKENS
@@ -47,25 +46,14 @@ def frequent_ids(answers: Sequence[Answers], vocabulary: int, count: int) -> Ten
     return mass.argsort(descending=True, stable=True)[:count].sort().values
 
 
-def initial_drafter(target: LlamaForCausalLM) -> LlamaForCausalLM:
-    """The target cut off after its first layers, float32; its embeddings, which are also the head, stay as they are."""
-    config = copy.deepcopy(target.config)
-    config.num_hidden_layers = LAYERS
-    config.dtype = torch.float32
-    drafter = LlamaForCausalLM(config)
-    kept = {name: target.state_dict()[name].float() for name in drafter.state_dict()}
-    drafter.load_state_dict(kept)
-    drafter.get_input_embeddings().weight.requires_grad_(False)
-    return drafter
-
-
 def distil(job: Job, target: LlamaForCausalLM, ids: Tensor, compute: Compute) -> LlamaForCausalLM:
     """Train (or finish training) the drafter, whose head has `ids`; gives the float32 model in evaluation mode."""
-    drafter = initial_drafter(target)
+    drafter = initial_drafter(target, LAYERS)
+    drafter.get_input_embeddings().weight.requires_grad_(False)  # they are the head, too, and stay as they are
     loss_of = _loss_of_step(job, drafter, ids, compute)
     run = Run("drafter", Schedule(job.steps, WARMUP, DECAY_SHARE), ROWS * _TOKENS_A_ROW, job.state / "drafter.pt")
     body = drafter.base_model
-    train(run, body, build_optimizers(_Trained(body), RATES), loss_of)
+    train(run, body, build_optimizers(_Trained(body), RATE), loss_of)
     return drafter.eval()
 
 

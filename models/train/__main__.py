@@ -1,8 +1,7 @@
 """`python -m models.train`: train the demo pair from the running interpreter's own standard library."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,20 +12,14 @@ from models.train import compute, pipeline
 _MODELS = Path(__file__).resolve().parent.parent
 
 
-class Device(StrEnum):
-    """Where to train."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
 def main(  # noqa: PLR0913 - a command's options are its parameters
     steps: Annotated[int, typer.Option(help="Target steps; may change on resume before the decay starts.")] = 920,
     drafter_steps: Annotated[int, typer.Option(help="Distillation steps, first round.")] = 1200,
     refine_steps: Annotated[int, typer.Option(help="Distillation steps, second round.")] = 300,
     polish_steps: Annotated[int, typer.Option(help="Distillation steps, third round.")] = 1200,
-    device: Annotated[Device, typer.Option(help="auto takes a GPU when there is one.")] = Device.AUTO,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to train; auto takes a GPU when there is one.")
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Decides the split, the initial weights and the order of the data.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the pair goes.")] = _MODELS / "demo",
     state: Annotated[Path, typer.Option(help="Where checkpoints are kept.")] = _MODELS / ".training",
@@ -36,7 +29,7 @@ def main(  # noqa: PLR0913 - a command's options are its parameters
     """Train, export and measure the demo pair; run it again after a kill and it goes on where it was."""
     transformers_logging.disable_progress_bar()
     plan = pipeline.Plan(steps, (drafter_steps, refine_steps, polish_steps), seed, out, state)
-    facts = pipeline.run(plan, compute.choose(device.value, threads, compiled))
+    facts = pipeline.run(plan, compute.choose(device, threads, compiled))
     Console(stderr=True).log(
         f"held-out loss {facts.loss.nats_per_token:.3f} nats/token, α {facts.alpha_sampled:.3f} at temperature 1 and "
         f"{facts.alpha_greedy:.3f} at 0, c {facts.cost.c:.3f}; written to {out}"

@@ -43,6 +43,12 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
         file.chmod(0o644)  # safetensors writes 0600, which another user (a container's) cannot read
 
 
+def load(folder: Path) -> LlamaForCausalLM:
+    """The float32 model of a folder, in evaluation mode."""
+    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    return model.eval()
+
+
 def _config(shape: Shape, vocabulary: int) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=vocabulary,

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,17 +13,22 @@ _SUFFIX = ".partial"
 
 
 def save(path: Path, model: nn.Module, optimizers: Sequence[Optimizer], step: int) -> None:
-    """Write the state after `step` finished steps and make it durable before it replaces the old one."""
+    """Write the state after `step` finished steps."""
     state = {
         "step": step,
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "rng": torch.get_rng_state(),
     }
+    write_whole(path, state)
+
+
+def write_whole(path: Path, content: Any) -> None:
+    """Write what `torch.save` takes, and make it durable before it replaces what was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + _SUFFIX)
     with partial.open("wb") as file:
-        torch.save(state, file)
+        torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

@@ -28,20 +28,15 @@ class Schedule:
         return max(0.0, min(rise, fall))
 
 
-@dataclass(frozen=True)
-class LearningRates:
-    """Peak rates: `matrices` for Muon (scaled to AdamW's update size), `rest` for AdamW."""
+def build_optimizers(model: nn.Module, rate: float) -> tuple[Optimizer, ...]:
+    """One Muon over the 2-D hidden matrices and one AdamW over embeddings and norms.
 
-    matrices: float
-    rest: float
-
-
-def build_optimizers(model: nn.Module, rates: LearningRates, fused: bool = True) -> tuple[Optimizer, ...]:
-    """One Muon over the 2-D hidden matrices and one AdamW over embeddings and norms."""
+    Both have the peak rate `rate`; Muon's is scaled to AdamW's update size.
+    """
     matrices, rest = split_parameters(model)
     return (
-        Muon(matrices, lr=rates.matrices, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
-        AdamW(rest, lr=rates.rest, betas=(0.9, 0.95), weight_decay=0.0, fused=fused),
+        Muon(matrices, lr=rate, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     )
 
 

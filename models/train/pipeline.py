@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from models.train import distill, evaluate, target
-from models.train.architecture import CONTEXT, export
+from models.train.architecture import CONTEXT, export, load
 from models.train.card import Completion, Facts, write_card
 from models.train.compute import Compute
 from models.train.corpus import Corpus, read_corpus, stdlib_root
@@ -54,7 +54,7 @@ def run(plan: Plan, compute: Compute) -> Facts:
 
 
 def _measure(plan: Plan, corpus: Corpus, tokens: Tensor, tokenizer: PreTrainedTokenizerFast, compute: Compute) -> Facts:
-    teacher, student = (_load(plan.out / name).to(compute.device) for name in ("target", "drafter"))
+    teacher, student = (load(plan.out / name).to(compute.device) for name in ("target", "drafter"))
     held_out = encode(corpus.held_out, tokenizer)
     text_bytes = sum(len(document.text.encode()) for document in corpus.held_out)
     return Facts(
@@ -75,11 +75,6 @@ def _measure(plan: Plan, corpus: Corpus, tokens: Tensor, tokenizer: PreTrainedTo
         cost=evaluate.step_cost(teacher, student),
         completions=tuple(_complete(teacher, tokenizer, prompt, 0.5, plan.seed) for prompt in _PROMPTS),
     )
-
-
-def _load(folder: Path) -> LlamaForCausalLM:
-    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval()
 
 
 def _describe(model: LlamaForCausalLM) -> str:

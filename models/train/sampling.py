@@ -9,6 +9,7 @@ from rich.progress import track
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
+from models.train.checkpoint import write_whole
 from models.train.compute import Compute
 from models.train.data import Windows
 
@@ -44,11 +45,8 @@ def sampled_text(job: SampleJob, model: LlamaForCausalLM, path: Path, compute: C
     if path.exists():
         stored: Tensor = torch.load(path, weights_only=True)
         return stored
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows = torch.cat(list(_batches(job, model, compute)))
-    partial = path.with_name(path.name + ".partial")
-    torch.save(rows, partial)
-    partial.replace(path)
+    write_whole(path, rows)
     return rows
 
 

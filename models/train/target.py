@@ -11,11 +11,11 @@ from models.train.architecture import CONTEXT, TARGET, build
 from models.train.compute import Compute
 from models.train.data import Windows
 from models.train.loop import Run, train
-from models.train.optimizer import LearningRates, Schedule, build_optimizers
+from models.train.optimizer import Schedule, build_optimizers
 
 TOKENS_PER_STEP = 8192
 SHORT = CONTEXT // 2
-RATES = LearningRates(matrices=3e-3, rest=3e-3)
+RATE = 3e-3
 WARMUP = 100
 DECAY_SHARE = 0.2
 
@@ -49,5 +49,5 @@ def train_target(job: TargetJob, compute: Compute) -> LlamaForCausalLM:
         return loss_of_batch(lengths[length].batch(step, TOKENS_PER_STEP // length).to(compute.device))
 
     run = Run("target", schedule, TOKENS_PER_STEP, job.checkpoint)
-    train(run, model, build_optimizers(model, RATES), loss_of)
+    train(run, model, build_optimizers(model, RATE), loss_of)
     return model

@@ -12,6 +12,16 @@ from specdec.rules.sizing import Policy, RoundCosts, Sizing, size
 from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import MetricsSnapshot
 
+_OPTIONS = {
+    "verify_pass": "--verify-ms",
+    "alpha": "--alpha",
+    "gamma": "--gamma",
+    "draft_step": "--draft-ms",
+    "draft_batch": "--draft-batch",
+    "verify_batch": "--verify-batch",
+}
+"""The option with which each number of a snapshot is given that a sizing cannot do without."""
+
 
 def costs_of(numbers: MetricsSnapshot) -> RoundCosts:
     """The costs of a round from the numbers that were given or read.
@@ -20,17 +30,11 @@ def costs_of(numbers: MetricsSnapshot) -> RoundCosts:
         ConfigError: a number is neither given nor read.
         ValueError: a number is out of range.
     """
-    verify = _needed("--verify-ms", numbers.verify_pass)
-    return RoundCosts(
-        alpha=_needed("--alpha", numbers.alpha),
-        gamma=round(_needed("--gamma", numbers.gamma)),
-        draft_step=_needed("--draft-ms", numbers.draft_step),
-        verify_pass=verify,
-        plain_pass=verify if numbers.plain_pass is None else numbers.plain_pass,
-        draft_batch=_needed("--draft-batch", numbers.draft_batch),
-        verify_batch=_needed("--verify-batch", numbers.verify_batch),
-        round_trip=numbers.round_trip or 0.0,
-    )
+    costs = numbers.costs
+    if costs is None:
+        unknown = next(option for name, option in _OPTIONS.items() if getattr(numbers, name) is None)
+        raise ConfigError(f"{unknown} is not known: give it, or read it from what runs with --from URL")
+    return costs
 
 
 def read(sources: Sequence[str], window: int) -> MetricsSnapshot:
@@ -150,9 +154,3 @@ def _does_not_pay(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:
 def _hint(costs: RoundCosts) -> str:
     best = costs.best_gamma
     return f" By these numbers γ = {best} would be best." if best not in {costs.gamma, 0} else ""
-
-
-def _needed(option: str, value: float | None) -> float:
-    if value is None:
-        raise ConfigError(f"{option} is not known: give it, or read it from what runs with --from URL")
-    return value

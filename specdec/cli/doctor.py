@@ -103,11 +103,8 @@ def agreement(checks: Iterable[Check]) -> list[Check]:
 def parse(source: str, output: str) -> list[Check]:
     """The checks that a service printed, one JSON object a line; all other lines are ignored."""
     lines = [line for line in output.splitlines() if line.startswith("{") and '"status"' in line]
-    return [_parsed(source, json.loads(line)) for line in lines]
-
-
-def _parsed(source: str, values: Mapping[str, str]) -> Check:
-    return Check(values["name"], Status(values["status"]), values["detail"], values.get("remedy") or "", source)
+    told = (json.loads(line) for line in lines)
+    return [Check(**each | {"status": Status(each["status"]), "source": source}) for each in told]
 
 
 def show(console: Console, checks: Sequence[Check], as_json: bool) -> None:

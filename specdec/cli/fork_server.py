@@ -19,9 +19,9 @@ import signal
 import socket
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Self
+from typing import NamedTuple
 
 from specdec.cli import tether
 
@@ -29,9 +29,8 @@ MESSAGE_BYTES = 1 << 17
 """Largest message: the environment is in it, and a socket takes about 200 KiB at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForkOrder:
-    """A child to fork."""
+class ForkOrder(NamedTuple):
+    """A child to fork; its message is JSON, as that of a report."""
 
     number: int
     """Names the child in the server's reports."""
@@ -39,37 +38,21 @@ class ForkOrder:
     """What `ps` and `top` call the process; the kernel keeps its first 15 bytes."""
     module: str
     """What the child runs, as `python -m` does."""
-    arguments: tuple[str, ...]
+    arguments: Sequence[str]
     environment: dict[str, str]
     log: str
     """The file that its output is appended to."""
     folder: str
     """Where it works."""
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def decode(cls, message: bytes) -> Self:
-        told: dict[str, Any] = json.loads(message)
-        return cls(**{**told, "arguments": tuple(told["arguments"])})
-
-
-@dataclass(frozen=True, slots=True)
-class ForkReport:
+class ForkReport(NamedTuple):
     """What became of an order."""
 
     number: int
     pid: int
     status: int | None
     """Exit status, negative for a signal; None when the child has begun to run."""
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, message: bytes) -> Self:
-        return cls(**json.loads(message))
 
 
 def main(arguments: list[str]) -> None:
@@ -111,18 +94,18 @@ def _serve(link: socket.socket) -> ForkOrder | None:
                 if key.data is not None:
                     selector.unregister(key.fd)
                     os.close(key.fd)
-                    link.send(_ended(*key.data).encode())
+                    link.send(json.dumps(_ended(*key.data)).encode())
                     continue
                 message = link.recv(MESSAGE_BYTES)
                 if not message:
                     return None
-                order = ForkOrder.decode(message)
+                order = ForkOrder(*json.loads(message))
                 pid = os.fork()
                 if not pid:
                     return order
                 os.setpgid(pid, pid)  # here and in the child: a signal to its group finds it from the first report on
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (order.number, pid))
-                link.send(ForkReport(order.number, pid, None).encode())
+                link.send(json.dumps(ForkReport(order.number, pid, None)).encode())
 
 
 def _ended(number: int, pid: int) -> ForkReport:

@@ -1,5 +1,6 @@
 """Processes that a fork server starts, as its parent sees them."""
 
+import json
 import os
 import select
 import socket
@@ -8,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 
@@ -47,7 +47,8 @@ class ForkServer:
         else:
             self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                self._process = _spawned(theirs, modules, environment, log)
+                server = [sys.executable, "-m", "specdec.cli.fork_server", str(theirs.fileno()), *modules]
+                self._process = spawned(server, environment, log, [theirs.fileno()])
         self._lock = threading.Lock()
         self._ordered = 0
         self._reports = dict[int, ForkReport]()
@@ -74,7 +75,7 @@ class ForkServer:
             order = ForkOrder(
                 self._ordered, name, module, tuple(arguments), dict(environment), str(log.resolve()), os.getcwd()
             )
-            self._link.send(order.encode())
+            self._link.send(json.dumps(order).encode())
         return ForkedProcess(self, order.number)
 
     def report(self, number: int) -> ForkReport | None:
@@ -85,7 +86,7 @@ class ForkServer:
                 if not message:
                     self._hung_up = True
                     break
-                report = ForkReport.decode(message)
+                report = ForkReport(*json.loads(message))
                 self._reports[report.number] = report
             return self._reports.get(number)
 
@@ -117,20 +118,19 @@ def shared_socket(modules: Sequence[str], environment: Mapping[str, str]) -> Pat
     return Path(folder, "+".join(modules)) if folder else None
 
 
-def _spawned(
-    link: socket.socket, modules: Sequence[str], environment: Mapping[str, str], log: Path
+def spawned(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, descriptors: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
-    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
-    command = [sys.executable, "-m", "specdec.cli.fork_server", str(link.fileno()), *modules]
+    """A process that is tied to this one, with its output behind what is in the log; it inherits `descriptors`."""
     with log.open("ab") as output:
         return subprocess.Popen(
-            [*tied, *command],
+            [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
-            pass_fds=[link.fileno()],
-            start_new_session=True,
+            pass_fds=descriptors,
+            start_new_session=True,  # Ctrl-C must reach this process alone, which stops the children in order
         )
 
 
@@ -170,9 +170,3 @@ class ForkedProcess:
         while (status := self.poll()) is None:
             time.sleep(_POLL)
         return status
-
-    def kill(self) -> None:
-        """End it at once."""
-        if self.poll() is None:
-            with suppress(ProcessLookupError):  # the server may have waited for its end in between
-                os.kill(self.pid, SIGKILL)

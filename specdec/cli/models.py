@@ -67,7 +67,7 @@ def get(console: Console, name: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as made:
         work = Path(made)
         _convert(console, _fetch(console, known, work) if known else file, work)
-        _write_receipt(work / "model", source)
+        (work / "model" / _RECEIPT).write_text(json.dumps(_receipt(work / "model", source)), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         (work / "model").replace(folder)
     _say(console, f"{folder}" + (f" (licence: {known.licence})" if known else ""))
@@ -90,7 +90,7 @@ def is_whole(folder: Path, source: str) -> bool:
     """Whether a folder was made from the file of SHA-256 `source`, and has its weights as they were written."""
     try:
         receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
-        return bool(receipt == {"source": source, "weights": _sha256(folder / _WEIGHTS)})
+        return bool(receipt == _receipt(folder, source))
     except (OSError, ValueError):
         return False
 
@@ -118,9 +118,8 @@ def _convert(console: Console, file: Path, work: Path) -> None:
     _call(command, {**os.environ, "PYTHONPATH": path}, f"{file.name} could not be converted")
 
 
-def _write_receipt(folder: Path, source: str) -> None:
-    receipt = {"source": source, "weights": _sha256(folder / _WEIGHTS)}
-    (folder / _RECEIPT).write_text(json.dumps(receipt), encoding="utf-8")
+def _receipt(folder: Path, source: str) -> dict[str, str]:
+    return {"source": source, "weights": _sha256(folder / _WEIGHTS)}
 
 
 def _pip(*arguments: str) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
-from specdec.cli import forked, tether
-from specdec.cli.forked import ForkServer
+from specdec.cli import forked
+from specdec.cli.forked import ForkedProcess, ForkServer
 
 _POLL = 0.02
 
@@ -38,26 +38,13 @@ class ChildCommand:
     imported them, together with all others of the same preload. A command other than `python -m MODULE` is just run."""
 
 
-class Process(Protocol):
-    """A started process: the part of `subprocess.Popen` that is used here."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self) -> int: ...
-
-    def kill(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Child:
     """A child process that was started."""
 
     command: ChildCommand
     environment: Mapping[str, str]
-    process: Process
+    process: "subprocess.Popen[bytes] | ForkedProcess"
 
     @property
     def pid(self) -> int:
@@ -128,7 +115,7 @@ class Children:
     def _started(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
         runs_a_module = tuple(command.argv[:2]) == (sys.executable, "-m")
         if not (command.preload and runs_a_module and forked.is_supported()):
-            return Child(command, environment, _spawned(command, environment))
+            return Child(command, environment, forked.spawned(command.argv, environment, command.log))
         server = self._servers.get(command.preload)
         if server is not None and server.status is not None:
             server.close()
@@ -137,19 +124,6 @@ class Children:
             server = self._servers[command.preload] = ForkServer(command.preload, environment, command.log)
         _, _, module, *arguments = command.argv
         return Child(command, environment, server.start(command.name, module, arguments, environment, command.log))
-
-
-def _spawned(command: ChildCommand, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
-    with command.log.open("ab") as log:
-        return subprocess.Popen(
-            tied,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,  # Ctrl-C must reach this process alone, which stops the children in order
-        )
 
 
 def _end(group: Sequence[Child], grace: float) -> None:

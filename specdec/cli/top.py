@@ -12,10 +12,11 @@ from rich.text import Text
 
 from specdec.cli import options
 from specdec.cli.exit_codes import Unreachable
-from specdec.cli.fleet import Fleet, FleetProcess, Look, urls_of
+from specdec.cli.fleet import Fleet, Look, urls_of
 from specdec.cli.signals import Stop, stop_on_signals
+from specdec.serving.scrapes import ScrapedProcess
 
-Column = tuple[str, Callable[[FleetProcess], str]]
+Column = tuple[str, Callable[[ScrapedProcess], str]]
 """A heading, and what stands under it for a process."""
 
 
@@ -55,7 +56,7 @@ def frame(look: Look) -> RenderableType:
     return Group(*tables, *silent)
 
 
-def _table(role: str, columns: Sequence[Column], processes: Sequence[FleetProcess]) -> Table:
+def _table(role: str, columns: Sequence[Column], processes: Sequence[ScrapedProcess]) -> Table:
     made = Table(title=f"{len(processes)} {role}{'' if len(processes) == 1 else 's'}", box=box.SIMPLE_HEAD)
     made.title_justify = "left"
     made.add_column("address", no_wrap=True)
@@ -79,7 +80,7 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f}"
 
 
-def _ratio(process: FleetProcess, part: str, whole: str) -> float | None:
+def _ratio(process: ScrapedProcess, part: str, whole: str) -> float | None:
     grown = process.grown(whole)
     return process.grown(part) / grown if grown else None
 

@@ -133,9 +133,7 @@ class Up:
         for service in services:
             what = f"gRPC {service.grpc} · metrics http://{service.http}/metrics"
             if service.role == "gateway":
-                what = (
-                    f"OpenAI API http://{service.http}/v1 · gRPC {service.grpc} · metrics http://{service.http}/metrics"
-                )
+                what = f"OpenAI API http://{service.http}/v1 · {what}"
             self._say(f"{service.name:<12} {what}")
         self._say(f"{'model':<12} {self._settings.served_name}")
         self._say(f"{'logs':<12} {folders.logs}")

@@ -4,12 +4,14 @@ A model folder has one if its config.json names the file of the ids, as in `"dra
 What is drafted lives on those ids, and so does the q that is sent, so that every rule of acceptance stays exact.
 """
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from specdec.engine.decoder import Decoder
 from specdec.engine.host_product import PackedLinear
@@ -33,22 +35,14 @@ class DraftHead(nn.Module):
         self._ids = nn.Buffer(ids.to(weight.device))
         weight = weight[self._ids]
         bias = None if whole.bias is None else whole.bias.detach()[self._ids]
-        self._rows = PackedLinear(weight, bias) if isinstance(whole, PackedLinear) else _linear(weight, bias)
+        packed = isinstance(whole, PackedLinear)
+        self._rows = PackedLinear(weight, bias) if packed else partial(linear, weight=weight, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of states [..., hidden]; all are finite, so that a mask leaves a distribution."""
         logits: Tensor = self._rows(hidden)
         smallest = torch.finfo(logits.dtype).min
         return logits.new_full((*logits.shape[:-1], self._vocabulary), smallest).index_copy_(-1, self._ids, logits)
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    outputs, inputs = weight.shape
-    linear = nn.Linear(inputs, outputs, bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias, requires_grad=False)
-    return linear
 
 
 def restrict_head(path: Path, decoder: Decoder) -> None:

@@ -48,14 +48,10 @@ class NativeEngine:
         self._pool: KvPool[SequenceKv] = KvPool(backend.store, facts.fingerprint)
         self.kv_layout = layout
         self.facts = facts
-        self.name = facts.name
         self.vocab_size = facts.vocab_size
         """Valid ids are 0..vocab_size-1, without the padding rows of the model's matrix."""
         self.context_length = facts.context_length
-        self.end_token_ids = facts.end_token_ids
         self.tokenizer_hash = facts.tokenizer_hash
-        self.fingerprint = facts.fingerprint
-        """SHA-256 in hex; engines with equal fingerprints compute equal KV."""
         self.device = decoder.device
 
     @classmethod

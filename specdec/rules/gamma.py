@@ -6,7 +6,6 @@ r that of the network round trip, and β that of one more verified token.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 Cost = Callable[[], float]
 """Reads the present value of a time in decode steps of the target."""
@@ -67,16 +66,6 @@ class AcceptanceEstimate:
         )
 
 
-class GammaController(Protocol):
-    """Chooses γ for the next round of one session."""
-
-    def gamma(self) -> int:
-        """Tokens to draft next."""
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
-
-
 @dataclass(frozen=True, slots=True)
 class FixedGamma:
     """Always the same γ."""
@@ -114,12 +103,14 @@ class OptimalGamma:
         self._current = self._best()
 
     def gamma(self) -> int:
+        """Tokens to draft next."""
         best = self._best()
         if self._speedup(best) > self._speedup(self._current) * (1.0 + _MARGIN):
             self._current = best
         return self._current
 
     def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a round."""
         self.estimate = self.estimate.observed(drafted, accepted)
 
     def _best(self) -> int:
@@ -127,3 +118,7 @@ class OptimalGamma:
 
     def _speedup(self, gamma: int) -> float:
         return speedup(self.estimate.alpha, gamma, self._c(), self._r(), self._beta())
+
+
+GammaController = FixedGamma | OptimalGamma
+"""Chooses γ for the next round of one session."""

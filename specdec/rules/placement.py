@@ -38,18 +38,5 @@ class Placement:
 
 def placement(costs: RoundCosts, policy: Policy) -> Placement:
     """Both ways at costs of rounds whose γ is at least 1."""
-    full = 1.0 + costs.gamma * costs.c
-    return Placement(full, speed_ratio(costs, 1.0, 0.0, 0.0), drafters_per_verifier(costs, policy))
-
-
-def speed_ratio(costs: RoundCosts, load: float, drafters: float, drafter_cost: float) -> float:
-    """A client's speed for the same money: apart over in turns.
-
-    Args:
-        load: sessions on a verifier, over those that a pass has room for, N/B_v.
-        drafters: those for one verifier.
-        drafter_cost: of a drafter, in verifiers.
-    """
-    turn = costs.round_seconds - costs.round_trip
-    ratio = turn * max(1.0, load) / max(costs.round_seconds, costs.verify_pass * load)
-    return ratio / (1.0 + drafter_cost * drafters)
+    full, alone = 1.0 + costs.gamma * costs.c, 1.0 - costs.round_trip / costs.round_seconds
+    return Placement(full, alone, drafters_per_verifier(costs, policy))

@@ -1,6 +1,8 @@
 """Draft tokens and the distribution each was drawn from: q is compressed to q̂ first, then the token is drawn from q̂.
 
-Because q̂ consists of integers on both sides, the q̂ that is sent is exactly the q̂ that was sampled.
+q̂ has the k most likely ids of q, in the order of ids, with integer weights in 1..65535: the most likely id has 65535,
+and ids whose weight rounds to 0 are left out, so that a one-hot row has one id. Because q̂ consists of integers on both
+sides, the q̂ that is sent is exactly the q̂ that was sampled.
 """
 
 from collections.abc import Sequence
@@ -118,17 +120,6 @@ def propose_siblings(
         if siblings is Siblings.WITHOUT_REPLACEMENT:
             left = left.masked_fill(ids == tokens[:, None], 0)
     return families, _packed(ids, weights)
-
-
-def compress(q: Tensor, k: int) -> list[SparseProbs]:
-    """The q̂ of each row of q [N, V]: its k most likely ids, in the order of ids, with integer weights in 1..65535.
-
-    The most likely id has weight 65535; ids whose weight rounds to 0 are left out. A one-hot row gives one id.
-
-    Raises:
-        InternalError: q is not a batch of distributions.
-    """
-    return _packed(*_quantised(q, k))
 
 
 def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:

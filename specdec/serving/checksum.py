@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import grpc.aio
 
-from specdec.errors import MessageCorrupted
+from specdec.errors import MessageCorrupted, SpecdecError
 from specdec.serving.tracing import trace_headers
 
 OURS = "/specdec."
@@ -59,9 +59,9 @@ def decoder(decode: Callable[[bytes], _Message]) -> Callable[[bytes], "_Message 
     return decoded
 
 
-def received(message: _Message | MessageCorrupted) -> _Message:
-    """The message; raises the MessageCorrupted that stands in its place."""
-    if isinstance(message, MessageCorrupted):
+def received(message: _Message | SpecdecError) -> _Message:
+    """The message; raises the error that stands in its place."""
+    if isinstance(message, SpecdecError):
         raise message
     return message
 

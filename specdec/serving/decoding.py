@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from specdec.errors import FieldInvalid, MessageCorrupted, MessageTooLarge, RequestError
+from specdec.errors import FieldInvalid, MessageCorrupted, MessageTooLarge
 from specdec.serving import checksum
 
 # The types of gRPC's handlers are for synchronous servers only.
@@ -49,7 +49,7 @@ class DecodeInterceptor(HandlerInterceptor):
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         sealed = checksum.is_declared(details.invocation_metadata)
         decode, encode = self._lenient(handler.request_deserializer, sealed), handler.response_serializer
-        check = _checked_stream if handler.request_streaming else _checked
+        check = _checked_stream if handler.request_streaming else checksum.received
         return rebuilt(handler, decode, checksum.encoder(encode) if sealed else encode, check=check)
 
     def _lenient(self, decode: Callable[[bytes], Any], sealed: bool) -> Callable[[bytes], Any]:
@@ -93,14 +93,7 @@ def rebuilt(
     return make(stream if handler.response_streaming else unary, decode, encode)
 
 
-def _checked(request: Any) -> Any:
-    """The message; raises the error that stands in its place."""
-    if isinstance(request, RequestError | MessageCorrupted):
-        raise request
-    return request
-
-
 async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """The messages; raises the error that stands in the place of one."""
     async for request in requests:
-        yield _checked(request)
+        yield checksum.received(request)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specdec.rules.sizing import RoundCosts
+
 COUNTERS = (
     "specdec_spec_accepted_tokens_total",
     'specdec_spec_tokens_by_origin_total{origin="recovered"}',
@@ -56,6 +58,21 @@ class MetricsSnapshot:
     """Share of the time in which a verifier's model computes."""
     draft_busy: float | None = None
     """Share of the time in which a drafter's model computes."""
+
+    @property
+    def costs(self) -> RoundCosts | None:
+        """The costs of a round, None while one is unknown; a plain pass costs a verify pass where it is not known.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        wanted = (self.alpha, self.gamma, self.draft_step, self.verify_pass, self.draft_batch, self.verify_batch)
+        known = [value for value in wanted if value is not None]
+        if len(known) < len(wanted):
+            return None
+        alpha, gamma, step, verify, drafting, verifying = known
+        plain = verify if self.plain_pass is None else self.plain_pass
+        return RoundCosts(alpha, round(gamma), step, verify, plain, drafting, verifying, self.round_trip or 0.0)
 
 
 def snapshot_of(

@@ -178,7 +178,8 @@ class Settings(BaseSettings):
         try:
             return with_file(**(overrides or {}))
         except ValidationError as error:
-            raise ConfigError(_one_line(cls, error, config)) from error
+            where = f"config file {config}: " if config else ""
+            raise ConfigError(where + "; ".join(_explain(cls, each) for each in error.errors())) from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -198,11 +199,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"config file {path} must hold a mapping, not a {type(values).__name__}")
     return values
-
-
-def _one_line(settings: type[BaseModel], error: ValidationError, config: Path | None) -> str:
-    where = f"config file {config}: " if config else ""
-    return where + "; ".join(_explain(settings, detail) for detail in error.errors())
 
 
 def _explain(settings: type[BaseModel], detail: ErrorDetails) -> str:

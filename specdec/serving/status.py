@@ -85,8 +85,7 @@ def status_of(error: SpecdecError) -> ErrorStatus:
 def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:
     """The error as a gRPC status with details: ErrorInfo, BadRequest for a wrong field, RetryInfo for a retry."""
     shown = status_of(error)
-    code = code_pb2.Code.Value("CANCELLED" if shown.grpc is grpc.StatusCode.CANCELLED else shown.grpc.name)
-    status = status_pb2.Status(code=code, message=error.message)
+    status = status_pb2.Status(code=code_pb2.Code.Value(shown.grpc.name), message=error.message)
     for detail in _details(error, shown, request_id):
         packed = any_pb2.Any()
         packed.Pack(detail)

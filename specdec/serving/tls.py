@@ -80,19 +80,13 @@ class Certificates:
             raise ConfigError(f"tls file {error.filename}: {error.strerror}") from error
 
     @classmethod
-    def of(cls, settings: TlsSettings) -> "Certificates | None":
+    def of(cls, settings: TlsSettings | PublicTlsSettings) -> "Certificates | None":
         """The files that the settings name, or None for plaintext; raises what the constructor does."""
-        if settings.certificate is None or settings.key is None or settings.ca is None:
-            return None
-        peer = settings.peer if isinstance(settings, DialTlsSettings) else ""
-        return cls(settings.certificate, settings.key, settings.ca, peer)
-
-    @classmethod
-    def public(cls, settings: PublicTlsSettings) -> "Certificates | None":
-        """The files of the certificate that callers see, or None for plaintext; raises what the constructor does."""
         if settings.certificate is None or settings.key is None:
             return None
-        return cls(settings.certificate, settings.key, None)
+        ca = settings.ca if isinstance(settings, TlsSettings) else None
+        peer = settings.peer if isinstance(settings, DialTlsSettings) else ""
+        return cls(settings.certificate, settings.key, ca, peer)
 
     @property
     def pems(self) -> Pems:

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from specdec.rules.draft import SparseProbs
 from specdec.rules.params import SamplingParams
-from specdec.rules.proposal import compress
 from tests.conformance.exact_chain import Drafter, completed
 from tests.conformance.g_test import Law
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.table_models import Context, Tables
+from tests.draft_laws import compress
 
 Going = dict[tuple[Context, int], float]
 """The chance of each unfinished output and of how many drafts of its round are still to be judged."""

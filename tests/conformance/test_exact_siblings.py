@@ -10,10 +10,10 @@ from torch import Tensor
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Choice, with_replacement, without_replacement
 from specdec.rules.params import SamplingParams
-from specdec.rules.proposal import compress
 from specdec.rules.sampling import History, probabilities
 from tests.conformance.exact_siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
 from tests.conformance.table_models import TableModel
+from tests.draft_laws import compress
 
 SEEDS = [1, 2, 3, 4]
 

@@ -13,11 +13,12 @@ from specdec.rules.acceptance import block, block_h, block_pi, rejection, residu
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.multidraft import NONE, Siblings, with_replacement, without_replacement
 from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.proposal import compress, draw, propose
+from specdec.rules.proposal import draw, propose
 from specdec.rules.sampling import History, probabilities
 from specdec.rules.tree import Tree, TreeDraft
 from specdec.rules.tree_verification import verify_tree
 from specdec.rules.verification import verify
+from tests.draft_laws import compress
 
 LENIENCES = (1.0, 0.8, 0.4, 0.1)
 MASSES = st.integers(2, 8).flatmap(

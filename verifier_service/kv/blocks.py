@@ -120,7 +120,7 @@ class KvBlocks(KvMover):
 
     def _hashes(self, tokens: Sequence[int], cache_salt: str) -> list[bytes]:
         """The chained hash of each of the engine's blocks of `tokens`."""
-        return blocks.chain(blocks.root(self._engine.fingerprint, cache_salt), tokens)
+        return blocks.chain(blocks.root(self._engine.facts.fingerprint, cache_salt), tokens)
 
     async def _on_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -8,11 +8,9 @@ from typing import Any
 from specdec.engine.loader import ModelFacts, read_folder_facts
 from verifier_service.batching.batch_plan import Row
 from verifier_service.config import VerifierSettings
-from verifier_service.vllm.engine import fingerprint, is_parallel, open_engine
+from verifier_service.vllm.engine import fingerprint, open_engine
 from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.model import VllmModel
-
-__all__ = ["is_parallel", "load_target"]
 
 _PRIORITIES = 1000
 """In a second of rank: vLLM's priorities are integers."""

@@ -10,11 +10,12 @@ from torch import Tensor
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
-from specdec.rules.proposal import Proposal, compress, propose
+from specdec.rules.proposal import Proposal, propose
 from specdec.rules.verification import verify
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from tests.conformance.sampled_chain import Service
 from tests.conformance.table_models import Context
+from tests.draft_laws import compress
 
 Propose = Callable[[Mode, Tensor, Sequence[int], Sequence[int], int, Sequence[int] | None], Proposal]
 

@@ -8,7 +8,6 @@ from specdec.rules import sampling
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.proposal import compress
 from specdec.rules.sampling import History
 from tests.conformance.automata import LOOP
 from tests.conformance.checks.check import Check, exact
@@ -18,6 +17,7 @@ from tests.conformance.exact_siblings import Node, drawn_with_replacement
 from tests.conformance.exact_tree import TREES, Enumeration, Models, rule_of
 from tests.conformance.lenient_law import published
 from tests.conformance.table_models import Context, Tables, pair, reference
+from tests.draft_laws import compress
 
 LENIENCE = 0.5
 PARAMS = (

@@ -98,7 +98,7 @@ def test_a_killed_child_starts_again_without_the_import(folder: Path) -> None:
     with Children(grace=20) as children:
         child, other = (started(children, folder, name) for name in ("one", "two"))
         until(says(child, "__main__"))
-        child.process.kill()
+        os.kill(child.pid, signal.SIGKILL)
         assert child.process.wait() == -signal.SIGKILL
         child = children.restart(child)
         until(lambda: child.log_tail().count("__main__") == 2)

@@ -28,11 +28,11 @@ SLAB_PAGE = 128
 
 def test_the_engine_knows_its_models_facts(load: Load, kv_backend: dict[str, Any]) -> None:
     engine = load()
-    assert (engine.name, engine.vocab_size, engine.context_length) == ("llama", 320, 256)
-    assert engine.end_token_ids == {END_TOKEN_ID}
+    assert (engine.facts.name, engine.vocab_size, engine.context_length) == ("llama", 320, 256)
+    assert engine.facts.end_token_ids == {END_TOKEN_ID}
     assert engine.tokenizer_hash == vocabulary.fingerprint(make_tokenizer(320).get_vocab())
     assert engine.device.type == kv_backend["device"]
-    assert engine.fingerprint == load().fingerprint != load(dtype="bfloat16").fingerprint
+    assert engine.facts.fingerprint == load().facts.fingerprint != load(dtype="bfloat16").facts.fingerprint
 
 
 def test_logits_are_those_of_the_plain_model_without_the_padding_columns(

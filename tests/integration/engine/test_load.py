@@ -51,7 +51,7 @@ def test_a_load_opens_no_socket(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert load_folder(folder).name == "model"
+    assert load_folder(folder).facts.name == "model"
     with pytest.raises(ModelRefused, match="does not exist"):
         load_folder(Path("some-org/some-model"))
 
@@ -113,7 +113,7 @@ def test_pickles_are_loaded_only_where_they_are_allowed(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelRefused, match="the weights are pickles"):
         load_folder(folder)
-    assert load_folder(folder, allow_pickle=True).name == "model"
+    assert load_folder(folder, allow_pickle=True).facts.name == "model"
 
 
 def test_a_pickle_is_not_loaded_in_place_of_safetensors_of_another_name(folder: Path) -> None:

@@ -78,7 +78,7 @@ def test_tokens_of_one_domain_save_another_nothing(load: Load) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_one_engine_exports_another_goes_on_from_to_the_bit(load: Load, dtype: str) -> None:
     one, other = load(dtype=dtype), load(dtype=dtype)
-    assert one.fingerprint == other.fingerprint
+    assert one.facts.fingerprint == other.facts.fingerprint
     one.admit("a", 200, PROMPT)
     one.forward([Chunk("a", PROMPT, 0)])
     parts = [session_kv(one, "a", start, start + 2 * BLOCK_TOKENS) for start in (0, 2 * BLOCK_TOKENS)]
@@ -105,7 +105,7 @@ def test_restored_blocks_serve_later_sessions_too(load: Load, tiny: Callable[[st
     fresh.release("b")
     fresh.admit("c", 200, PROMPT)
     assert fresh.length("c") == SHARED
-    assert len(blocks.chain(blocks.root(fresh.fingerprint), PROMPT)) * BLOCK_TOKENS == SHARED
+    assert len(blocks.chain(blocks.root(fresh.facts.fingerprint), PROMPT)) * BLOCK_TOKENS == SHARED
 
 
 def test_what_does_not_fit_is_not_restored(load: Load) -> None:

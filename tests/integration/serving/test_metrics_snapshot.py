@@ -18,8 +18,9 @@ from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.rules.params import Origin
 from specdec.serving.metrics import serve_metrics
-from specdec.serving.metrics_readers import MetricsUnreadable, Prometheus, Scraper
+from specdec.serving.metrics_readers import Prometheus, Scraper
 from specdec.serving.metrics_snapshot import COUNTERS, GAUGES
+from specdec.serving.scrapes import MetricsUnreadable
 from specdec.wire.generation import Round
 from verifier_service.metrics import VerifierMetrics
 

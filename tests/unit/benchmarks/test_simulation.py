@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.simulation.__main__ import place
-from benchmarks.simulation.regions import DRAFTS, regions
+from benchmarks.simulation.regions import DRAFTS, regions, speed_ratio
 from benchmarks.simulation.scenarios import knee, losses, measure, predicted
 from benchmarks.simulation.tiers import Tiers
 from benchmarks.simulation.world import World
+from specdec.rules.sizing import RoundCosts
 
 WORLD = World()
 
@@ -73,3 +74,13 @@ def test_drafters_at_a_verifiers_price_never_win(tmp_path: Path) -> None:
     assert max(max(row) for row in regions(WORLD, 1.0)) <= 1.0 + 1e-9
     place(WORLD, tmp_path / "placement.png")
     assert (tmp_path / "placement.png").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("load", "ratio"),
+    [(0.25, 37 / 39), (1.0, 37 / 39), (1.2, 1.2 * 37 / 39), (1.56, 1.48), (10.0, 1.48)],
+)
+def test_apart_is_slower_with_few_clients_and_faster_with_many(load: float, ratio: float) -> None:
+    costs = RoundCosts(0.7, 4, 0.003, 0.025, 0.020, draft_batch=32, verify_batch=32, round_trip=0.002)
+    assert speed_ratio(costs, load, 0.0, 0.0) == pytest.approx(ratio)
+    assert speed_ratio(costs, load, 0.48, 0.1) == pytest.approx(ratio / 1.048)

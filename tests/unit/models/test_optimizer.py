@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.train.architecture import Shape, build
-from models.train.optimizer import LearningRates, Schedule, build_optimizers, set_learning_rates, split_parameters
+from models.train.optimizer import Schedule, build_optimizers, set_learning_rates, split_parameters
 
 TINY = Shape(layers=1, hidden=16, intermediate=32, heads=2, kv_heads=1)
 
@@ -36,7 +36,7 @@ def test_hidden_matrices_go_to_muon_and_embeddings_and_norms_to_adamw() -> None:
 
 
 def test_setting_the_rate_twice_does_not_compound() -> None:
-    optimizers = build_optimizers(build(TINY, vocabulary=32, seed=0), LearningRates(matrices=0.5, rest=0.25))
+    optimizers = build_optimizers(build(TINY, vocabulary=32, seed=0), 0.5)
     for factor in (0.1, 0.5):
         set_learning_rates(optimizers, factor)
-    assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [0.25, 0.125]
+    assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [0.25, 0.25]

@@ -13,8 +13,8 @@ from drafter_service.drafters.translated_model import TranslatedModel
 from specdec.engine import Chunk
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.rules.params import SamplingParams
-from specdec.rules.proposal import compress
 from specdec.rules.sampling import History, probabilities
+from tests.draft_laws import compress
 from tests.tokenizers_apart import byte_level, sentence_pieces
 
 THEIRS = byte_level(["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or"], ["<end>", "<turn>"])

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from drafter_service.config import DrafterSettings
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import ScheduledSession
 from drafter_service.sessions.refusal import SessionRefused
-from drafter_service.sessions.session_table import SessionLimits, SessionTable
+from drafter_service.sessions.session_table import SessionTable
 from drafter_service.sessions.stream import MalformedMessage, Message
 from specdec.rules.params import SamplingParams
 from specdec.wire.session import Close, NackReason
@@ -23,7 +24,10 @@ class Table:
         self.model = PrefixModel(tokens)
         self.drafter = ModelDrafter("tiny", self.model, support=8)
         self.now = 100.0
-        self.sessions = SessionTable(self.drafter, SessionLimits(max_sessions, per_verifier), lambda: self.now)
+        settings = DrafterSettings(
+            model={"path": "any"}, max_sessions=max_sessions, max_sessions_per_verifier=per_verifier, outcomes=0
+        )
+        self.sessions = SessionTable(self.drafter, settings, lambda: self.now)
         self.stream = ListStream()
 
     def take(self, message: Message, stream: ListStream | None = None) -> DraftSession | None:

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from specdec.cli.exit_codes import Unreachable
-from specdec.cli.fleet import Fleet, FleetProcess, scraped, urls_of
+from specdec.cli.fleet import Fleet, urls_of
 from specdec.cli.signals import Stop
 from specdec.cli.top import frame, top
 from specdec.errors import ConfigError
+from specdec.serving.scrapes import ScrapedProcess, scraped
 
 GATEWAY = 'specdec_gateway_requests_running 2\nspecdec_tokens_total{kind="output"} %d\nspecdec_session_store_up 1\n'
 VERIFIER = """specdec_spec_rounds_total 10
@@ -76,14 +77,14 @@ def test_every_process_is_known_by_what_it_exports(serve: Serve) -> None:
 
 
 def test_rates_are_of_the_time_between_two_looks() -> None:
-    process = FleetProcess("u", scraped(GATEWAY % 50, 12.0), scraped(GATEWAY % 10, 10.0))
+    process = ScrapedProcess("u", scraped(GATEWAY % 50, 12.0), scraped(GATEWAY % 10, 10.0))
     assert process.rate("specdec_tokens_total", kind="output") == 20.0
     assert process.rate("specdec_tokens_total", kind="prompt") == 0.0
-    assert FleetProcess("u", scraped(GATEWAY % 50, 12.0)).rate("specdec_tokens_total") is None
+    assert ScrapedProcess("u", scraped(GATEWAY % 50, 12.0)).rate("specdec_tokens_total") is None
 
 
 def test_a_counter_that_began_anew_counts_from_its_start() -> None:
-    process = FleetProcess("u", scraped(GATEWAY % 3, 12.0), scraped(GATEWAY % 10, 10.0))
+    process = ScrapedProcess("u", scraped(GATEWAY % 3, 12.0), scraped(GATEWAY % 10, 10.0))
     assert process.grown("specdec_tokens_total") == 3.0
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.rules.placement import placement, speed_ratio
+from specdec.rules.placement import placement
 from specdec.rules.sizing import Policy, RoundCosts
 
 COSTS = RoundCosts(
@@ -25,12 +25,3 @@ def test_a_drafter_may_cost_more_where_its_steps_hold_more_sessions() -> None:
     costs = RoundCosts(0.7, 4, 0.003, 0.025, 0.020, draft_batch=128, verify_batch=32)
     assert placement(costs, FULL).break_even == pytest.approx(4.0)
     assert placement(costs, FULL).full_for_money(4.0) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("load", "ratio"),
-    [(0.25, 37 / 39), (1.0, 37 / 39), (1.2, 1.2 * 37 / 39), (1.56, 1.48), (10.0, 1.48)],
-)
-def test_apart_is_slower_with_few_clients_and_faster_with_many(load: float, ratio: float) -> None:
-    assert speed_ratio(COSTS, load, 0.0, 0.0) == pytest.approx(ratio)
-    assert speed_ratio(COSTS, load, 0.48, 0.1) == pytest.approx(ratio / 1.048)

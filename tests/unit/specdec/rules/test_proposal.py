@@ -9,8 +9,9 @@ from torch import Tensor
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.proposal import compress, draw, propose, propose_certain, propose_each
+from specdec.rules.proposal import draw, propose, propose_certain, propose_each
 from specdec.rules.sampling import History, certain_tokens, probabilities
+from tests.draft_laws import compress
 
 RATIO_MODES = [Mode.REJECTION, Mode.BLOCK]
 

@@ -12,10 +12,11 @@ from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOf
 from specdec.rules.draft import NO_DRAFT, SparseProbs, Verdict
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, Origin
-from specdec.rules.proposal import compress, propose, propose_siblings
+from specdec.rules.proposal import propose, propose_siblings
 from specdec.rules.tree import ROOT, Tree, TreeDraft
 from specdec.rules.tree_verification import check_trees, verify_tree
 from specdec.rules.verification import verify
+from tests.draft_laws import compress
 from tests.unit.specdec.rules.random_trees import lineage, trees
 
 VOCAB = 12

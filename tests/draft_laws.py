@@ -1,0 +1,17 @@
+"""The q̂ with which a draft is sent, of distributions whose drafts do not matter."""
+
+from torch import Tensor
+
+from specdec.rules.draft import SparseProbs
+from specdec.rules.params import Mode
+from specdec.rules.proposal import propose
+
+
+def compress(q: Tensor, k: int) -> list[SparseProbs]:
+    """The q̂ of each row of q [N, V], of at most k ids.
+
+    Raises:
+        InternalError: q is not a batch of distributions.
+    """
+    anywhere = [0] * len(q)
+    return propose(Mode.REJECTION, q, anywhere, anywhere, k)[1]
