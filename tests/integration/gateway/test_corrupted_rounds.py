@@ -85,4 +85,7 @@ async def test_control_without_the_check_there_are_wrong_tokens(
     pool: VerifierPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checksum, "is_intact", lambda raw: True)
-    assert await generated(pool) != output(SCRIPT)
+    for _ in range(20):  # most changes make a round senseless, so that one generation may have no wrong token
+        if await generated(pool) != output(SCRIPT):
+            return
+    pytest.fail("no token was wrong")
