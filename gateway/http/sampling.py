@@ -31,6 +31,8 @@ _BIAS_SCHEMA = {
 
 
 def _parse_bias(value: dict[str, float]) -> dict[int, float]:
+    if len(value) > MAX_IDS:
+        raise FieldInvalid(f"logit_bias takes at most {MAX_IDS} token ids, got {len(value)}", "logit_bias")
     for token in value:
         if not token.isascii() or not token.isdecimal() or len(token) > 10:
             raise FieldInvalid(f"logit_bias: {token!r} is not a token id", "logit_bias")

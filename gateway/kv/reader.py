@@ -134,11 +134,13 @@ def worth_restoring(tokens: int, size: int, bandwidth: float | None, prefill_rat
     """Whether fetching blocks is faster than computing them; what is unknown is tried.
 
     Args:
-        tokens: how many tokens would be restored, at least one.
+        tokens: how many tokens would be restored.
         size: of their blocks, in bytes.
         bandwidth: bytes a second from the store into a verifier; None while unknown.
         prefill_rate: tokens a second that the verifier computes; 0 while unknown.
     """
+    if not tokens:
+        return False
     if bandwidth is None or not prefill_rate:
         return True
     return size / bandwidth < tokens / prefill_rate

@@ -28,8 +28,10 @@ class ServedModels:
     """
 
     def __init__(self, *models: ServedModel) -> None:
-        """`models` are one at least."""
+        """Raises ValueError where there is no model."""
         self._models = {model.name: model for model in models}
+        if not models:
+            raise ValueError("a gateway serves one model at least")
         self.first = models[0]
 
     def __iter__(self) -> Iterator[ServedModel]:

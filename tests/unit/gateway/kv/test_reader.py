@@ -122,6 +122,10 @@ def test_fetching_must_beat_computing_where_both_are_known(
     assert worth_restoring(1000, size, bandwidth, rate) is worth
 
 
+def test_nothing_is_not_worth_fetching() -> None:
+    assert not worth_restoring(0, 0, None, 0.0)
+
+
 def test_bandwidth_follows_what_is_measured_and_is_forgotten_in_time() -> None:
     now = [0.0]
     bandwidth = Bandwidth(lambda: now[0])
