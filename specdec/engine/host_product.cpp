@@ -34,6 +34,7 @@ void widen(const float* weights, Lanes* parts) {
 
 // In bfloat16 the two vectors lie in each other, first, second, first, second, so that a number of 32 bits has one of each.
 void widen(const Bfloat16* weights, Lanes* parts) {
+  static_assert(WIDE == 2);
   Bits both;
   std::memcpy(&both, weights, sizeof both);
   parts[0] = (Lanes)(both << 16);

@@ -56,10 +56,10 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         width = _library().panel_width()
         missing = -self.out_features % width
-        rows, order = pad(weight.detach(), (0, 0, 0, missing)), torch.arange(width)
-        short = rows.bfloat16()
+        rows = pad(weight.detach(), (0, 0, 0, missing)) if missing else weight.detach()  # zeros of none copy, too
+        short, order = rows.bfloat16(), torch.arange(width)
         if torch.equal(short.float(), rows):
-            rows, order = short, order.view(2, -1).T.flatten()
+            rows, order = short, order.view(2, -1).T.flatten()  # the two vectors of a panel lie in each other
         self.panels = nn.Buffer(rows.view(-1, width, self.in_features)[:, order].transpose(1, 2).contiguous())
         """[panels, inputs, width]: bfloat16 where that changes no weight, because less memory is read; float32 else."""
         self.columns = nn.Buffer(order.argsort())
