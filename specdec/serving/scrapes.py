@@ -60,7 +60,13 @@ class Scrapes:
     """Reads the metrics of processes, again and again."""
 
     def __init__(self, timeout: float, headers: Mapping[str, str] | None = None, *, direct: bool = False) -> None:
-        """Args: timeout: seconds for which an answer may take; direct: whether to pass the environment's proxies by."""
+        """Make a reader.
+
+        Args:
+            timeout: seconds for which an answer may take.
+            headers: of each request.
+            direct: whether to pass the environment's proxies by.
+        """
         self._timeout = timeout
         self._headers = headers
         self._direct = direct
