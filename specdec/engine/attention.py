@@ -72,18 +72,23 @@ def _attend(
     return _STEP.get().attend(module.layer_idx, query, key, value, rule), None  # type: ignore[arg-type]
 
 
-# Not by `torch.library.custom_op`, which takes twice the time for each call.
-torch.library.define(
-    "specdec::attend",
+SIGNATURE = (
     "(Tensor query, Tensor key, Tensor value, int layer, float? scale, int? window, float? softcap, Tensor? sinks)"
-    " -> Tensor",
+    " -> Tensor"
 )
+"""Of an operator of PyTorch that does what `AttentionStep.attend` does."""
 
 
-@torch.library.impl("specdec::attend", "CompositeExplicitAutograd")  # on every device
-def _opaque(query: Tensor, key: Tensor, value: Tensor, layer: int, *rule: Any) -> Tensor:
+def _attend_by_step(query: Tensor, key: Tensor, value: Tensor, layer: int, *rule: Any) -> Tensor:
     """The hook in a compiled model; the compiler knows nothing of it but the shape that it returns."""
     return _STEP.get().attend(layer, query, key, value, AttentionRule(*rule)).contiguous()
+
+
+# `host_attention.cpp` has an `attend` for the CPU, which comes back to the step for what it does not do by itself.
+# Not by `torch.library.custom_op`, which takes twice the time for each call.
+for _name in ("attend", "attend_by_step"):
+    torch.library.define(f"specdec::{_name}", SIGNATURE)
+    torch.library.impl(f"specdec::{_name}", "CompositeExplicitAutograd", _attend_by_step)
 
 
 @torch.library.register_fake("specdec::attend")  # type: ignore[untyped-decorator]

@@ -31,8 +31,17 @@ class Decoder:
 
     def compile(self) -> None:
         """Let PyTorch compile the model at its next runs: once for one token, and once for any other number of them."""
-        # Without the option the compiled code would look up the number of threads in every loop, and use one thread.
-        self._model.base_model.compile(dynamic=True, options={"cpp.threads": torch.get_num_threads()})
+        # A number that the layers share is no input, which every pass would make a tensor of.
+        torch._dynamo.config.specialize_float = True
+        options = {
+            # Without it the compiled code would look up the number of threads in every loop, and use one thread.
+            "cpp.threads": torch.get_num_threads(),
+            # The whole pass is C++, and other threads of Python go on meanwhile.
+            "cpp_wrapper": self.device.type == "cpu",
+        }
+        self._model.base_model.compile(dynamic=True, options=options)
+        # A weight that only Python refers to takes the interpreter whenever C++ is done with it; a view refers to it as well.
+        self._views = [each.view_as(each) for each in (*self._model.parameters(), *self._model.buffers())]
 
     @property
     def config(self) -> Any:

@@ -7,11 +7,12 @@ so nothing is copied when it grows; the tokens that sessions have in common are 
 import math
 import mmap
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
-from specdec.engine.attention import AttentionRule, AttentionStep, attending
+from specdec.engine.attention import AttentionRule, attending
 from specdec.engine.batch import PackedBatch
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_backend import KvBackend
@@ -151,22 +152,23 @@ class HostStep:
         return torch.cat([span.attend(layer, q, k, v, rule) for span, q, k, v in shares], dim=1)
 
 
-MakeStep = Callable[[Sequence[Slab], PackedBatch], AttentionStep]
-"""Makes the attention step of a pass over slabs."""
+AttendIn = Callable[[Sequence[Slab], PackedBatch], AbstractContextManager[None]]
+"""How a pass over slabs attends in its thread, until the context ends."""
 
 
-def step_by_session(slabs: Sequence[Slab], batch: PackedBatch) -> HostStep:
-    """The step on plain PyTorch."""
-    return HostStep([SlabSpan(*share) for share in zip(slabs, batch.counts, batch.trees, strict=True)])
+def by_session(slabs: Sequence[Slab], batch: PackedBatch) -> AbstractContextManager[None]:
+    """Attend on plain PyTorch."""
+    spans = [SlabSpan(*share) for share in zip(slabs, batch.counts, batch.trees, strict=True)]
+    return attending(HostStep(spans))
 
 
 def open_host_backend(
-    decoder: Decoder, layout: KvLayout, budget: int, make_step: MakeStep = step_by_session
+    decoder: Decoder, layout: KvLayout, budget: int, attend_in: AttendIn = by_session
 ) -> KvBackend[Slab]:
     """Open slabs within a budget in bytes; the memory is taken as it is written."""
 
     def run(slabs: Sequence[Slab], batch: PackedBatch) -> Tensor:
-        with attending(make_step(slabs, batch)):
+        with attend_in(slabs, batch):
             return decoder.logits(batch.tokens, batch.positions, batch.keep)
 
     return KvBackend(SlabStore(layout, budget), run, warm=lambda: None)

@@ -1,10 +1,20 @@
 // Attention of one layer over all sessions of a pass on the host: it writes the new keys and values of each session into
 // its slab, then attends with each of its queries to its own keys. Softmax is streamed in float32 over tiles of keys.
-// `host_operator.py` builds this file where there is a compiler, and has the same structures in Python.
+// `host_operator.py` builds this file where there is a compiler. It is an operator of PyTorch, so that a compiled model
+// calls it without Python, and other threads of the process go on for the whole pass.
 
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <array>
+#include <optional>
 #include <vector>
 
 #include "lanes.h"
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
 
 namespace {
 
@@ -16,7 +26,7 @@ struct Packed {  // a tensor [1, heads, tokens, width] whose last dimension is d
   int64_t head, token;
 };
 
-struct Block {  // some of the new tokens of a session
+struct Block {  // some of the new tokens of a session; `host_operator.py` has the same numbers
   char *keys, *values;  // of its slab [layers, heads, capacity, width]
   int64_t capacity;     // tokens that the slab has room for
   int64_t start;        // tokens of the session before the pass
@@ -25,6 +35,17 @@ struct Block {  // some of the new tokens of a session
   int64_t first, rows;  // new tokens of the block: first..first + rows - 1
   const bool* tree;     // [count, count]: which new tokens each of them sees; null where they are a chain
 };
+
+struct Pass {  // what is the same in all layers
+  Tensor blocks;   // int64 [blocks, numbers of a block], those of chains first
+  int64_t tokens;  // of all sessions
+  int64_t chains;  // blocks of chains
+  bool others;     // whether there are sessions without a block
+  int64_t heads, key_width, value_width;
+  ScalarType dtype;
+};
+
+thread_local std::optional<Pass> present;  // the pass that this thread is in
 
 struct Call {
   const Block* blocks;
@@ -219,8 +240,97 @@ void run(const Call& call) {
   }
 }
 
+struct Rule {  // as `AttentionRule` in Python
+  std::optional<double> scale;
+  std::optional<int64_t> window;
+  std::optional<double> softcap;
+  std::optional<Tensor> sinks;
+};
+
+Tensor dense(const Tensor& part) { return part.stride(3) == 1 ? part : torch::stable::contiguous(part); }
+
+Packed packed(const Tensor& part) { return {(const char*)part.const_data_ptr(), part.stride(1), part.stride(2)}; }
+
+// Refuses what would be read or written beside the memory of the pass.
+void check(const Tensor& part, int64_t heads, int64_t width) {
+  const std::array<int64_t, 4> shape = {1, heads, present->tokens, width};
+  STD_TORCH_CHECK(part.dim() == 4 && std::equal(shape.begin(), shape.end(), part.sizes().begin()) &&
+                      part.scalar_type() == present->dtype,
+                  "a layer attends with queries, keys or values that are not of this pass");
+}
+
+// The blocks that attend here in a layer; trees in a layer with a window do not.
+int64_t block_count(const Rule& rule) { return rule.window ? present->chains : present->blocks.size(0); }
+
+Tensor attend_blocks(const Tensor& query, const Tensor& key, const Tensor& value, int64_t layer, const Rule& rule) {
+  const Pass& pass = *present;
+  const int64_t group = query.size(1) / pass.heads;
+  check(query, group * pass.heads, pass.key_width);
+  check(key, pass.heads, pass.key_width);
+  check(value, pass.heads, pass.value_width);
+  const Tensor queries = dense(query), keys = dense(key), values = dense(value);
+  const Tensor out = torch::stable::new_empty(query, {1, pass.tokens, query.size(1), pass.value_width});
+  std::optional<Tensor> sinks;
+  if (rule.sinks) sinks = torch::stable::contiguous(torch::stable::to(*rule.sinks, ScalarType::Float));
+  const Call call = {
+      (const Block*)pass.blocks.const_data_ptr(),
+      block_count(rule),
+      int64_t(torch::stable::get_num_threads()),
+      layer,
+      pass.heads,
+      group,
+      pass.key_width,
+      pass.value_width,
+      rule.window.value_or(0),
+      packed(queries),
+      packed(keys),
+      packed(values),
+      (char*)out.mutable_data_ptr(),
+      sinks ? sinks->const_data_ptr<float>() : nullptr,
+      float(rule.scale.value_or(1 / std::sqrt(double(pass.key_width)))),
+      float(rule.softcap.value_or(0)),
+  };
+  pass.dtype == ScalarType::BFloat16 ? run<Bfloat16>(call) : run<float>(call);
+  return out;
+}
+
+void begin(const Tensor& blocks, const Tensor& keys, const Tensor& values, int64_t tokens, int64_t chains, bool others) {
+  STD_TORCH_CHECK(blocks.size(1) * sizeof(int64_t) == sizeof(Block), "a block has other numbers here");
+  present = {blocks, tokens, chains, others, keys.size(2), keys.size(4), values.size(4), keys.scalar_type()};
+}
+
+void end(const Tensor&) { present.reset(); }
+
+// What sessions with blocks attend to in a layer; the rows of the others are not written.
+Tensor attend_some(const Tensor& query, const Tensor& key, const Tensor& value, int64_t layer, std::optional<double> scale,
+                   std::optional<int64_t> window, std::optional<double> softcap, const std::optional<Tensor>& sinks) {
+  STD_TORCH_CHECK(present, "this thread is in no pass");
+  return attend_blocks(query, key, value, layer, {scale, window, softcap, sinks});
+}
+
+Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, int64_t layer, std::optional<double> scale,
+              std::optional<int64_t> window, std::optional<double> softcap, const std::optional<Tensor>& sinks) {
+  const Rule rule = {scale, window, softcap, sinks};
+  if (present && !present->others && block_count(rule) == present->blocks.size(0))
+    return attend_blocks(query, key, value, layer, rule);
+  using torch::stable::detail::from;
+  std::array<StableIValue, 8> stack = {from(query), from(key),    from(value),   from(layer),
+                                       from(scale), from(window), from(softcap), from(sinks)};
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("specdec::attend_by_step", "", stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
 }  // namespace
 
-extern "C" void attend_float32(const Call* call) { run<float>(*call); }
-
-extern "C" void attend_bfloat16(const Call* call) { run<Bfloat16>(*call); }
+// Makes this library PyTorch's operator, in place of any other.
+extern "C" void serve() {
+  TorchLibraryHandle library;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_library_init_impl("specdec", "CPU", __FILE__, __LINE__, &library));
+  const auto implement = [&](const char* name, void (*function)(StableIValue*, uint64_t, uint64_t)) {
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_library_impl(library, name, function, TORCH_ABI_VERSION));
+  };
+  implement("begin", TORCH_BOX(&begin));
+  implement("end", TORCH_BOX(&end));
+  implement("attend_some", TORCH_BOX(&attend_some));
+  implement("attend", TORCH_BOX(&attend));
+}
