@@ -11,7 +11,8 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,6 +31,8 @@ from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 
 _START_SECONDS = 600.0
 """A limit of this client alone; `specdec up` has its own."""
+_CANCELLED_SECONDS = 0.1
+"""Within which gRPC hears the end of calls that were cancelled; behind the end of their event loop it would complain."""
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 """Options for an address each; any free ports are taken, so that two systems never want the same."""
 
@@ -59,6 +62,47 @@ class Stack:
             stub = gateway_pb2_grpc.GenerationServiceStub(channel)
             await channel.channel_ready()
             return await asyncio.gather(*(_stream(stub, ask) for ask in asks))
+
+    def steady(self, asks: Sequence[Ask], seconds: float) -> float:
+        """Tokens a second of as many clients as asks, each of which asks again whenever its answer has ended.
+
+        The first answers are shorter, each by another share, so that the clients do not begin anew together. What is
+        counted begins once all have had a token.
+        """
+        return asyncio.run(self._steady(asks, seconds))
+
+    async def _steady(self, asks: Sequence[Ask], seconds: float) -> float:
+        arrived = list[float]()
+        begun = asyncio.Barrier(len(asks) + 1)
+
+        async def client(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", number: int, ask: Ask) -> None:
+            first = replace(ask, tokens=max(2, ask.tokens * (number + 1) // len(asks)))
+            waiting: asyncio.Task[int] | None = None
+            for seed in count(ask.seed, len(asks)):
+                call = stub.StreamGenerate(_streamed(replace(first, seed=seed)))
+                try:
+                    async for event in call:
+                        arrived.extend([time.perf_counter()] * len(event.round.tokens))
+                        waiting = waiting or asyncio.create_task(begun.wait())
+                finally:
+                    call.cancel()
+                first = ask
+
+        async with open_channel(self.address) as channel:
+            stub = gateway_pb2_grpc.GenerationServiceStub(channel)
+            await channel.channel_ready()
+            clients = [asyncio.create_task(client(stub, number, ask)) for number, ask in enumerate(asks)]
+            await begun.wait()
+            started = time.perf_counter()
+            done, _ = await asyncio.wait(clients, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            ended = time.perf_counter()
+            for each in clients:
+                each.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+            await asyncio.sleep(_CANCELLED_SECONDS)
+        for each in done:
+            each.result()  # none ends but by an error
+        return sum(started < at <= ended for at in arrived) / (ended - started)
 
     def resident_bytes(self) -> dict[str, int]:
         """Resident bytes of each process."""
@@ -120,7 +164,7 @@ async def _stream(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask)
     started = time.perf_counter()
     times, counts, tokens = list[float](), list[int](), list[int]()
     finished = pb.Finished()
-    async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=_request(ask))):
+    async for event in stub.StreamGenerate(_streamed(ask)):
         if event.HasField("round"):
             times.append(time.perf_counter())
             counts.append(len(event.round.tokens))
@@ -135,9 +179,9 @@ async def _stream(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask)
     )  # fmt: skip
 
 
-def _request(ask: Ask) -> pb.GenerateRequest:
+def _streamed(ask: Ask) -> pb.StreamGenerateRequest:
     mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
-    return pb.GenerateRequest(
+    request = pb.GenerateRequest(
         tokens=pb.TokenPrompt(token_ids=ask.prompt),
         sampling=pb.SamplingOptions(temperature=ask.temperature, seed=ask.seed),
         stop=pb.StopOptions(max_tokens=ask.tokens, ignore_eos=True),
@@ -146,3 +190,4 @@ def _request(ask: Ask) -> pb.GenerateRequest:
         ),
         cache_salt=secrets.token_hex(8),  # prompts come again and again, and each time is to cost what the first did
     )
+    return pb.StreamGenerateRequest(request=request)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import monotonic, sleep
 from typing import TypeVar
 
 from benchmarks.kept import Kept
@@ -24,16 +24,17 @@ from specdec.errors import InternalError
 
 _TEXT = """\
 Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in
-short slices that take turns on one system, so that a slow moment of the machine meets all of them. "Mixed" has half
-of its sessions at temperature 0 and half at 1. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more
+slices of {seconds:g} s that take turns on one system, so that a slow moment of the machine meets all of them. In a slice
+each stream asks again whenever its answer of {tokens} tokens has ended, and the starts are spread. "Mixed" has half of
+its sessions at temperature 0 and half at 1. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more
 for each step, and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one
 that most rounds without a draft gave."""
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _MIXED = "mixed"
 _FALLBACK = "specdec_spec_fallback_total/"
 _LEAST, _NEAR = 0.97, 0.95
-_WARM_UP = 2
-"""Slices before those that count, in which the verifier learns what this load is like."""
+_WARM_UP = 1
+"""Slices of each way before those that count, in which the verifier learns what this load is like."""
 _START_SECONDS = 120.0
 """Within which a faulty drafter starts, and the verifier meets it."""
 _STOP_SECONDS = 30.0
@@ -80,7 +81,8 @@ def measure(lab: Lab) -> Report:
     kept = Kept.at_commit("grid", resume=lab.scale.resume)
     wanted = [(temperature, count) for temperature in lab.scale.grid_temperatures for count in lab.scale.sessions]
     cells = [cell for drafter in lab.scale.grid_drafters for cell in _cells(lab, drafter, wanted, kept)]
-    return Report("grid", _TEXT, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
+    text = _TEXT.format(seconds=lab.scale.grid_seconds, tokens=lab.scale.grid_tokens)
+    return Report("grid", text, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
 
 
 def _cells(lab: Lab, drafter: str, wanted: Sequence[tuple[str, int]], kept: Kept) -> Iterator[Cell]:
@@ -89,7 +91,7 @@ def _cells(lab: Lab, drafter: str, wanted: Sequence[tuple[str, int]], kept: Kept
     with ExitStack() as started:
         system = cache(lambda: started.enter_context(_system(lab, drafter)))
         for temperature, streams in wanted:
-            key = (model, drafter, temperature, streams, tokens)
+            key = (model, drafter, temperature, streams, tokens, lab.scale.grid_seconds)
             yield Cell(**kept.once(key, partial(_cell, lab, system, drafter, temperature, streams)))
 
 
@@ -115,7 +117,7 @@ def _cell(lab: Lab, running_system: Callable[[], Stack], drafter: str, temperatu
     before = system.metrics("verifier")
     for turn in range(lab.scale.grid_turns + _WARM_UP):
         for way in ways if turn % 2 else reversed(ways):
-            speed = _slice(system, [replace(ask, gamma=way) for ask in asks])
+            speed = system.steady([replace(ask, gamma=way) for ask in asks], lab.scale.grid_seconds)
             if turn >= _WARM_UP:
                 speeds[way].append(speed)
     fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
@@ -127,12 +129,6 @@ def _asks(lab: Lab, temperature: str, streams: int) -> list[Ask]:
     asks = lab.scale.pair.asks(streams, lab.scale.prompt, lab.scale.grid_tokens)
     temperatures = (0.0, 1.0) if temperature == _MIXED else (float(temperature),)
     return [replace(ask, temperature=temperatures[number % len(temperatures)]) for number, ask in enumerate(asks)]
-
-
-def _slice(system: Stack, asks: Sequence[Ask]) -> float:
-    started = perf_counter()
-    runs = system.together(asks)
-    return sum(len(run.tokens) for run in runs) / (perf_counter() - started)
 
 
 def _reason(before: dict[str, float], after: dict[str, float]) -> str:

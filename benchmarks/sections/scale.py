@@ -33,9 +33,10 @@ class Scale:
     grid_drafters: tuple[str, ...] = ("model", "prompt_lookup", "ngram", "dead", "slow", "lying")
     grid_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     grid_gammas: tuple[int, ...] = (1, 3, 6)
-    grid_turns: int = 6
+    grid_turns: int = 4
     """Slices of each way in a cell of the grid."""
     grid_tokens: int = 96
+    grid_seconds: float = 1.0
     spec: tuple[int, int] = (2, 40)
     """Questions of each category of Spec-Bench, and tokens of an answer."""
     chat: str = "smollm2"
@@ -104,6 +105,7 @@ def quick(pair: Pair) -> Scale:
         grid_gammas=(1,),
         grid_turns=1,
         grid_tokens=8,
+        grid_seconds=0.1,
         rtt_delays=(0.0, 0.005),
         rtt_steps=(0.01, 0.001),
         rtt_turns=1,

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import NativeEngine, cpp_library, host_product, span
 from specdec.engine.cpp_library import SOURCES
-from specdec.engine.host_operator import HostOperator, open_operator_backend
+from specdec.engine.host_operator import load_attention, open_operator_backend
 from specdec.engine.sequence_kv import SequenceKv
 from specdec.errors import ModelRefused
 from tests.kv_backends import KV_BACKENDS, operator
@@ -203,8 +203,13 @@ def test_the_self_check_finds_bugs_in_the_operator(
     operator()
     build_apart(tmp_path, monkeypatch)
     plant(tmp_path, "host_attention.cpp", honest, planted)
-    with pytest.raises(ModelRefused, match="packed passes differ"):
-        load_folder(tiny(architecture), kv_backend=partial(open_operator_backend, HostOperator(tmp_path)))
+    try:
+        load_attention(tmp_path)
+        with pytest.raises(ModelRefused, match="packed passes differ"):
+            load_folder(tiny(architecture), kv_backend=open_operator_backend)
+    finally:
+        monkeypatch.undo()
+        load_attention()  # which attends in the tests behind this one
 
 
 @pytest.mark.parametrize(

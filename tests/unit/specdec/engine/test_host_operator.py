@@ -1,22 +1,23 @@
 """The host's operator computes what its steps on plain PyTorch compute, and writes what they write."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
 from specdec.engine import host_operator
-from specdec.engine.attention import AttentionRule, AttentionStep
+from specdec.engine.attention import AttentionRule, _attend, attending
 from specdec.engine.batch import PackedBatch
 from specdec.engine.cpp_library import LibraryMissing
-from specdec.engine.host import Slab, SlabStore, open_host_backend, step_by_session
+from specdec.engine.host import HostStep, Slab, SlabSpan, SlabStore, open_host_backend
 from specdec.engine.host_operator import OperatorStep, host_backend
 from specdec.engine.kv_layout import KvLayout
 from specdec.engine.span import FOLD_LIMIT
-from specdec.errors import InternalError, ModelRefused
+from specdec.errors import ModelRefused
 from specdec.rules.tree import Tree
 from tests.kv_backends import operator
 
@@ -83,7 +84,10 @@ RULES = {
 }
 
 
-def outputs(case: Case, step: AttentionStep) -> list[Tensor]:
+Attend = Callable[[Tensor, Tensor, Tensor, int, AttentionRule], Tensor]
+
+
+def outputs(case: Case, attend: Attend) -> list[Tensor]:
     """What each layer returns, from random queries, keys and values as strided as a model's."""
     layout, tokens, made = case.layout, sum(case.batch.counts), []
     heads, dtype = layout.heads * case.group, layout.dtype
@@ -92,18 +96,35 @@ def outputs(case: Case, step: AttentionStep) -> list[Tensor]:
         torch.manual_seed(layer)
         query, key = (torch.randn(1, tokens, each, layout.key_width, dtype=dtype) for each in (heads, layout.heads))
         value = torch.randn(1, layout.heads, tokens, layout.value_width, dtype=dtype)
-        made.append(step.attend(layer, query.transpose(1, 2), key.transpose(1, 2), value, rule))
+        made.append(attend(query.transpose(1, 2), key.transpose(1, 2), value, layer, rule))
     return made
 
 
+def by_model(query: Tensor, key: Tensor, value: Tensor, layer: int, rule: AttentionRule) -> Tensor:
+    """As a compiled model attends, in the pass that this thread is in."""
+    out: Tensor = torch.ops.specdec.attend(query, key, value, layer, *rule)
+    return out
+
+
+def with_operator(case: Case, slabs: Sequence[Slab], attend: Attend = by_model) -> list[Tensor]:
+    operator()
+    with OperatorStep(slabs, case.batch).begin():
+        return outputs(case, attend)
+
+
+def with_pytorch(case: Case, slabs: Sequence[Slab]) -> list[Tensor]:
+    with attending(
+        HostStep([SlabSpan(*each) for each in zip(slabs, case.batch.counts, case.batch.trees, strict=True)])
+    ):
+        return outputs(case, by_model)
+
+
 def check(case: Case) -> None:
-    code = operator()
     torch.manual_seed(7)
     slabs = case.slabs()
     torch.manual_seed(7)
     others = case.slabs()
-    got = outputs(case, OperatorStep(code, slabs, case.batch))
-    want = outputs(case, step_by_session(others, case.batch))
+    got, want = with_operator(case, slabs), with_pytorch(case, others)
     for one, other in zip(got, want, strict=True):
         bound = TOLERANCE[case.layout.dtype]
         torch.testing.assert_close(one, other, rtol=bound, atol=bound)
@@ -131,35 +152,59 @@ def test_random_passes_equal_the_step_by_session(seed: int) -> None:
 
 
 def test_threads_share_the_work_and_change_nothing() -> None:
-    case, code, results = SHAPES["drafts of all lengths"], operator(), []
+    case, results = SHAPES["drafts of all lengths"], []
     threads = torch.get_num_threads()
     try:
         for count in (1, 3):
             torch.set_num_threads(count)
             torch.manual_seed(7)
-            results.append(outputs(case, OperatorStep(code, case.slabs(), case.batch)))
+            results.append(with_operator(case, case.slabs()))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def test_a_session_without_numbers_leaves_the_others_alone() -> None:
-    case, code = SHAPES["one token each"], operator()
+    case = SHAPES["one token each"]
     slabs = case.slabs()
     slabs[1].keys.fill_(torch.nan)
-    for out in outputs(case, OperatorStep(code, slabs, case.batch)):
+    for out in with_operator(case, slabs):
         assert out.isnan().flatten(2).any(-1).tolist() == [[False, True, False, False]]
 
 
-def test_a_layer_of_another_shape_is_refused_before_memory_is_touched() -> None:
+@pytest.mark.parametrize("name", ["prompts beside", "drafts of all lengths"])
+def test_a_model_that_is_not_compiled_attends_alike(name: str) -> None:
+    case, results = SHAPES[name], []
+    for attend in (by_model, _by_step):
+        torch.manual_seed(7)
+        results.append(with_operator(case, case.slabs(), attend))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def _by_step(query: Tensor, key: Tensor, value: Tensor, layer: int, rule: AttentionRule) -> Tensor:
+    out, _ = _attend(SimpleNamespace(layer_idx=layer), query, key, value, None, **_options(rule))
+    return out
+
+
+def _options(rule: AttentionRule) -> dict[str, object]:
+    return {"scaling": rule.scale, "sliding_window": rule.window, "softcap": rule.softcap, "s_aux": rule.sinks}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_of_another_pass_is_refused_before_memory_is_touched(dtype: torch.dtype) -> None:
     case = SHAPES["one token each"]
-    step = OperatorStep(operator(), case.slabs(), case.batch)
-    short = torch.zeros(1, 2, 3, 64)
-    with pytest.raises(InternalError, match="a layer attends with"):
-        step.attend(0, short, short, short, PLAIN)
-    whole = torch.zeros(1, 2, 4, 64, dtype=torch.bfloat16)
-    with pytest.raises(InternalError, match="a layer attends with"):
-        step.attend(0, whole, whole, whole, PLAIN)
+    wrong = torch.zeros(1, 2, 3 if dtype == torch.float32 else 4, 64, dtype=dtype)
+    with pytest.raises(RuntimeError, match="not of this pass"):
+        with_operator(case, case.slabs(), lambda *_: by_model(wrong, wrong, wrong, 0, PLAIN))
+
+
+def test_behind_a_pass_its_thread_attends_as_before() -> None:
+    case = SHAPES["one token each"]
+    with_operator(case, case.slabs())
+    fresh = case.slabs()
+    torch.manual_seed(7)
+    with_pytorch(case, fresh)
+    assert not fresh[0].keys[..., 64, :].isnan().any()
 
 
 def test_without_a_compiler_passes_go_from_session_to_session_and_one_line_says_why(
@@ -168,7 +213,7 @@ def test_without_a_compiler_passes_go_from_session_to_session_and_one_line_says_
     def missing(*_: object) -> None:
         raise LibraryMissing("there is no C++ compiler")
 
-    monkeypatch.setattr(host_operator, "load_library", missing)
+    monkeypatch.setattr(host_operator, "_load", missing)
     with caplog.at_level(logging.INFO):
         assert host_backend("auto") is open_host_backend
     assert [record.message.partition(": ")[2] for record in caplog.records] == ["there is no C++ compiler"]
