@@ -32,7 +32,7 @@ from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 _START_SECONDS = 600.0
 """A limit of this client alone; `specdec up` has its own."""
 _CANCELLED_SECONDS = 0.1
-"""Within which gRPC hears the end of calls that were cancelled; behind the end of their event loop it would complain."""
+"""Within which gRPC hears the end of calls that were cancelled; it complains once their event loop is closed."""
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 """Options for an address each; any free ports are taken, so that two systems never want the same."""
 

@@ -24,10 +24,10 @@ from specdec.errors import InternalError
 
 _TEXT = """\
 Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in
-slices of {seconds:g} s that take turns on one system, so that a slow moment of the machine meets all of them. In a slice
-each stream asks again whenever its answer of {tokens} tokens has ended, and the starts are spread. "Mixed" has half of
-its sessions at temperature 0 and half at 1. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more
-for each step, and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one
+slices of {seconds:g} s that take turns on one system, so that a slow moment of the machine meets all of them. In a
+slice each stream asks again whenever its answer of {tokens} tokens has ended, and the starts are spread. "Mixed" has
+half of its sessions at temperature 0 and half at 1. "Dead" is an address at which nothing listens, "slow" takes 0.1 s
+more for each step, and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one
 that most rounds without a draft gave."""
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _MIXED = "mixed"

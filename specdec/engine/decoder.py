@@ -40,7 +40,7 @@ class Decoder:
             "cpp_wrapper": self.device.type == "cpu",
         }
         self._model.base_model.compile(dynamic=True, options=options)
-        # A weight that only Python refers to takes the interpreter whenever C++ is done with it; a view refers to it as well.
+        # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
         self._views = [each.view_as(each) for each in (*self._model.parameters(), *self._model.buffers())]
 
     @property
