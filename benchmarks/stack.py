@@ -72,36 +72,34 @@ class Stack:
         return asyncio.run(self._steady(asks, seconds))
 
     async def _steady(self, asks: Sequence[Ask], seconds: float) -> float:
-        arrived = list[float]()
-        begun = asyncio.Barrier(len(asks) + 1)
+        arrived, silent, heard = list[float](), set(range(len(asks))), asyncio.Event()
 
-        async def client(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", number: int, ask: Ask) -> None:
-            first = replace(ask, tokens=max(2, ask.tokens * (number + 1) // len(asks)))
-            waiting: asyncio.Task[int] | None = None
+        async def client(number: int, ask: Ask) -> None:
+            tokens = max(2, ask.tokens * (number + 1) // len(asks))
             for seed in count(ask.seed, len(asks)):
-                call = stub.StreamGenerate(_streamed(replace(first, seed=seed)))
+                call = stub.StreamGenerate(_streamed(replace(ask, seed=seed, tokens=tokens)))
                 try:
                     async for event in call:
                         arrived.extend([time.perf_counter()] * len(event.round.tokens))
-                        waiting = waiting or asyncio.create_task(begun.wait())
+                        if event.HasField("round"):
+                            silent.discard(number)
+                        if not silent:
+                            heard.set()
                 finally:
                     call.cancel()
-                first = ask
+                tokens = ask.tokens
 
         async with open_channel(self.address) as channel:
             stub = gateway_pb2_grpc.GenerationServiceStub(channel)
-            await channel.channel_ready()
-            clients = [asyncio.create_task(client(stub, number, ask)) for number, ask in enumerate(asks)]
-            await begun.wait()
-            started = time.perf_counter()
-            done, _ = await asyncio.wait(clients, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            ended = time.perf_counter()
-            for each in clients:
-                each.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:
+                clients = [group.create_task(client(number, ask)) for number, ask in enumerate(asks)]
+                await heard.wait()
+                started = time.perf_counter()
+                await asyncio.sleep(seconds)
+                ended = time.perf_counter()
+                for each in clients:
+                    each.cancel()
             await asyncio.sleep(_CANCELLED_SECONDS)
-        for each in done:
-            each.result()  # none ends but by an error
         return sum(started < at <= ended for at in arrived) / (ended - started)
 
     def resident_bytes(self) -> dict[str, int]:

@@ -33,8 +33,8 @@ _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed",
 _MIXED = "mixed"
 _FALLBACK = "specdec_spec_fallback_total/"
 _LEAST, _NEAR = 0.97, 0.95
-_WARM_UP = 1
-"""Slices of each way before those that count, in which the verifier learns what this load is like."""
+_WARM_UP = 4
+"""Slices, in one, before those that count: the verifier learns what this load is like."""
 _START_SECONDS = 120.0
 """Within which a faulty drafter starts, and the verifier meets it."""
 _STOP_SECONDS = 30.0
@@ -115,11 +115,11 @@ def _cell(lab: Lab, running_system: Callable[[], Stack], drafter: str, temperatu
     ways: list[int | None] = [0, None, *gammas]
     speeds: dict[int | None, list[float]] = {way: [] for way in ways}
     before = system.metrics("verifier")
-    for turn in range(lab.scale.grid_turns + _WARM_UP):
+    system.steady(asks, _WARM_UP * lab.scale.grid_seconds)
+    for turn in range(lab.scale.grid_turns):
         for way in ways if turn % 2 else reversed(ways):
             speed = system.steady([replace(ask, gamma=way) for ask in asks], lab.scale.grid_seconds)
-            if turn >= _WARM_UP:
-                speeds[way].append(speed)
+            speeds[way].append(speed)
     fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
     reason = _reason(before, system.metrics("verifier"))
     return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)

@@ -1,5 +1,6 @@
 """How much each session of the batch drafts: one judgement for all of them, made once a pass."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -214,8 +215,8 @@ class BatchSpeculation:
 
     @property
     def _level(self) -> int:
-        """The batch size, in powers of two."""
-        return (self._load - 1).bit_length()
+        """The batch size, as the nearest power of two: clients that come and go around 16 make one level."""
+        return round(math.log2(self._load))
 
 
 def _optimistic(demand: Demand) -> Demand:

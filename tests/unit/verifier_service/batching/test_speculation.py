@@ -161,6 +161,16 @@ def test_what_greedy_drafts_bring_says_nothing_of_sampled_ones() -> None:
     assert max(batch.gammas) > 0
 
 
+def test_clients_that_come_and_go_around_a_power_of_two_share_what_was_learned() -> None:
+    batch = SimulatedBatch([0.5] * 16, costs(1, 0.05, 0.05, 0.1))
+    batch.run(10)
+    learned = batch.speculation.trials
+    more = [batch.speculation.session(lambda: "model") for _ in range(4)]
+    assert batch.speculation.trials is learned
+    more += [batch.speculation.session(lambda: "model") for _ in range(4)]
+    assert batch.speculation.trials is not learned
+
+
 def test_a_burst_is_judged_at_the_size_it_has() -> None:
     batch = SimulatedBatch([0.5], costs(1, 0.05, 0.05, 0.1))
     batch.run(100)

@@ -1,0 +1,67 @@
+"""How the load on a whole system is measured in a steady state."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from benchmarks.run import Ask
+from benchmarks.stack import Stack
+from protos.gateway.v1 import gateway_pb2 as pb
+from protos.gateway.v1 import gateway_pb2_grpc
+
+PACE = 0.01
+"""Seconds that a token takes."""
+
+
+class Gateway(gateway_pb2_grpc.GenerationServiceServicer):
+    """Generates one token a round, or refuses."""
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.asked = list[tuple[int, int]]()
+        """Seed and tokens of each request."""
+        self._refuses = refuses
+
+    def StreamGenerate(
+        self, request: pb.StreamGenerateRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.StreamGenerateResponse]:
+        asked = request.request
+        self.asked.append((asked.sampling.seed, asked.stop.max_tokens))
+        if asked.stop.max_tokens == self._refuses:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
+        for _ in range(asked.stop.max_tokens):
+            time.sleep(PACE)
+            yield pb.StreamGenerateResponse(round=pb.Round(tokens=[pb.CommittedToken(id=1)]))
+
+
+@contextmanager
+def serving(gateway: Gateway) -> Iterator[Stack]:
+    server = grpc.server(ThreadPoolExecutor(8))
+    gateway_pb2_grpc.add_GenerationServiceServicer_to_server(gateway, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield Stack(f"127.0.0.1:{port}", {}, {}, Path())
+    finally:
+        server.stop(None).wait()
+
+
+def test_every_client_asks_again_until_the_time_is_over() -> None:
+    gateway = Gateway()
+    with serving(gateway) as stack:
+        rate = stack.steady([Ask((1,), 4, seed=seed) for seed in range(2)], 1.0)
+    assert 0 < rate <= sum(tokens for _, tokens in gateway.asked)
+    asked = dict(gateway.asked)
+    assert (asked.pop(0), asked.pop(1)) == (2, 4)
+    assert set(asked.values()) == {4}
+    assert len(asked) + 2 == len(gateway.asked)  # each with a seed of its own
+
+
+def test_a_refused_client_ends_the_measurement() -> None:
+    with serving(Gateway(refuses=4)) as stack, pytest.raises(ExceptionGroup) as failure:
+        stack.steady([Ask((1,), 8, seed=seed) for seed in range(2)], 60.0)
+    assert failure.group_contains(grpc.aio.AioRpcError, match="full")
