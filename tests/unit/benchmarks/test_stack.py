@@ -12,13 +12,13 @@ import pytest
 from benchmarks.run import Ask
 from benchmarks.stack import Stack
 from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc
+from specdec.serving.checksum import encoder
 
 PACE = 0.01
 """Seconds that a token takes."""
 
 
-class Gateway(gateway_pb2_grpc.GenerationServiceServicer):
+class Gateway:
     """Generates one token a round, or refuses."""
 
     def __init__(self, refuses: int = 0) -> None:
@@ -26,7 +26,7 @@ class Gateway(gateway_pb2_grpc.GenerationServiceServicer):
         """Seed and tokens of each request."""
         self._refuses = refuses
 
-    def StreamGenerate(
+    def generate(
         self, request: pb.StreamGenerateRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.StreamGenerateResponse]:
         asked = request.request
@@ -41,7 +41,10 @@ class Gateway(gateway_pb2_grpc.GenerationServiceServicer):
 @contextmanager
 def serving(gateway: Gateway) -> Iterator[Stack]:
     server = grpc.server(ThreadPoolExecutor(8))
-    gateway_pb2_grpc.add_GenerationServiceServicer_to_server(gateway, server)
+    sealed = encoder(pb.StreamGenerateResponse.SerializeToString)
+    method = grpc.unary_stream_rpc_method_handler(gateway.generate, pb.StreamGenerateRequest.FromString, sealed)
+    service = grpc.method_handlers_generic_handler("specdec.gateway.v1.GenerationService", {"StreamGenerate": method})
+    server.add_generic_rpc_handlers((service,))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
