@@ -13,6 +13,7 @@ from gateway.request import new_id
 from gateway.store import limits as module
 from gateway.store.limits import Limits
 from gateway.store.redis_client import connect
+from gateway.tasks import cancel_and_wait
 from specdec.errors import RateLimited, SessionStoreDown
 from tests.integration.sessions.server import Server, running_server
 
@@ -108,8 +109,7 @@ async def test_so_many_requests_run_at_once_and_the_place_of_a_dead_gateway_is_f
             await asyncio.sleep(0.1)
     with pytest.raises(RateLimited):
         await pair[0].enter(acme, new_id(), 0)
-    renewing.cancel()
-    await asyncio.gather(renewing, return_exceptions=True)
+    await cancel_and_wait(renewing)
 
 
 async def test_nobody_is_let_in_while_the_store_is_away() -> None:
