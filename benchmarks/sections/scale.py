@@ -33,7 +33,7 @@ class Scale:
     grid_drafters: tuple[str, ...] = ("model", "prompt_lookup", "ngram", "dead", "slow", "lying")
     grid_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     grid_gammas: tuple[int, ...] = (1, 3, 6)
-    grid_turns: int = 4
+    grid_turns: int = 3
     """Slices of each way in a cell of the grid."""
     grid_tokens: int = 96
     grid_seconds: float = 1.0

@@ -138,11 +138,12 @@ class BatchSpeculation:
         self._rows = sample.sessions
         costs = self._costs[self._level]
         costs.observe(sample.computed, sample.seconds)
-        if sample.follows and not (self._drafting and self.trials.settling):
+        asked = sample.follows and self._judged == self._pass  # sessions whose drafts are not chosen here tell nothing
+        if asked and not (self._drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
         if sample.follows and 2 * sample.drafting > sample.rows and not self.trials.running:
             self._groups[self._level].observe(sample.rows, sample.seconds, gap)
-        if sample.follows and self._judged == self._pass and self._plan_for[0] == self._level:
+        if asked and self._plan_for[0] == self._level:
             settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
             seconds, predicted = gap + sample.seconds, self.forecast.speedup
             self.trials.observe(BatchRound(sample.committed, seconds, self._drafting, settled, predicted))
