@@ -171,6 +171,17 @@ def test_clients_that_come_and_go_around_a_power_of_two_share_what_was_learned()
     assert batch.speculation.trials is not learned
 
 
+@pytest.mark.parametrize(("alpha", "fixed"), [(0.9, 0), (0.02, 12)], ids=["none, behind drafts", "drafts, behind none"])
+def test_rounds_whose_drafts_others_chose_do_not_change_what_waiting_costs(alpha: float, fixed: int) -> None:
+    batch = SimulatedBatch([alpha] * 4, costs(4, 0.05, 0.2, 0.5))
+    batch.run(WARM)
+    assert (max(batch.gammas) > 0) is (fixed == 0)
+    before = batch.speculation.costs
+    batch.run(WARM, fixed=fixed)
+    after = batch.speculation.costs
+    assert (after.base, after.wait, after.draft) == pytest.approx((before.base, before.wait, before.draft), rel=0.05)
+
+
 def test_a_burst_is_judged_at_the_size_it_has() -> None:
     batch = SimulatedBatch([0.5], costs(1, 0.05, 0.05, 0.1))
     batch.run(100)
