@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -23,6 +23,16 @@ class Ask:
     """Ids that end it; only the engine in process looks at them."""
     policy: GammaPolicy = AUTO
     """How the system chooses where there is no length."""
+
+
+MIXED = "mixed"
+"""Half of the generations at temperature 0 and half at 1."""
+
+
+def at_temperature(asks: Sequence[Ask], temperature: str) -> list[Ask]:
+    """The asks at a temperature, or in turn at those of MIXED."""
+    chosen = (0.0, 1.0) if temperature == MIXED else (float(temperature),)
+    return [replace(ask, temperature=chosen[number % len(chosen)]) for number, ask in enumerate(asks)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 
 from benchmarks.results import Figure, Report, Table
-from benchmarks.run import Ask
+from benchmarks.run import Ask, at_temperature
 from benchmarks.sections.lab import Lab
 from benchmarks.stack import Stack
 from benchmarks.statistics import Ratio, paired
@@ -13,14 +12,18 @@ from benchmarks.theory import oracle
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 
 _TEXT = """\
-Every controller over plain decoding, in short slices that take turns, by tokens a second. "Easy" are those of the
-held-out texts on which the drafter's greedy drafts were accepted most often, "hard" those on which least often. The
-bound is that of Leviathan et al. (arXiv 2211.17192, §3.5): each round drafts exactly what will be accepted, by the
-acceptance and the costs that were measured here; no drafting ahead is in it. Drafted is the number of drafts behind
-each token of the output."""
+Every controller over plain decoding, by tokens a second, in slices of {seconds:g} s that take turns and count once the
+verifier has seen the load: {streams} streams, each of which asks again whenever its answer of {tokens} tokens has
+ended. "Easy" are those of the held-out texts on which the drafter's greedy drafts were accepted most often, "hard"
+those on which least often. "Mixed" has half of its streams at temperature 0 and half at 1. The bound is that of
+Leviathan et al. (arXiv 2211.17192, §3.5): each round drafts exactly what will be accepted, by the acceptance and the
+costs that were measured here; no drafting ahead is in it. Drafted is the number of drafts behind each token of the
+output."""
 _HEAD = ("code", "temperature", "controller", "speed / plain", "of the best fixed γ", "α", "drafted", "bound")
 _FIXED = "γ = "
-_WARM_UP = 1
+_ORIGIN = "specdec_spec_tokens_by_origin_total/"
+_WARM_UP = 2
+"""Slices, in one, before those that count."""
 CONTROLLERS: dict[str, GammaPolicy] = {
     "auto": GammaPolicy(),
     "auto, min_confidence 0.3": GammaPolicy(min_confidence=0.3),
@@ -50,19 +53,18 @@ def measure(lab: Lab) -> Report:
     half = max(1, len(by_ease) // 2)
     for code, texts in (("easy", by_ease[:half]), ("hard", by_ease[-half:])):
         for temperature in lab.scale.controller_temperatures:
-            found = _ways(lab, system, [replace(ask, temperature=temperature) for ask in texts])
+            found = _ways(lab, system, at_temperature(texts, temperature))
             best = max(ratio.value for name, (ratio, _) in found.items() if name.startswith(_FIXED))
             costs = system.metrics("verifier")
             for name, (ratio, done) in found.items():
-                rows.append(
-                    [code, f"{temperature:g}", name, str(ratio), f"{ratio.value / best:.2f}", *_cells(done, costs)]
-                )
+                rows.append([code, temperature, name, str(ratio), f"{ratio.value / best:.2f}", *_cells(done, costs)])
             shares.append(found["auto"][0].value / max(best, 1.0))
     reached = sum(share >= lab.scale.controller_goal for share in shares)
     figure = Figure(
         f"cells where auto ≥ {lab.scale.controller_goal} of the best γ, 0 among them", f"{reached} of {len(shares)}"
     )
-    return Report("controllers", _TEXT, [figure], [Table(_HEAD, rows)])
+    text = _TEXT.format(seconds=lab.scale.grid_seconds, streams=half, tokens=lab.scale.tokens)
+    return Report("controllers", text, [figure], [Table(_HEAD, rows)])
 
 
 def _ways(lab: Lab, system: Stack, asks: Sequence[Ask]) -> dict[str, tuple[Ratio, list[Slice]]]:
@@ -72,27 +74,22 @@ def _ways(lab: Lab, system: Stack, asks: Sequence[Ask]) -> dict[str, tuple[Ratio
     plain = [replace(ask, gamma=0) for ask in asks]
     done = {name: list[Slice]() for name in ways}
     base = list[float]()
-    for turn in range(lab.scale.repeats + _WARM_UP):
-        slices = {"": _slice(system, plain)} | {name: _slice(system, each) for name, each in ways.items()}
-        if turn >= _WARM_UP:
-            base.append(slices[""].speed)
-            for name in ways:
-                done[name].append(slices[name])
+    system.steady(asks, _WARM_UP * lab.scale.grid_seconds)
+    for _ in range(lab.scale.grid_turns):
+        base.append(_slice(lab, system, plain).speed)
+        for name, each in ways.items():
+            done[name].append(_slice(lab, system, each))
     return {name: (paired([each.speed for each in slices], base), slices) for name, slices in done.items()}
 
 
-def _slice(system: Stack, asks: Sequence[Ask]) -> Slice:
-    before, started = system.metrics("verifier"), perf_counter()
-    tokens = sum(len(run.tokens) for run in system.together(asks))
-    seconds, after = perf_counter() - started, system.metrics("verifier")
-
-    def more(name: str) -> float:
-        return after[name] - before[name]
-
-    drafted, accepted = more("specdec_spec_draft_tokens_total"), more("specdec_spec_accepted_tokens_total")
-    recovered = "specdec_spec_tokens_by_origin_total/recovered"
-    rejected = after.get(recovered, 0.0) - before.get(recovered, 0.0)
-    return Slice(tokens / seconds, tokens, drafted, accepted, rejected)
+def _slice(lab: Lab, system: Stack, asks: Sequence[Ask]) -> Slice:
+    before = system.metrics("verifier")
+    speed = system.steady(asks, lab.scale.grid_seconds)
+    more = {name: value - before.get(name, 0.0) for name, value in system.metrics("verifier").items()}
+    tokens = int(sum(count for name, count in more.items() if name.startswith(_ORIGIN)))
+    drafted, accepted = more["specdec_spec_draft_tokens_total"], more["specdec_spec_accepted_tokens_total"]
+    rejected = more.get(_ORIGIN + "recovered", 0.0)
+    return Slice(speed, tokens, drafted, accepted, rejected)
 
 
 def _cells(done: Sequence[Slice], costs: dict[str, float]) -> list[str]:

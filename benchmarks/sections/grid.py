@@ -14,7 +14,7 @@ from typing import TypeVar
 from benchmarks.kept import Kept
 from benchmarks.machine import environment
 from benchmarks.results import Figure, Goal, Report, Table
-from benchmarks.run import Ask
+from benchmarks.run import at_temperature
 from benchmarks.sections.lab import Lab
 from benchmarks.stack import Stack, running
 from benchmarks.statistics import Ratio, paired, spread
@@ -30,7 +30,6 @@ half of its sessions at temperature 0 and half at 1. "Dead" is an address at whi
 more for each step, and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one
 that most rounds without a draft gave."""
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
-_MIXED = "mixed"
 _FALLBACK = "specdec_spec_fallback_total/"
 _LEAST, _NEAR = 0.97, 0.95
 _WARM_UP = 4
@@ -110,7 +109,7 @@ def _share(name: str, reached: Sequence[bool], limit: float) -> Figure:
 
 def _cell(lab: Lab, running_system: Callable[[], Stack], drafter: str, temperature: str, streams: int) -> Cell:
     system = running_system()
-    asks = _asks(lab, temperature, streams)
+    asks = at_temperature(lab.scale.pair.asks(streams, lab.scale.prompt, lab.scale.grid_tokens), temperature)
     gammas = () if drafter in FAULTS else lab.scale.grid_gammas
     ways: list[int | None] = [0, None, *gammas]
     speeds: dict[int | None, list[float]] = {way: [] for way in ways}
@@ -123,12 +122,6 @@ def _cell(lab: Lab, running_system: Callable[[], Stack], drafter: str, temperatu
     fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
     reason = _reason(before, system.metrics("verifier"))
     return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)
-
-
-def _asks(lab: Lab, temperature: str, streams: int) -> list[Ask]:
-    asks = lab.scale.pair.asks(streams, lab.scale.prompt, lab.scale.grid_tokens)
-    temperatures = (0.0, 1.0) if temperature == _MIXED else (float(temperature),)
-    return [replace(ask, temperature=temperatures[number % len(temperatures)]) for number, ask in enumerate(asks)]
 
 
 def _reason(before: dict[str, float], after: dict[str, float]) -> str:

@@ -34,14 +34,14 @@ class Scale:
     grid_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     grid_gammas: tuple[int, ...] = (1, 3, 6)
     grid_turns: int = 3
-    """Slices of each way in a cell of the grid."""
+    """Slices of each way in a cell of the grid, and of the table of controllers."""
     grid_tokens: int = 96
     grid_seconds: float = 1.0
     spec: tuple[int, int] = (2, 40)
     """Questions of each category of Spec-Bench, and tokens of an answer."""
     chat: str = "smollm2"
     """Known model that answers them; the pair's target when empty."""
-    controller_temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
+    controller_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     controller_gammas: tuple[int, ...] = (1, 3, 6)
     controller_goal: float = 0.95
     rtt_delays: tuple[float, ...] = (0.0, 0.001, 0.005, 0.02, 0.05)
@@ -98,7 +98,7 @@ def quick(pair: Pair) -> Scale:
         theory_gammas=(1, 2),
         theory_steps=3,
         served=("model",),
-        controller_temperatures=(1.0,),
+        controller_temperatures=("1",),
         controller_gammas=(1,),
         grid_drafters=("model", "dead", "lying"),
         grid_temperatures=("1",),

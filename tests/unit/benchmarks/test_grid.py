@@ -10,10 +10,11 @@ import torch
 from benchmarks import kept, machine
 from benchmarks.faulty import Faulty
 from benchmarks.pair import Pair
+from benchmarks.run import MIXED, at_temperature
 from benchmarks.sections import grid
 from benchmarks.sections.grid import Cell
 from benchmarks.sections.lab import Lab
-from benchmarks.sections.scale import Scale, quick
+from benchmarks.sections.scale import quick
 from benchmarks.stack import Stack
 from drafter_service.drafters.source_drafter import SourceDrafter, SourceReader
 from drafter_service.sessions.draft_session import DraftSession
@@ -40,7 +41,7 @@ def test_the_figures_say_how_many_cells_are_good_enough() -> None:
 
 def test_mixed_asks_are_half_greedy_and_half_sampled() -> None:
     pair = Pair(machine.ROOT / "models/demo/target", machine.ROOT / "models/demo/drafter")
-    asks = grid._asks(Lab(Scale(pair)), "mixed", 4)
+    asks = at_temperature(pair.asks(4, 8, 8), MIXED)
     assert [ask.temperature for ask in asks] == [0.0, 1.0, 0.0, 1.0]
 
 
