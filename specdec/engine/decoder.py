@@ -38,6 +38,8 @@ class Decoder:
             "cpp.threads": torch.get_num_threads(),
             # The whole pass is C++, and other threads of Python go on meanwhile.
             "cpp_wrapper": self.device.type == "cpu",
+            # Only the kernels are compiled with all optimizations, which would take long for what calls them.
+            "cpp_wrapper_build_separate": True,
         }
         self._model.base_model.compile(dynamic=True, options=options)
         # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
