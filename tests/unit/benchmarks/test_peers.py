@@ -56,7 +56,9 @@ def test_no_request_has_a_seed() -> None:
 
 
 async def _reply(answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    lengths = [line.split(b":")[1] for line in head.lower().splitlines() if line.startswith(b"content-length:")]
+    await reader.readexactly(int(lengths[0]))  # a socket that closes with bytes unread resets the connection
     writer.write(answer)
     writer.close()
 
