@@ -41,9 +41,10 @@ class Decoder:
             # Only the kernels are compiled with all optimizations, which would take long for what calls them.
             "cpp_wrapper_build_separate": True,
         }
-        self._model.base_model.compile(dynamic=True, options=options)
+        model = self._model.base_model  # without the head, which may yet be replaced by a smaller one
+        model.compile(dynamic=True, options=options)
         # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
-        self._views = [each.view_as(each) for each in (*self._model.parameters(), *self._model.buffers())]
+        self._views = [each.view_as(each) for each in (*model.parameters(), *model.buffers())]
 
     @property
     def config(self) -> Any:
