@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
@@ -14,7 +15,7 @@ from typing import TypeVar
 from benchmarks.kept import Kept
 from benchmarks.machine import environment
 from benchmarks.results import Figure, Goal, Report, Table
-from benchmarks.run import at_temperature
+from benchmarks.run import MIXED, at_temperature
 from benchmarks.sections.lab import Lab
 from benchmarks.stack import Stack, running
 from benchmarks.statistics import Ratio, paired, spread
@@ -78,7 +79,8 @@ class Cell:
 def measure(lab: Lab) -> Report:
     """Every cell; each is kept as soon as it is measured, so that a run that was stopped can go on with the rest."""
     kept = Kept.at_commit("grid", resume=lab.scale.resume)
-    wanted = [(temperature, count) for temperature in lab.scale.grid_temperatures for count in lab.scale.sessions]
+    pairs = product(lab.scale.grid_temperatures, lab.scale.sessions)
+    wanted = [(temperature, count) for temperature, count in pairs if temperature != MIXED or count > 1]
     cells = [cell for drafter in lab.scale.grid_drafters for cell in _cells(lab, drafter, wanted, kept)]
     text = _TEXT.format(seconds=lab.scale.grid_seconds, tokens=lab.scale.grid_tokens)
     return Report("grid", text, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])

@@ -64,6 +64,20 @@ def test_a_cell_is_measured_again_unless_the_run_goes_on(tmp_path: Path, monkeyp
     assert len(measured) == 3
 
 
+def test_one_stream_is_no_mixed_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    pair, measured = Pair(tmp_path / "m" / "target", tmp_path / "m" / "drafter"), list[tuple[str, int]]()
+
+    def cell(lab: Lab, system: object, drafter: str, temperature: str, streams: int) -> Cell:
+        measured.append((temperature, streams))
+        return CELL
+
+    monkeypatch.setattr(grid, "_cell", cell)
+    scale = replace(quick(pair), sessions=(1, 4), grid_drafters=("model",), grid_temperatures=("0", MIXED))
+    grid.measure(Lab(scale))
+    assert measured == [("0", 1), ("0", 4), (MIXED, 4)]
+
+
 def test_a_lying_drafter_says_that_it_is_certain_of_what_it_made_up() -> None:
     reader = SourceReader(lambda domain, known: PromptLookup(3, 16), ahead=0)
     drafter = SourceDrafter("lookup", "prompt_lookup", {"a": 0, "b": 1, "c": 2}, reader)
