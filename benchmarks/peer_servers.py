@@ -178,7 +178,7 @@ def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[
     command = [str(python.parent / "vllm"), "serve", str(target), "--host", host, "--port", port, "--dtype", "float32"]
     command += ["--generation-config", "vllm"]
     command += ["--speculative-config", json.dumps(speculative)] if speculative else []
-    tied, environment = [sys.executable, tether.__file__, str(os.getpid())], _environment(python, packages)
+    tied, environment = [sys.executable, tether.__file__, str(os.getpid()), "0"], _environment(python, packages)
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen([*tied, *command], env=environment, stdout=log, stderr=log, cwd=folder)
         try:

@@ -44,6 +44,8 @@ class ForkOrder(NamedTuple):
     """The file that its output is appended to."""
     folder: str
     """Where it works."""
+    nice: int
+    """How far others go before it on the processor, 0 to 19."""
 
 
 class ForkReport(NamedTuple):
@@ -116,6 +118,7 @@ def _become(order: ForkOrder, server: int) -> None:
     tether.tie(server)
     tether.name(order.name)
     os.setpgid(0, 0)
+    os.nice(order.nice)
     with open(os.devnull, "rb") as nothing, open(order.log, "ab") as log:
         for descriptor, file in enumerate((nothing, log, log)):
             os.dup2(file.fileno(), descriptor)

@@ -48,7 +48,7 @@ class ForkServer:
             self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 server = [sys.executable, "-m", "specdec.cli.fork_server", str(theirs.fileno()), *modules]
-                self._process = spawned(server, environment, log, [theirs.fileno()])
+                self._process = spawned(server, environment, log, descriptors=[theirs.fileno()])
         self._lock = threading.Lock()
         self._ordered = 0
         self._reports = dict[int, ForkReport]()
@@ -63,7 +63,7 @@ class ForkServer:
         return -SIGKILL if self._hung_up else None
 
     def start(
-        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, nice: int
     ) -> "ForkedProcess":
         """Order a child.
 
@@ -72,9 +72,8 @@ class ForkServer:
         """
         with self._lock:
             self._ordered += 1
-            order = ForkOrder(
-                self._ordered, name, module, tuple(arguments), dict(environment), str(log.resolve()), os.getcwd()
-            )
+            place = str(log.resolve()), os.getcwd()
+            order = ForkOrder(self._ordered, name, module, tuple(arguments), dict(environment), *place, nice)
             self._link.send(json.dumps(order).encode())
         return ForkedProcess(self, order.number)
 
@@ -119,18 +118,25 @@ def shared_socket(modules: Sequence[str], environment: Mapping[str, str]) -> Pat
 
 
 def spawned(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, descriptors: Sequence[int] = ()
+    command: Sequence[str], environment: Mapping[str, str], log: Path, nice: int = 0, descriptors: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
-    """A process that is tied to this one, with its output behind what is in the log; it inherits `descriptors`."""
+    """A process that is tied to this one, with its output behind what is in the log.
+
+    Args:
+        nice: how far others go before it on the processor, 0 to 19.
+        descriptors: what it inherits.
+    """
     with log.open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command],
+            [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(nice), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
             pass_fds=descriptors,
-            start_new_session=True,  # Ctrl-C must reach this process alone, which stops the children in order
+            # Ctrl-C must reach this process alone, which stops the children in order. They stay in its session: between
+            # sessions Linux shares the processors evenly, whatever their processes' priorities.
+            process_group=0,
         )
 
 

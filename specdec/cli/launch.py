@@ -13,7 +13,7 @@ import yaml
 
 from specdec.cli import health, valkey, vllm
 from specdec.cli.exit_codes import StartFailed, Unreachable
-from specdec.cli.plan import PRELOAD, Role, Service
+from specdec.cli.plan import NICE, PRELOAD, Role, Service
 from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.cli.serve import command_of
 from specdec.cli.signals import Stop
@@ -78,7 +78,7 @@ def _command(folders: Folders, service: Service) -> ChildCommand:
         argv = (str(service.python), *argv[1:])
         return ChildCommand(service.name, service.role, argv, log, restart=shlex.join(argv))
     restart = command_line(service.role, config)
-    return ChildCommand(service.name, service.role, argv, log, restart, PRELOAD[service.role])
+    return ChildCommand(service.name, service.role, argv, log, restart, PRELOAD[service.role], NICE[service.role])
 
 
 def environment_of(service: Service, inherited: Mapping[str, str]) -> dict[str, str]:

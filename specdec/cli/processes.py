@@ -36,6 +36,8 @@ class ChildCommand:
     preload: tuple[str, ...] = ()
     """Modules that take long to import and start nothing: where it can be, the process is forked from one that has
     imported them, together with all others of the same preload. A command other than `python -m MODULE` is just run."""
+    nice: int = 0
+    """How far others go before it on the processor, 0 to 19."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Children:
     def _started(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
         runs_a_module = tuple(command.argv[:2]) == (sys.executable, "-m")
         if not (command.preload and runs_a_module and forked.is_supported()):
-            return Child(command, environment, forked.spawned(command.argv, environment, command.log))
+            return Child(command, environment, forked.spawned(command.argv, environment, command.log, command.nice))
         server = self._servers.get(command.preload)
         if server is not None and server.status is not None:
             server.close()
@@ -123,7 +125,8 @@ class Children:
         if server is None:
             server = self._servers[command.preload] = ForkServer(command.preload, environment, command.log)
         _, _, module, *arguments = command.argv
-        return Child(command, environment, server.start(command.name, module, arguments, environment, command.log))
+        process = server.start(command.name, module, arguments, environment, command.log, command.nice)
+        return Child(command, environment, process)
 
 
 def _end(group: Sequence[Child], grace: float) -> None:

@@ -1,7 +1,8 @@
-"""Ties a command to the process that started it: `python tether.py PARENT_PID COMMAND...` becomes COMMAND.
+"""Ties a command to the process that started it: `python tether.py PARENT_PID NICE COMMAND...` becomes COMMAND.
 
 On Linux the kernel kills the command when the parent's main thread ends, however it ends; elsewhere the command is just
-run. Commands are tied by running this file, because a hook between fork and exec is not safe in a parent with threads.
+run. NICE is how far others go before it on the processor, 0 to 19. Commands are tied by running this file, because a
+hook between fork and exec is not safe in a parent with threads.
 """
 
 import ctypes
@@ -29,8 +30,9 @@ def name(process: str) -> None:
 
 def main(arguments: list[str]) -> None:
     """Tie this process to its parent, and become the command."""
-    parent, *command = arguments
+    parent, nice, *command = arguments
     tie(int(parent))
+    os.nice(int(nice))
     os.execvp(command[0], command)
 
 

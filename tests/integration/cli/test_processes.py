@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ def until(condition: Callable[[], bool]) -> None:
 def says(folder: Path, name: str, word: str) -> Callable[[], bool]:
     log = folder / f"{name}.log"
     return lambda: log.exists() and word in log.read_text()
+
+
+@pytest.mark.parametrize("preload", [(), ("json",)], ids=["spawned", "forked"])
+def test_a_child_lets_others_go_first_in_one_session(tmp_path: Path, preload: tuple[str, ...]) -> None:
+    """Between sessions Linux may share the processors evenly, whatever the priorities are."""
+    asked = command(tmp_path, "a", "")
+    module = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "0")
+    with Children(grace=20) as children:
+        child = children.start(replace(asked, argv=module, preload=preload, nice=7), os.environ)
+        until(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 7)
+        assert os.getsid(child.pid) == os.getsid(0)
+        assert os.getpgid(child.pid) == child.pid
 
 
 def test_leaving_ends_every_child_and_asks_first(tmp_path: Path) -> None:
