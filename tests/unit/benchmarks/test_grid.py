@@ -24,6 +24,7 @@ from specdec.sources.prompt_lookup import PromptLookup
 from specdec.wire.session import Open
 
 CELL = Cell("model", "1", 4, (100.0, 110.0, 90.0), (120.0, 132.0, 108.0), ((130.0, 140.0, 120.0),), "not_worth_it")
+PAIR = Pair(Path("m/target"), Path("m/drafter"))
 
 
 def test_a_cell_compares_auto_with_off_and_with_the_best_fixed_gamma() -> None:
@@ -45,17 +46,25 @@ def test_mixed_asks_are_half_greedy_and_half_sampled() -> None:
     assert [ask.temperature for ask in asks] == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_a_cell_is_measured_again_unless_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "ROOT", tmp_path)
-    pair, measured = Pair(tmp_path / "m" / "target", tmp_path / "m" / "drafter"), list[tuple[str, int]]()
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Temperature and streams of each cell that is measured, in a place of its own and without a system."""
+    cells: list[tuple[str, int]] = []
 
     def cell(lab: Lab, system: object, drafter: str, temperature: str, streams: int) -> Cell:
-        measured.append((temperature, streams))
+        cells.append((temperature, streams))
         return CELL
 
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
     monkeypatch.setattr(grid, "_cell", cell)
+    return cells
+
+
+def test_a_cell_is_measured_again_unless_the_run_goes_on(
+    measured: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(grid, "_system", lambda lab, drafter: nullcontext())
-    scale = replace(quick(pair), sessions=(4,), grid_drafters=("model",))
+    scale = replace(quick(PAIR), sessions=(4,), grid_drafters=("model",))
     first = grid.measure(Lab(scale))
     assert grid.measure(Lab(replace(scale, resume=True))) == first
     assert measured == [("1", 4)]
@@ -64,16 +73,8 @@ def test_a_cell_is_measured_again_unless_the_run_goes_on(tmp_path: Path, monkeyp
     assert len(measured) == 3
 
 
-def test_one_stream_is_no_mixed_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "ROOT", tmp_path)
-    pair, measured = Pair(tmp_path / "m" / "target", tmp_path / "m" / "drafter"), list[tuple[str, int]]()
-
-    def cell(lab: Lab, system: object, drafter: str, temperature: str, streams: int) -> Cell:
-        measured.append((temperature, streams))
-        return CELL
-
-    monkeypatch.setattr(grid, "_cell", cell)
-    scale = replace(quick(pair), sessions=(1, 4), grid_drafters=("model",), grid_temperatures=("0", MIXED))
+def test_one_stream_is_no_mixed_load(measured: list[tuple[str, int]]) -> None:
+    scale = replace(quick(PAIR), sessions=(1, 4), grid_drafters=("model",), grid_temperatures=("0", MIXED))
     grid.measure(Lab(scale))
     assert measured == [("0", 1), ("0", 4), (MIXED, 4)]
 
