@@ -178,9 +178,9 @@ def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[
     command = [str(python.parent / "vllm"), "serve", str(target), "--host", host, "--port", port, "--dtype", "float32"]
     command += ["--generation-config", "vllm"]
     command += ["--speculative-config", json.dumps(speculative)] if speculative else []
-    tied, environment = [sys.executable, tether.__file__, str(os.getpid()), "0"], _environment(python, packages)
+    environment = _environment(python, packages)
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
-        process = subprocess.Popen([*tied, *command], env=environment, stdout=log, stderr=log, cwd=folder)
+        process = subprocess.Popen(tether.tied(*command), env=environment, stdout=log, stderr=log, cwd=folder)
         try:
             _await(process, f"http://{address}", Path(log.name))
             yield HttpServer(_client(f"http://{address}"), process.pid, {})

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -145,9 +144,8 @@ def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
     ports = [part for option in _PORTS for part in (option, "127.0.0.1:0")]
     start = "from specdec.cli.app import main; main()"
     models = ["--target", str(pair.target), "--drafter", str(pair.drafter)]
-    tied = [sys.executable, tether.__file__, str(os.getpid()), "0"]  # to this process, however it ends
     command = [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state)]
-    return [*tied, *command, *ports, *models, *arguments]
+    return tether.tied(*command, *ports, *models, *arguments)
 
 
 def _await_state(process: "subprocess.Popen[bytes]", state: Path, log: str) -> None:

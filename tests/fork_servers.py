@@ -35,8 +35,7 @@ def fork_servers() -> Iterator[None]:
 def _listening(modules: tuple[str, ...], environment: dict[str, str]) -> Iterator[None]:
     path = forked.shared_socket(modules, environment)
     assert path is not None
-    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), "0"]
-    command = [*tied, sys.executable, "-m", "specdec.cli.fork_server", str(path), *modules]
+    command = tether.tied(sys.executable, "-m", "specdec.cli.fork_server", str(path), *modules)
     process = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environment, start_new_session=True)
     try:
         deadline = time.monotonic() + _SECONDS

@@ -128,7 +128,7 @@ def spawned(
     """
     with log.open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(nice), *command],
+            tether.tied(*command, nice=nice),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

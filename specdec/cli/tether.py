@@ -14,6 +14,11 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 
 
+def tied(*command: str, nice: int = 0) -> list[str]:
+    """The command line of a command that is to be tied to this process."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(nice), *command]
+
+
 def tie(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; exit if the parent has ended already."""
     if sys.platform == "linux":
