@@ -36,8 +36,8 @@ class Generation:
     tokens: list[int]
     computed: int = 0
     """Tokens that have KV at the target."""
-    turn: int = 0
-    """The pass that judged it last."""
+    turn: float = 0.0
+    """The mean number of the passes that judged it, of which the last weighs half, as at a verifier (`Rotation`)."""
     times: list[float] = field(default_factory=list)
     """When each round ended, in seconds."""
     counts: list[int] = field(default_factory=list)
@@ -101,7 +101,7 @@ class InTurns:
             each.computed = base_len + verdict.accepted
             each.tokens += verdict.tokens
             each.drafting.commit(base_len, verdict.tokens)
-            each.turn = number
+            each.turn = (each.turn + number) / 2
             each.times.append(time.perf_counter())
             each.counts.append(len(verdict.tokens))
 

@@ -1,6 +1,6 @@
 """The rows that wait for the target, and how much of each goes into the next pass; a pure policy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specdec.grammar.state import GrammarState
@@ -107,19 +107,6 @@ class ScheduledChunk:
     def length(self) -> int:
         """Tokens that have KV after the pass, drafts included."""
         return self.start + self.count + self.drafts
-
-
-def in_turn(waiting: Sequence[tuple[Row, int]], judged: Mapping[str, int], most: int) -> list[tuple[Row, int]]:
-    """The rows without those that decode beyond `most`: of these, the ones that were judged longest ago take part.
-
-    Args:
-        waiting: as for `plan`.
-        judged: the number of the pass that judged each sequence last, by KV name.
-    """
-    decoding = [row for row, start in waiting if row.goal - start == 1]
-    decoding.sort(key=lambda row: judged.get(row.kv_name, 0))
-    late = set(decoding[most:])
-    return [each for each in waiting if each[0] not in late]
 
 
 def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: int) -> list[ScheduledChunk]:

@@ -8,9 +8,10 @@ import structlog
 from specdec.engine import Engine
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
-from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk, in_turn, plan
+from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk, plan
 from verifier_service.batching.kv_admission import KvAdmission
 from verifier_service.batching.model_step import ModelStep
+from verifier_service.batching.rotation import Rotation
 from verifier_service.batching.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
 
@@ -26,9 +27,7 @@ class ModelThread:
         self._engine = engine
         self._settings = settings
         self._kv = KvAdmission(engine)
-        self._passes = 0
-        self._judged: dict[str, int] = {}
-        """The pass that judged each sequence last, by KV name."""
+        self._rotation = Rotation(settings.step_sessions)
 
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
@@ -43,7 +42,7 @@ class ModelThread:
         """
         for kv_name in ended:
             self._kv.release(kv_name)
-            self._judged.pop(kv_name, None)
+            self._rotation.forget(kv_name)
         preempted = self._kv.preempted
         results: dict[Row, Outcome | InternalError | None] = {}
         queried, found = self._admit(rows, results)
@@ -51,8 +50,7 @@ class ModelThread:
         started = time.perf_counter()
         judged = verify_batch(self._engine, chunks) if chunks else []
         seconds = time.perf_counter() - started
-        self._passes += bool(chunks)
-        self._judged |= {chunk.row.kv_name: self._passes for chunk in chunks}
+        self._rotation.took_part(chunk.row.kv_name for chunk in chunks)
         for chunk, result in zip(chunks, judged, strict=True):
             if isinstance(result, Verdict):
                 results[chunk.row] = Outcome(result, started, seconds, chunk.drafts)
@@ -100,9 +98,7 @@ class ModelThread:
 
     def _chunks(self, rows: Sequence[Row]) -> list[ScheduledChunk]:
         """The next pass, without the sequences that gave up their KV for it."""
-        waiting = [(row, self._engine.length(row.kv_name)) for row in rows]
-        if self._settings.step_sessions is not None:
-            waiting = in_turn(waiting, self._judged, self._settings.step_sessions)
+        waiting = self._rotation.chosen([(row, self._engine.length(row.kv_name)) for row in rows])
         chunks = plan(waiting, self._settings.chunk_tokens, self._settings.draft_tokens)
         for chunk in chunks:
             if chunk.row.kv_name in self._kv:

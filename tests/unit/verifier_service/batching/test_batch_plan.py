@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.verifier_service.verifier_fakes import make_row, point_mass
-from verifier_service.batching.batch_plan import Row, ScheduledChunk, in_turn, level, plan, rank
+from verifier_service.batching.batch_plan import Row, ScheduledChunk, level, plan, rank
 
 Waiting = tuple[Row, int]
 
@@ -29,11 +29,6 @@ def test_every_decoding_session_goes_whatever_the_prompts_need() -> None:
     chunks = counts([prompt("p", 100), *(decoding(f"d{index}") for index in range(50))])
     assert len(chunks) == 51
     assert chunks["p"] == 10
-
-
-def test_sessions_beyond_the_limit_wait_for_their_turn_and_prompts_do_not() -> None:
-    waiting = [prompt("p", 100), *(decoding(name) for name in "abcd")]
-    assert [row.kv_name for row, _ in in_turn(waiting, {"a": 3, "b": 1, "c": 3}, 2)] == ["p", "b", "d"]
 
 
 def test_a_prompt_alone_has_the_whole_budget() -> None:
