@@ -64,7 +64,7 @@ class Scale:
     """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
     pingpong_most: int = 4
     pingpong_turns: int = 3
-    pingpong_tokens: int = 96
+    pingpong_tokens: int = 256
     peers: tuple[str, ...] = (
         "vLLM plain", "vLLM draft model", "vLLM ngram", "vLLM suffix", "HF assisted", "HF prompt lookup", "ours",
         "ours on vLLM",
