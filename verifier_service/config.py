@@ -24,11 +24,11 @@ class DraftingSettings(Section):
     """After a wait that ended without a draft, rounds take what has come, and wait again only this much later."""
     overload_pause: float = Field(default=2.0, gt=0)
     """How long a session stays away from a drafter that has no room for it, or that failed."""
-    outcomes: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] = 0
+    outcomes: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] = "auto"
     """Likely outcomes of each verdict that drafters push chains for while it is under way, as many as they can; 0 for
     none, and `auto` for 8 at each drafter that is far enough and has time. It hides the network, and takes a drafter
     about as much work as so many sessions."""
-    groups: Annotated[int, Field(ge=1, le=2)] | Literal["auto"] = 1
+    groups: Annotated[int, Field(ge=1, le=2)] | Literal["auto"] = "auto"
     """Groups of sessions: with 2, one is drafted for while the other is verified, which pays where a pass over half of
     them takes about half as long; `auto` measures whether it does, and 1 verifies all sessions in every pass."""
 
