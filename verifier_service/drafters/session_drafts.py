@@ -65,6 +65,10 @@ class RemoteDrafts(Drafts):
         """How often in a row the drafter did not know the session."""
         self._answered = False
         """Whether the drafter has caught up with the session."""
+        self._matching = True
+        """Whether the drafter had a draft when it answered last."""
+        self._drafted_to = 0
+        """Where the draft that came since the last commit ended; 0 where none came."""
         self._behind: list[int] = []
         """Committed tokens that the buffer has not been told while no drafter was used."""
         self._avoid: dict[str, tuple[float, Fallback]] = {}
@@ -91,7 +95,8 @@ class RemoteDrafts(Drafts):
     async def propose(self, gamma: int) -> Proposal:
         """Take the drafts that have come, after a wait until there are γ, or no more come, or waiting pays no more.
 
-        Nothing waits for a drafter that still reads the committed tokens, unless γ is fixed.
+        Unless γ is fixed, nothing waits for a drafter that still reads the committed tokens, or that had no draft when
+        it answered last: where its source matches again, its draft comes during the pass, and the next round waits.
         """
         if gamma == 0:
             return Proposal()
@@ -99,7 +104,7 @@ class RemoteDrafts(Drafts):
         if self._link is None:
             return Proposal(fallback=self._absence())
         started, kind, distance = self._clock(), self._link.kind, self._link.distance
-        patient = self._answered or self._worth is None
+        patient = self._worth is None or (self._answered and self._matching)
         if patient and not self._complete(gamma):
             await self._wait(self._link, gamma, started)
         draft = self._buffer.take(gamma)
@@ -117,6 +122,7 @@ class RemoteDrafts(Drafts):
         if not self._buffer.advance(tokens, judged):
             self.close()
             return
+        self._drafted_to = 0
         self._unsent += tuple(tokens)
         if gamma:
             base_len = self._buffer.committed_len - len(self._unsent)
@@ -137,7 +143,8 @@ class RemoteDrafts(Drafts):
 
     def drafted(self, message: DraftTokens) -> None:
         """Take drafted tokens if they continue this session's."""
-        self._answered = True
+        self._answered = self._matching = True
+        self._drafted_to = message.base_len + len(message.draft.tokens)
         if self._buffer.add(message):
             self._forgotten = 0
             self._patience.succeeded()
@@ -146,6 +153,7 @@ class RemoteDrafts(Drafts):
     def ended(self, length: int) -> None:
         """Note that no drafts come behind `length`, so that a wait ends when all up to it have come."""
         self._ended, self._answered = length, True
+        self._matching = self._drafted_to == length
         self._changed.set()
 
     def refused(self, reason: NackReason) -> None:
@@ -172,7 +180,7 @@ class RemoteDrafts(Drafts):
         outcomes = self._link.wanted_outcomes(self._settings.outcomes, rounds, gamma)
         self._buffer.advance(self._behind, 0)
         self._behind.clear()
-        self._unsent, self._ended, self._answered = (), None, False
+        self._unsent, self._ended, self._answered, self._matching = (), None, False, True
         opening = Open(
             call.session_id,
             call.epoch,
@@ -224,7 +232,7 @@ class RemoteDrafts(Drafts):
         """Why a session that was open has no draft."""
         if self._link is None:
             return self._absence()
-        if self._complete(1):
+        if self._complete(1) or not self._matching:
             return Fallback.NO_MATCH
         return Fallback.LATE if patient else Fallback.FIRST_ROUND
 

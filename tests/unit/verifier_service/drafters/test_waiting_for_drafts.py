@@ -126,3 +126,47 @@ async def test_what_the_drafter_could_not_draft_was_not_waited_for() -> None:
     scene.link.drafted(chunk_after(PROMPT, 7))
     proposal = await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4)), gamma=3)
     assert (len(proposal.draft.tokens), proposal.awaited) == (1, 1)
+
+
+def no_match(scene: Scene, length: int) -> None:
+    scene.link.ended(DraftEnd("s", 1, length))
+
+
+async def let_it_wait(scene: Scene) -> None:
+    """Let the drafter catch up, and commit one token, so that the next round waits."""
+    scene.caught_up()
+    scene.drafts.commit((3,), 0, 2)
+
+
+async def test_behind_an_answer_without_a_draft_nothing_waits_until_the_source_matches_again() -> None:
+    scene = Scene(worth=math.inf)
+    await let_it_wait(scene)
+    assert (await scene.after(lambda: no_match(scene, 4))).fallback is Fallback.NO_MATCH
+    scene.drafts.commit((4,), 0, 2)
+    async with asyncio.timeout(0):
+        proposal = await scene.propose()
+    assert (proposal.draft.tokens, proposal.fallback, proposal.awaited) == ((), Fallback.NO_MATCH, 0)
+    scene.link.drafted(chunk_after((*PROMPT, 3, 4), 5, 6, 7))  # during the pass
+    scene.drafts.commit((5,), 0, 2)
+    assert (await scene.propose()).draft.tokens == (6, 7)
+    scene.drafts.commit((6, 7, 8), 2, 2)
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after((*PROMPT, 3, 4, 5, 6, 7, 8), 9, 10))
+    assert (await task).draft.tokens == (9, 10)
+
+
+async def test_a_draft_that_is_shorter_than_asked_for_is_no_answer_without_one() -> None:
+    scene = Scene(worth=math.inf)
+    await let_it_wait(scene)
+    scene.link.drafted(chunk_after((*PROMPT, 3), 4))
+    no_match(scene, 5)
+    assert (await scene.propose()).draft.tokens == (4,)
+    scene.drafts.commit((4, 8), 1, 2)
+    assert (await scene.after(lambda: no_match(scene, 6))).fallback is Fallback.NO_MATCH
+
+
+async def test_a_fixed_gamma_waits_for_a_source_that_had_no_match() -> None:
+    scene = Scene()
+    await scene.after(lambda: no_match(scene, 3))
+    scene.drafts.commit((4,), 0, 2)
+    assert (await scene.after(lambda: no_match(scene, 4))).fallback is Fallback.NO_MATCH
