@@ -10,6 +10,7 @@ from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
 from verifier_service.config import DraftingSettings
+from verifier_service.drafters.answers import Answers
 from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
 from verifier_service.drafters.drafts import Drafts, Proposal
@@ -59,16 +60,9 @@ class RemoteDrafts(Drafts):
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
         """Committed tokens that the drafter does not know yet."""
-        self._ended: int | None = None
-        """The prefix length for which no more drafts come."""
         self._forgotten = 0
         """How often in a row the drafter did not know the session."""
-        self._answered = False
-        """Whether the drafter has caught up with the session."""
-        self._matching = True
-        """Whether the drafter had a draft when it answered last."""
-        self._drafted_to = 0
-        """Where the draft that came since the last commit ended; 0 where none came."""
+        self._answers = Answers()
         self._behind: list[int] = []
         """Committed tokens that the buffer has not been told while no drafter was used."""
         self._avoid: dict[str, tuple[float, Fallback]] = {}
@@ -104,7 +98,7 @@ class RemoteDrafts(Drafts):
         if self._link is None:
             return Proposal(fallback=self._absence())
         started, kind, distance = self._clock(), self._link.kind, self._link.distance
-        patient = self._worth is None or (self._answered and self._matching)
+        patient = self._worth is None or (self._answers.caught_up and self._answers.matching)
         if patient and not self._complete(gamma):
             await self._wait(self._link, gamma, started)
         draft = self._buffer.take(gamma)
@@ -122,11 +116,11 @@ class RemoteDrafts(Drafts):
         if not self._buffer.advance(tokens, judged):
             self.close()
             return
-        self._drafted_to = 0
+        self._answers.committed()
         self._unsent += tuple(tokens)
         if gamma:
             base_len = self._buffer.committed_len - len(self._unsent)
-            self._answered = self._answered and len(self._unsent) <= _CATCH_UP
+            self._answers.caught_up &= len(self._unsent) <= _CATCH_UP
             self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
             self._unsent = ()
 
@@ -143,8 +137,7 @@ class RemoteDrafts(Drafts):
 
     def drafted(self, message: DraftTokens) -> None:
         """Take drafted tokens if they continue this session's."""
-        self._answered = self._matching = True
-        self._drafted_to = message.base_len + len(message.draft.tokens)
+        self._answers.drafted(message)
         if self._buffer.add(message):
             self._forgotten = 0
             self._patience.succeeded()
@@ -152,8 +145,7 @@ class RemoteDrafts(Drafts):
 
     def ended(self, length: int) -> None:
         """Note that no drafts come behind `length`, so that a wait ends when all up to it have come."""
-        self._ended, self._answered = length, True
-        self._matching = self._drafted_to == length
+        self._answers.ended(length)
         self._changed.set()
 
     def refused(self, reason: NackReason) -> None:
@@ -180,7 +172,7 @@ class RemoteDrafts(Drafts):
         outcomes = self._link.wanted_outcomes(self._settings.outcomes, rounds, gamma)
         self._buffer.advance(self._behind, 0)
         self._behind.clear()
-        self._unsent, self._ended, self._answered, self._matching = (), None, False, True
+        self._unsent, self._answers = (), Answers()
         opening = Open(
             call.session_id,
             call.epoch,
@@ -206,8 +198,8 @@ class RemoteDrafts(Drafts):
 
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have come, or all that will."""
-        ended = self._ended is not None and self._buffer.committed_len <= self._ended <= self._buffer.end
-        return ended or self._buffer.holds(gamma)
+        buffer = self._buffer
+        return buffer.holds(gamma) or self._answers.complete(buffer.committed_len, buffer.end)
 
     async def _wait(self, link: DrafterLink, gamma: int, now: float) -> None:
         """Wait for γ drafts, if waits of this session and waits for this drafter are allowed at time `now`."""
@@ -232,7 +224,7 @@ class RemoteDrafts(Drafts):
         """Why a session that was open has no draft."""
         if self._link is None:
             return self._absence()
-        if self._complete(1) or not self._matching:
+        if self._complete(1) or not self._answers.matching:
             return Fallback.NO_MATCH
         return Fallback.LATE if patient else Fallback.FIRST_ROUND
 

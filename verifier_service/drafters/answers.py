@@ -1,0 +1,36 @@
+"""What a drafter's answers say beside their tokens: whether it has caught up, has a draft at all, or has no more."""
+
+from specdec.wire.draft import DraftTokens
+
+
+class Answers:
+    """The answers of one drafter for one session, from the time when the session was opened there."""
+
+    def __init__(self) -> None:
+        """Begin with a drafter that has not answered."""
+        self.caught_up = False
+        """Whether the drafter has read the session."""
+        self.matching = True
+        """Whether the drafter had a draft when it answered last."""
+        self._ended: int | None = None
+        """The prefix length for which no more drafts come."""
+        self._drafted_to = 0
+        """Where the draft that came since the last commit ended; 0 where none came."""
+
+    def drafted(self, message: DraftTokens) -> None:
+        """Note a draft, of whatever prefix."""
+        self.caught_up = self.matching = True
+        self._drafted_to = message.base_len + len(message.draft.tokens)
+
+    def ended(self, length: int) -> None:
+        """Note that no drafts come behind `length` tokens, committed and drafted."""
+        self._ended, self.caught_up = length, True
+        self.matching = self._drafted_to == length
+
+    def committed(self) -> None:
+        """Note that the drafter has more to read than the answers so far were made for."""
+        self._drafted_to = 0
+
+    def complete(self, committed: int, end: int) -> bool:
+        """Whether no more drafts come behind `committed` tokens and their drafts, which reach up to `end`."""
+        return self._ended is not None and committed <= self._ended <= end
