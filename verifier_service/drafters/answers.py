@@ -2,6 +2,9 @@
 
 from specdec.wire.draft import DraftTokens
 
+_CATCH_UP = 32
+"""Tokens that a drafter reads about as fast as it drafts; where it has more to read, nothing waits for it."""
+
 
 class Answers:
     """The answers of one drafter for one session, from the time when the session was opened there."""
@@ -28,8 +31,12 @@ class Answers:
         self.matching = self._drafted_to == length
 
     def committed(self) -> None:
-        """Note that the drafter has more to read than the answers so far were made for."""
+        """Note that the answers so far were made for fewer committed tokens."""
         self._drafted_to = 0
+
+    def asked(self, unread: int) -> None:
+        """Note that the drafter is asked for a draft behind `unread` tokens, which it has to read before."""
+        self.caught_up = self.caught_up and unread <= _CATCH_UP
 
     def complete(self, committed: int, end: int) -> bool:
         """Whether no more drafts come behind `committed` tokens and their drafts, which reach up to `end`."""

@@ -18,8 +18,6 @@ from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.tree_buffer import TreeBuffer
 
-_CATCH_UP = 32
-"""Tokens that a drafter reads about as fast as it drafts; where it has more to read, nothing waits for it."""
 _MOST_DRAFTS = 128
 """Most drafts held for one session; drafters send far fewer."""
 
@@ -120,7 +118,7 @@ class RemoteDrafts(Drafts):
         self._unsent += tuple(tokens)
         if gamma:
             base_len = self._buffer.committed_len - len(self._unsent)
-            self._answers.caught_up &= len(self._unsent) <= _CATCH_UP
+            self._answers.asked(len(self._unsent))
             self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
             self._unsent = ()
 
@@ -224,7 +222,7 @@ class RemoteDrafts(Drafts):
         """Why a session that was open has no draft."""
         if self._link is None:
             return self._absence()
-        if self._complete(1) or not self._answers.matching:
+        if self._complete(1) or not (patient or self._answers.matching):
             return Fallback.NO_MATCH
         return Fallback.LATE if patient else Fallback.FIRST_ROUND
 
