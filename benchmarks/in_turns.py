@@ -23,6 +23,7 @@ from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
 from verifier_service.batching.batch_plan import ScheduledChunk
+from verifier_service.batching.rotation import Rotation
 from verifier_service.batching.target_pass import verify_batch
 
 
@@ -36,8 +37,6 @@ class Generation:
     tokens: list[int]
     computed: int = 0
     """Tokens that have KV at the target."""
-    turn: float = 0.0
-    """The mean number of the passes that judged it, of which the last weighs half, as at a verifier (`Rotation`)."""
     times: list[float] = field(default_factory=list)
     """When each round ended, in seconds."""
     counts: list[int] = field(default_factory=list)
@@ -53,7 +52,7 @@ class InTurns:
     """Drafts γ tokens for the generations of the next pass, runs the pass, and begins anew."""
 
     def __init__(self, target: NativeEngine, drafter: Drafter, gamma: int, most: int) -> None:
-        """`most` generations have part in a pass and in the drafts for it: those that were judged longest ago."""
+        """`most` generations have part in a pass and in the drafts for it: by `Rotation`, as at a verifier."""
         self._target = target
         self._drafter = drafter
         self._gamma = gamma
@@ -67,10 +66,11 @@ class InTurns:
         """
         generations = [self._admitted(f"turns-{number}", ask) for number, ask in enumerate(asks)]
         try:
-            passes = 0
+            rotation = Rotation(self._most)
             while running := [each for each in generations if each.running]:
-                passes += 1
-                self._round(sorted(running, key=lambda each: each.turn)[: self._most], passes)
+                batch = sorted(running, key=lambda each: rotation.place(each.name))[: self._most]
+                rotation.took_part(each.name for each in batch)
+                self._round(batch)
         finally:
             for each in generations:
                 self._target.release(each.name)
@@ -84,7 +84,7 @@ class InTurns:
                 raise InternalError(f"no room for {limit} tokens of {name}")
         return Generation(name, ask, Drafting(self._drafter, ask, self._gamma, name), list(ask.prompt))
 
-    def _round(self, batch: Sequence[Generation], number: int) -> None:
+    def _round(self, batch: Sequence[Generation]) -> None:
         drafts = draft_together(self._drafter, [each.drafting for each in batch])
         rows = [
             target_row(each.name, each.ask, tuple(each.tokens), draft)
@@ -101,7 +101,6 @@ class InTurns:
             each.computed = base_len + verdict.accepted
             each.tokens += verdict.tokens
             each.drafting.commit(base_len, verdict.tokens)
-            each.turn = (each.turn + number) / 2
             each.times.append(time.perf_counter())
             each.counts.append(len(verdict.tokens))
 

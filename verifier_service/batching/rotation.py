@@ -27,9 +27,13 @@ class Rotation:
         if self._most is None:
             return list(waiting)
         decoding = [row for row, start in waiting if row.goal - start == 1]
-        decoding.sort(key=lambda row: self._taken.get(row.kv_name, 0.0))
+        decoding.sort(key=lambda row: self.place(row.kv_name))
         late = set(decoding[self._most :])
         return [each for each in waiting if each[0] not in late]
+
+    def place(self, kv_name: str) -> float:
+        """The place of a sequence among those that decode, least first."""
+        return self._taken.get(kv_name, 0.0)
 
     def took_part(self, kv_names: Iterable[str]) -> None:
         """Note who was in the pass."""
