@@ -11,6 +11,8 @@ _DRAFTED_ROUNDS = 8
 """Rounds of a trial of drafting; what they commit varies more than what plain rounds do."""
 _PLAIN_ROUNDS = 4
 """Rounds of a trial of plain decoding."""
+_LEAST_ROUNDS = 3
+"""Rounds behind which a trial of drafting ends that has cost as much as all of its rounds may bring."""
 _FIRST_PAUSE, _LAST_PAUSE = 32, 128
 """Rounds between trials of plain decoding: the second is twice the first, and so on up to the last."""
 _EXPLORED = 0.01
@@ -172,8 +174,15 @@ class Trials:
                 self._credit += _EXPLORED * done.tokens
             return
         self._trial.add(done)
-        if self._trial.rounds >= (_PLAIN_ROUNDS if self._drafting else _DRAFTED_ROUNDS):
+        if self._trial.rounds >= (_PLAIN_ROUNDS if self._drafting else _DRAFTED_ROUNDS) or self._is_lost(self._trial):
             self._conclude(self._trial)
+
+    def _is_lost(self, trial: _Tally) -> bool:
+        """Whether a trial of drafting has cost the tokens of as many plain rounds as it has at most."""
+        if self._drafting or trial.rounds < _LEAST_ROUNDS:
+            return False
+        lost = trial.seconds * self._use.rate - trial.tokens
+        return lost * self._use.rounds > _DRAFTED_ROUNDS * self._use.tokens
 
     def _conclude(self, trial: _Tally) -> None:
         """Compare the trial with the rounds before it."""

@@ -65,6 +65,14 @@ def test_trials_of_drafting_cost_a_token_in_a_hundred_with_their_lost_time() -> 
     assert 0 < 8 * drafted + lost <= 0.012 * 4 * 20000
 
 
+def test_a_trial_ends_early_once_it_has_cost_as_much_as_all_its_rounds_may_bring() -> None:
+    hopeless, poor = Play(0.05, 0.5), Play(0.7, 0.5)
+    hopeless.run(20)
+    poor.run(20)
+    assert (sum(hopeless.ways), sum(poor.ways)) == (3, 8)
+    assert hopeless.trials.measured == pytest.approx(0.05)
+
+
 def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> None:
     play = Play(1.0, 1.5)
     play.run(4)
