@@ -24,6 +24,9 @@ class Batch(Protocol):
     def learn(self, source: str, drafted: int, accepted: int) -> None:
         """Learn from the session's verdict."""
 
+    def left(self, session: "SessionGamma") -> None:
+        """Forget the session."""
+
     def report(self) -> Judgement:
         """What is believed now."""
 
@@ -59,6 +62,10 @@ class SessionGamma:
             self._batch.learn(self._source() or "", drafted, accepted)
         if self._own is not None:
             self._own.observe(drafted, accepted)
+
+    def close(self) -> None:
+        """Leave the batch: the session has ended."""
+        self._batch.left(self)
 
     @property
     def source(self) -> str | None:

@@ -132,6 +132,10 @@ class BatchSpeculation:
             self._active[session] = self._pass  # before it asks, so that a burst is judged at the size it will have
         return session
 
+    def left(self, session: SessionGamma) -> None:
+        """Forget a session that has ended: the batch has the size of those that go on."""
+        self._active.pop(session, None)
+
     def passed(self, sample: PassSample) -> None:
         """Learn from a pass that computed no prompts."""
         gap = sample.started - self._ended

@@ -79,6 +79,7 @@ class Session:
                     yield done
             finally:
                 self._drafts.close()
+                self._gamma.close()
 
     async def _round(self) -> Round:
         base_len = len(self._tokens)

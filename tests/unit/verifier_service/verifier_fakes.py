@@ -87,6 +87,10 @@ class FixedGamma:
 
     def __init__(self, value: int) -> None:
         self.value = value
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def gamma(self) -> int:
         return self.value

@@ -162,7 +162,8 @@ async def test_the_reason_of_a_missing_draft_is_passed_on() -> None:
 
 async def test_a_right_to_the_whole_length_is_held_and_given_back() -> None:
     target, drafts = DirectTarget(), WrittenDrafts()
-    stream = make_session(make_call(), target, drafts).run()
+    session = make_session(make_call(), target, drafts)
+    stream = session.run()
     await anext(stream)
     assert target.admission is not None
     assert (target.admission.kv_name, target.admission.limit, target.admission.goal) == ("s#1", 11, 0)
@@ -170,6 +171,7 @@ async def test_a_right_to_the_whole_length_is_held_and_given_back() -> None:
     await stream.aclose()
     assert not target.holds_kv
     assert drafts.closed == 1
+    assert session._gamma.closed
 
 
 async def test_history_is_carried_only_for_parameters_that_count() -> None:
