@@ -143,12 +143,14 @@ class BatchSpeculation:
         costs = self._costs[self._level]
         costs.observe(sample.computed, sample.seconds)
         asked = sample.follows and self._judged == self._pass  # sessions whose drafts are not chosen here tell nothing
-        if asked and not (self._drafting and self.trials.settling):
+        settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
+        # A round that gave its drafts up shows no more than that they take longer.
+        shows = settled or not self._longest or gap >= self.forecast.wait
+        if asked and shows and not (self._drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
         if sample.follows and 2 * sample.drafting > sample.rows and not self.trials.running:
             self._groups[self._level].observe(sample.rows, sample.seconds, gap)
         if asked and self._plan_for[0] == self._level:
-            settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
             seconds, predicted = gap + sample.seconds, self.forecast.speedup
             self.trials.observe(BatchRound(sample.committed, seconds, self._drafting, settled, predicted))
         self.ended(sample.started + sample.seconds)

@@ -8,6 +8,7 @@ import pytest
 from specdec.rules.allotment import RoundSeconds
 from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch, plain_rate
 from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.speculation import BatchSpeculation
 
 WARM, LONG = 300, 1200
 
@@ -188,3 +189,22 @@ def test_a_burst_is_judged_at_the_size_it_has() -> None:
     assert batch.gammas != [0]
     more = [batch.speculation.session(lambda: "model") for _ in range(16)]
     assert [session.gamma() for session in more] == [0] * 16
+
+
+def test_rounds_that_gave_their_drafts_up_do_not_show_how_long_drafts_take() -> None:
+    """Each draft takes five passes, so that no round ever has one."""
+    batch = SimulatedBatch([0.7], costs(1, 5.0, 0.1, 0.0), told=DrafterTimes(0.05))
+    batch.run(WARM)
+    assert batch.speculation.costs.draft == pytest.approx(0.05)
+    assert batch.run(LONG) >= 0.98 * plain_rate(batch)
+
+
+def test_a_session_that_has_ended_does_not_count() -> None:
+    speculation = BatchSpeculation(4, 64, lambda: DrafterTimes(None))
+    speculation.session(lambda: "model")
+    alone = speculation.trials
+    others = [speculation.session(lambda: "model") for _ in range(3)]
+    assert speculation.trials is not alone
+    for session in others:
+        session.close()
+    assert speculation.trials is alone
