@@ -4,9 +4,11 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +17,7 @@ from benchmarks.delay import DelayingProxy
 from benchmarks.machine import environment
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, pace
+from benchmarks.steady import steady_rate
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.cli.plan import PRELOAD
@@ -71,6 +74,8 @@ class Apart:
 
     address: str
     proxies: Mapping[str, DelayingProxy]
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why rounds of steady loads had no drafts, counted."""
 
     def round_trip(self, seconds: float) -> None:
         """Let every message between verifier and drafters take half of it from now on."""
@@ -80,6 +85,15 @@ class Apart:
     def together(self, asks: Sequence[Ask], *drafters: str) -> Slice:
         """Run all generations at once, with the drafters of those names in turn."""
         return asyncio.run(self._together(asks, [self.proxies[each].address for each in drafters]))
+
+    def steady(self, asks: Sequence[Ask], seconds: float, drafter: str) -> float:
+        """Tokens a second under a steady load, with the drafter of that name."""
+        return asyncio.run(self._steady(asks, seconds, self.proxies[drafter].address))
+
+    async def _steady(self, asks: Sequence[Ask], seconds: float, drafter: str) -> float:
+        async with open_channel(self.address) as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            return await steady_rate(partial(_counts, stub, drafter, self.reasons), asks, seconds)
 
     async def _together(self, asks: Sequence[Ask], drafters: Sequence[str]) -> Slice:
         async with open_channel(self.address) as channel:
@@ -162,8 +176,30 @@ async def _generate(
     stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", ask: Ask, drafter: str
 ) -> tuple[list[float], list[Round]]:
     """The rounds of a generation, and when each came."""
+    times, rounds = list[float](), list[Round]()
+    async for each in stub.Generate(call_to_pb(_call(ask, drafter))):
+        times.append(time.perf_counter())
+        rounds.append(round_from_pb(each))
+    return times, rounds
+
+
+async def _counts(
+    stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", drafter: str, reasons: Counter[str], ask: Ask
+) -> AsyncGenerator[int]:
+    """The tokens of each round, as counts; `reasons` are counted on."""
+    rounds = stub.Generate(call_to_pb(_call(ask, drafter)))
+    try:
+        async for each in rounds:
+            done = round_from_pb(each)
+            reasons[done.fallback] += 1
+            yield len(done.tokens)
+    finally:
+        rounds.cancel()
+
+
+def _call(ask: Ask, drafter: str) -> GenerationCall:
     mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
-    call = GenerationCall(
+    return GenerationCall(
         session_id=secrets.token_hex(8),
         epoch=1,
         tokens=ask.prompt,
@@ -174,8 +210,3 @@ async def _generate(
         speculation=Speculation(mode=mode, gamma=ask.gamma or None, drafter=drafter, policy=ask.policy),
         cache_salt=secrets.token_hex(8),
     )
-    times, rounds = list[float](), list[Round]()
-    async for each in stub.Generate(call_to_pb(call)):
-        times.append(time.perf_counter())
-        rounds.append(round_from_pb(each))
-    return times, rounds

@@ -37,8 +37,8 @@ _QUICK = "**Made with `--quick`, which only shows that it runs: the figures mean
 _WIDE = 150
 """Columns that the widest table needs."""
 ORDER = (
-    "engine", "stack", "prompt", "concurrency", "capacity", "grid", "controllers", "memory", "passes", "peers",
-    "pingpong", "rtt", "rules", "sources", "spec", "theory", "trees", "gpu",
+    "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "controllers", "memory",
+    "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory", "trees", "gpu",
 )  # fmt: skip
 
 

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.machine import ROOT, environment, resident_bytes
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, Run, gaps_of
+from benchmarks.steady import steady_rate
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
 from specdec.cli import tether
@@ -30,8 +31,6 @@ from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 
 _START_SECONDS = 600.0
 """A limit of this client alone; `specdec up` has its own."""
-_CANCELLED_SECONDS = 0.1
-"""Within which gRPC hears the end of calls that were cancelled; it complains once their event loop is closed."""
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 """Options for an address each; any free ports are taken, so that two systems never want the same."""
 
@@ -63,43 +62,12 @@ class Stack:
             return await asyncio.gather(*(_stream(stub, ask) for ask in asks))
 
     def steady(self, asks: Sequence[Ask], seconds: float) -> float:
-        """Tokens a second of as many clients as asks, each of which asks again whenever its answer has ended.
-
-        The first answers are shorter, each by another share, so that the clients do not begin anew together. What is
-        counted begins once all have had a token.
-        """
+        """Tokens a second under a steady load."""
         return asyncio.run(self._steady(asks, seconds))
 
     async def _steady(self, asks: Sequence[Ask], seconds: float) -> float:
-        arrived, silent, heard = list[float](), set(range(len(asks))), asyncio.Event()
-
-        async def client(number: int, ask: Ask) -> None:
-            tokens = max(2, ask.tokens * (number + 1) // len(asks))
-            for seed in count(ask.seed, len(asks)):
-                call = stub.StreamGenerate(_streamed(replace(ask, seed=seed, tokens=tokens)))
-                try:
-                    async for event in call:
-                        arrived.extend([time.perf_counter()] * len(event.round.tokens))
-                        if event.HasField("round"):
-                            silent.discard(number)
-                        if not silent:
-                            heard.set()
-                finally:
-                    call.cancel()
-                tokens = ask.tokens
-
         async with open_channel(self.address) as channel:
-            stub = gateway_pb2_grpc.GenerationServiceStub(channel)
-            async with asyncio.TaskGroup() as group:
-                clients = [group.create_task(client(number, ask)) for number, ask in enumerate(asks)]
-                await heard.wait()
-                started = time.perf_counter()
-                await asyncio.sleep(seconds)
-                ended = time.perf_counter()
-                for each in clients:
-                    each.cancel()
-            await asyncio.sleep(_CANCELLED_SECONDS)
-        return sum(started < at <= ended for at in arrived) / (ended - started)
+            return await steady_rate(partial(_counts, gateway_pb2_grpc.GenerationServiceStub(channel)), asks, seconds)
 
     def resident_bytes(self) -> dict[str, int]:
         """Resident bytes of each process."""
@@ -173,6 +141,17 @@ async def _stream(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask)
         tuple(tokens), time.perf_counter() - started, times[0] - started, counts[0], rounds, accepted,
         gaps=gaps_of(times),
     )  # fmt: skip
+
+
+async def _counts(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask) -> AsyncGenerator[int]:
+    """The tokens of each round, as counts."""
+    call = stub.StreamGenerate(_streamed(ask))
+    try:
+        async for event in call:
+            if event.HasField("round"):
+                yield len(event.round.tokens)
+    finally:
+        call.cancel()
 
 
 def _streamed(ask: Ask) -> pb.StreamGenerateRequest:

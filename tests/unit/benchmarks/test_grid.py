@@ -11,8 +11,8 @@ from benchmarks import kept, machine
 from benchmarks.faulty import Faulty
 from benchmarks.pair import Pair
 from benchmarks.run import MIXED, at_temperature
-from benchmarks.sections import grid
-from benchmarks.sections.grid import Cell
+from benchmarks.sections import grid, grid_cells, grid_stack
+from benchmarks.sections.grid_cells import Cell, Grid
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import quick
 from benchmarks.stack import Stack
@@ -36,7 +36,7 @@ def test_a_cell_compares_auto_with_off_and_with_the_best_fixed_gamma() -> None:
 
 def test_the_figures_say_how_many_cells_are_good_enough() -> None:
     lost = Cell("lying", "0", 1, (100.0,), (90.0,), (), "")
-    off, fixed = grid._figures([CELL, lost])
+    off, fixed = grid_cells._figures([CELL, lost])
     assert (off.value, off.reached, fixed.value) == ("1 of 2", "no", "0 of 1")
 
 
@@ -51,19 +51,19 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
     """Temperature and streams of each cell that is measured, in a place of its own and without a system."""
     cells: list[tuple[str, int]] = []
 
-    def cell(lab: Lab, system: object, drafter: str, temperature: str, streams: int) -> Cell:
+    def cell(self: Grid, lab: Lab, system: object, drafter: str, temperature: str, streams: int) -> Cell:
         cells.append((temperature, streams))
         return CELL
 
     monkeypatch.setattr(kept, "ROOT", tmp_path)
-    monkeypatch.setattr(grid, "_cell", cell)
+    monkeypatch.setattr(Grid, "cell", cell)
     return cells
 
 
 def test_a_cell_is_measured_again_unless_the_run_goes_on(
     measured: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid, "_system", lambda lab, drafter: nullcontext())
+    monkeypatch.setattr(grid, "_system", lambda lab, steps, drafter: nullcontext())
     scale = replace(quick(PAIR), sessions=(4,), grid_drafters=("model",))
     first = grid.measure(Lab(scale))
     assert grid.measure(Lab(replace(scale, resume=True))) == first
@@ -99,7 +99,7 @@ def test_a_faulty_drafter_is_measured_once_the_verifier_has_met_it(tmp_path: Pat
     log = tmp_path / "log"
     log.write_text("no drafter. Start it: python -m drafter_service --config /tmp/d.yaml\n")
     system = Stack("", {}, {}, log)
-    assert grid._offered(system) == "/tmp/d.yaml"
+    assert grid_stack._offered(system) == "/tmp/d.yaml"
     looks = iter([{}, {"specdec_drafter_up/d:1/ready": 0.0}, {"specdec_drafter_up/d:1/ready": 1.0}])
     met = type("Met", (), {"metrics": lambda self, role: next(looks)})()
-    assert [grid._ready(met) for _ in range(3)] == [False, False, True]
+    assert [grid_stack._ready(met) for _ in range(3)] == [False, False, True]

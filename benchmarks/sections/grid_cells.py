@@ -1,0 +1,136 @@
+"""The cells of a grid: the draft length that the verifier chooses, against none and against fixed ones."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import product
+from typing import Protocol
+
+from benchmarks.kept import Kept
+from benchmarks.results import Figure, Goal, Report, Table
+from benchmarks.run import MIXED, Ask, at_temperature
+from benchmarks.sections.lab import Lab
+from benchmarks.statistics import Ratio, paired, spread
+
+_HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
+_LEAST, _NEAR = 0.97, 0.95
+FAULTS = ("dead", "slow", "lying")
+
+
+class Loaded(Protocol):
+    """A system under steady loads."""
+
+    def steady(self, asks: Sequence[Ask], seconds: float) -> float:
+        """Tokens a second of clients that ask again and again."""
+
+    def reasons(self) -> Mapping[str, float]:
+        """How many rounds had no drafts so far, by the reason that they gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a cell is measured."""
+
+    seconds: float
+    """Of a slice."""
+    turns: int
+    """Slices of each way."""
+    warm_up: float
+    """Seconds before the slices that count: the verifier learns what this load is like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What was measured at one drafter, temperature and number of streams."""
+
+    drafter: str
+    temperature: str
+    streams: int
+    off: Sequence[float]
+    """Tokens a second of each slice."""
+    auto: Sequence[float]
+    fixed: Sequence[Sequence[float]]
+    """The same for each fixed draft length."""
+    reason: str
+
+    @property
+    def gain(self) -> Ratio:
+        """Auto over off."""
+        return paired(self.auto, self.off)
+
+    @property
+    def near(self) -> float | None:
+        """Auto over the best fixed draft length, 0 among them; None where none was tried."""
+        if not self.fixed:
+            return None
+        return min(paired(self.auto, other).value for other in (self.off, *self.fixed))
+
+    def row(self) -> list[str]:
+        """The cells of the table's row."""
+        near = "" if self.near is None else f"{self.near:.2f}"
+        speeds = [f"{spread(each).value:.0f}" for each in (self.off, self.auto)]
+        return [self.drafter, self.temperature, str(self.streams), str(self.gain), near, *speeds, self.reason]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One grid."""
+
+    section: str
+    text: str
+    timing: Timing
+    system: Callable[[str], AbstractContextManager[Loaded]]
+    """Starts a system with the drafter of that name."""
+
+    def measure(self, lab: Lab) -> Report:
+        """Every cell; each is kept once it is measured, so that a run that was stopped can go on with the rest."""
+        kept = Kept.at_commit(self.section, resume=lab.scale.resume)
+        pairs = product(lab.scale.grid_temperatures, lab.scale.sessions)
+        wanted = [(temperature, count) for temperature, count in pairs if temperature != MIXED or count > 1]
+        cells = [cell for drafter in lab.scale.grid_drafters for cell in self._cells(lab, drafter, wanted, kept)]
+        return Report(self.section, self.text, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
+
+    def _cells(self, lab: Lab, drafter: str, wanted: Sequence[tuple[str, int]], kept: Kept) -> Iterator[Cell]:
+        """The cells of one drafter, whose system is started where one of them has not been measured."""
+        model, tokens = lab.scale.pair.target.parent.name, lab.scale.grid_tokens
+        with ExitStack() as started:
+            system = cache(lambda: started.enter_context(self.system(drafter)))
+            for temperature, streams in wanted:
+                key = (model, drafter, temperature, streams, tokens, self.timing.seconds)
+                yield Cell(**kept.once(key, partial(self.cell, lab, system, drafter, temperature, streams)))
+
+    def cell(self, lab: Lab, running: Callable[[], Loaded], drafter: str, temperature: str, streams: int) -> Cell:
+        """Measure one cell."""
+        system = running()
+        asks = at_temperature(lab.scale.pair.asks(streams, lab.scale.prompt, lab.scale.grid_tokens), temperature)
+        gammas = () if drafter in FAULTS else lab.scale.grid_gammas
+        ways: list[int | None] = [0, None, *gammas]
+        speeds: dict[int | None, list[float]] = {way: [] for way in ways}
+        before = system.reasons()
+        system.steady(asks, self.timing.warm_up)
+        for turn in range(self.timing.turns):
+            for way in ways if turn % 2 else reversed(ways):
+                speeds[way].append(system.steady([replace(ask, gamma=way) for ask in asks], self.timing.seconds))
+        fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
+        reason = _reason(before, system.reasons())
+        return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)
+
+
+def _figures(cells: Sequence[Cell]) -> list[Figure]:
+    nears = [cell.near for cell in cells if cell.near is not None]
+    return [
+        _share(f"cells where auto ≥ {_LEAST} of off", [cell.gain.value >= _LEAST for cell in cells], 1.0),
+        _share(f"cells where auto ≥ {_NEAR} of the best fixed γ", [near >= _NEAR for near in nears], 0.9),
+    ]
+
+
+def _share(name: str, reached: Sequence[bool], limit: float) -> Figure:
+    share, goal = sum(reached) / max(1, len(reached)), Goal(limit)
+    return Figure(name, f"{sum(reached)} of {len(reached)}", str(goal), goal.verdict(share))
+
+
+def _reason(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    counts = {name: after[name] - before.get(name, 0.0) for name in after}
+    most = max(counts, key=lambda name: counts[name], default="")
+    return most if counts.get(most) else ""
