@@ -124,16 +124,16 @@ class Simulation:
     outcomes: int = 0
     """Outcomes of a verdict for which chains are pushed."""
 
-    def p_value(self, sessions: int, length: int) -> float:
+    def p_value(self, outputs: Sequence[Context], length: int) -> float:
         """Of a G-test of the joint sequences."""
         law = joint(self.target, self.params, PROMPT, length)
-        return g_test(self.generate(sessions, length), law, self.target.vocab_size)
+        return g_test(outputs, law, self.target.vocab_size)
 
-    def generate(self, sessions: int, length: int) -> list[Context]:
-        """The first `length` tokens of sessions seeded 0, 1, 2, ..."""
-        dice, chances = random.Random(1), self.chances
+    def generate(self, sessions: int, length: int, first_seed: int = 0) -> list[Context]:
+        """The first `length` tokens of sessions seeded one after the other."""
+        dice, chances = random.Random(first_seed + 1), self.chances
         rows = Rows(self.target, self.params, PROMPT), Rows(self.drafter, self.params, PROMPT)
-        generations = [Generation(seed, DraftBuffer(PROMPT, MOST)) for seed in range(sessions)]
+        generations = [Generation(seed, DraftBuffer(PROMPT, MOST)) for seed in range(first_seed, first_seed + sessions)]
         link = DrafterLink("d:1", 1.0, VerifierMetrics(CollectorRegistry()))
         pushed = Outcomes(SequenceLengths(), self.outcomes)
         while running := [each for each in generations if len(each.output) < length]:

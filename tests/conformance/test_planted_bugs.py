@@ -92,7 +92,7 @@ def test_sound_code_passes(check: Check) -> None:
 def test_a_planted_bug_is_caught(bug: Bug, check: Check, monkeypatch: pytest.MonkeyPatch, note: Note) -> None:
     assert check.passes(sound(check))
     bug.plant(monkeypatch)
-    found = check.measure()
+    found = check.search()
     caught = not check.passes(found)
     note(TITLE, f"{bug.name:46} {'' if caught else 'NOT '}caught by {check.name:28} {check.kind} = {found:.1e}")
     assert caught

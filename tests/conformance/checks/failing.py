@@ -21,7 +21,7 @@ from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.serving.settings import ModelSettings
 from specdec.wire.generation import GenerationCall
 from specdec.wire.session import Open
-from tests.conformance.checks.check import Check, Kind
+from tests.conformance.checks.check import Check, Kind, in_parts
 from tests.conformance.g_test import g_test
 from tests.conformance.model_folders import root
 from tests.conformance.table_models import Context
@@ -90,12 +90,20 @@ def _drafts_of_a_failing_drafter() -> dict[str, Draft]:
     return {each.session_id: each.draft for each in stream.drafts if each.session_id not in refused}
 
 
-def failing_target(mode: Mode) -> float:
-    """The p-value of outputs of two tokens of a target that fails behind token 1."""
+def failing_target(name: str, mode: Mode) -> Check:
+    """A check of the law of outputs of two tokens of a target that fails behind token 1."""
     law = torch.zeros(3, 3, dtype=torch.float64)
     law[1, FAILED] = P[1]
     law[0, :FAILED] = P[0] * P
-    return g_test([_output(mode, seed) for seed in range(SESSIONS)], law.flatten(), 3)
+
+    def sample(seeds: range) -> list[Context]:
+        return [_output(mode, seed) for seed in seeds]
+
+    def value(outputs: Sequence[Context]) -> float:
+        return g_test(outputs, law.flatten(), 3)
+
+    look = in_parts(SESSIONS, sample, value)
+    return Check(name, Kind.P_VALUE, P_VALUE, lambda: value(sample(range(SESSIONS))), look)
 
 
 def _output(mode: Mode, seed: int) -> Context:
@@ -127,7 +135,7 @@ def _round(engine: Failing, mode: Mode, seed: int, tokens: Context) -> target_pa
 
 CHECKS: tuple[Check, ...] = (
     Check("drafts of a failing drafter", Kind.P_VALUE, P_VALUE, failing_drafter),
-    Check("failing target, rejection", Kind.P_VALUE, P_VALUE, lambda: failing_target(Mode.REJECTION)),
-    Check("failing target, block", Kind.P_VALUE, P_VALUE, lambda: failing_target(Mode.BLOCK)),
-    Check("failing target, coupled", Kind.P_VALUE, P_VALUE, lambda: failing_target(Mode.COUPLED)),
+    failing_target("failing target, rejection", Mode.REJECTION),
+    failing_target("failing target, block", Mode.BLOCK),
+    failing_target("failing target, coupled", Mode.COUPLED),
 )

@@ -6,7 +6,7 @@ import torch
 
 from specdec.rules.multidraft import Siblings
 from specdec.rules.params import Mode, SamplingParams
-from tests.conformance.checks.check import Check, Kind, count
+from tests.conformance.checks.check import Check, Kind, count, in_parts
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Service
 from tests.conformance.sampled_trees import first_token_p_value, forest, two_drafters_p_value
@@ -42,9 +42,8 @@ class Turns(TableModel):
         return self._laws[len(context) % len(self._laws)]
 
 
-def p_value(service: Service, sessions: int) -> float:
-    """Of the first tokens of sessions seeded 0, 1, 2, ..."""
-    outputs = service.generate(sessions, LENGTH)
+def p_value(service: Service, outputs: Sequence[Context]) -> float:
+    """Of the first tokens of sessions."""
     return g_test(outputs, joint(service.target, service.params, PROMPT, LENGTH), service.target.vocab_size)
 
 
@@ -80,7 +79,13 @@ def other_company() -> float:
 
 
 def _sampled(name: str, service: Service, sessions: int = SESSIONS) -> Check:
-    return Check(name, Kind.P_VALUE, P_VALUE, lambda: p_value(service, sessions))
+    def sample(numbers: range) -> list[Context]:
+        return service.generate(len(numbers), LENGTH, numbers.start)
+
+    def value(outputs: Sequence[Context]) -> float:
+        return p_value(service, outputs)
+
+    return Check(name, Kind.P_VALUE, P_VALUE, lambda: value(sample(range(sessions))), in_parts(sessions, sample, value))
 
 
 CHECKS: tuple[Check, ...] = (

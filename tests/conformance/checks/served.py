@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +14,13 @@ from specdec.rules.params import Mode, SamplingParams
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.tokens import tokens_from_bytes
 from tests.conformance.automata import LOOP
-from tests.conformance.checks.check import Check, Kind
+from tests.conformance.checks.check import Check, Enough, Kind, parts
 from tests.conformance.g_test import Law, p_value
 from tests.conformance.lenient_law import Rounds
 from tests.conformance.served_pair import Ask, Done, generate, pair
 from tests.conformance.small_pair import END, PROMPT, REPETITIVE, small
 from tests.conformance.table_models import Context
+from tests.integration.verifier.client import Client
 
 P_VALUE = 1e-6
 LENGTH = 4
@@ -34,6 +36,9 @@ FILTERED = SamplingParams(temperature=0.7, top_k=4)
 TOP = 3
 ROUNDING = 1e-4
 """What float32 may take from a log probability."""
+
+Served = dict[int, Done]
+"""The answers by the numbers of their sessions, which are their seeds."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,33 @@ class Workload:
 
     def run(self) -> list[Done]:
         """Serve them, shuffled, at once; the answers come in order of the seeds."""
-        order = list(range(self.sessions))
-        random.Random(1).shuffle(order)
-        done = asyncio.run(self._served([self._ask(number) for number in order]))
-        return [each for _, each in sorted(zip(order, done, strict=True), key=lambda both: both[0])]
+        served = asyncio.run(self._served([self._order()]))
+        return [served[number] for number in sorted(served)]
 
     def p_value(self) -> float:
         """Of a G-test of the joint sequences; where some are lenient, of the first kind alone."""
-        return p_value([done.tokens for done in self.run()[:: len(self.leniences)]], self._law())
+        return self._value(dict(enumerate(self.run())), self._law())
+
+    def look(self, enough: Enough) -> float:
+        """As `p_value`, in parts until it is enough."""
+        law, order, found = self._law(), self._order(), 0.0
+
+        def seen(served: Served) -> bool:
+            nonlocal found
+            found = self._value(served, law)
+            return enough(found)
+
+        asyncio.run(self._served([order[part.start : part.stop] for part in parts(self.sessions)], seen))
+        return found
+
+    def _order(self) -> list[int]:
+        order = list(range(self.sessions))
+        random.Random(1).shuffle(order)
+        return order
+
+    def _value(self, served: Served, law: Law) -> float:
+        first_kind = [done.tokens for number, done in served.items() if number % len(self.leniences) == 0]
+        return p_value(first_kind, law)
 
     def _ask(self, number: int) -> Ask:
         return Ask(
@@ -76,12 +100,26 @@ class Workload:
             logprobs=self.logprobs,
         )
 
-    async def _served(self, asks: Sequence[Ask]) -> list[Done]:
+    async def _served(
+        self, groups: Sequence[Sequence[int]], seen: Callable[[Served], bool] = lambda served: False
+    ) -> Served:
+        """Serve one group of sessions after the other, until it has been seen enough."""
+        served: Served = {}
+        async with self._services() as client:
+            for group in groups:
+                answers = await generate(client, [self._ask(number) for number in group], AT_ONCE)
+                served |= zip(group, answers, strict=True)
+                if seen(served):
+                    break
+        return served
+
+    @asynccontextmanager
+    async def _services(self) -> AsyncIterator[Client]:
         drafting: dict[str, Any] = {"support": self.support, "ahead": self.ahead}
         if self.lookup:
             drafting["kind"] = "prompt_lookup"
         async with pair(small().target, small().drafter, **drafting) as client:
-            return await generate(client, asks, AT_ONCE)
+            yield client
 
     def _law(self) -> Law:
         if self.leniences[0] is None:
@@ -107,31 +145,41 @@ def wrong_logprobs() -> float:
     return worst
 
 
-def grammar_law() -> float:
-    """As `Workload.p_value`; a generation that fails, because its output has left the grammar, is no sample at all."""
+def _or_none(p_value: Callable[[], float]) -> float:
+    """A generation that fails, because its output has left the grammar, is no sample at all."""
     try:
-        return Workload(Mode.REJECTION, 300, GRAMMAR).p_value()
+        return p_value()
     except* grpc.aio.AioRpcError:
         pass
     return 0.0
 
 
-def _law(name: str, workload: Workload) -> Check:
-    return Check(name, Kind.P_VALUE, P_VALUE, workload.p_value, crosses_a_border=True)
+def law_check(name: str, workload: Workload) -> Check:
+    """A check of the law of what a workload is served."""
+    return Check(name, Kind.P_VALUE, P_VALUE, workload.p_value, workload.look, crosses_a_border=True)
+
+
+def _grammar(name: str, workload: Workload) -> Check:
+    whole = law_check(name, workload)
+    return replace(
+        whole,
+        measure=lambda: _or_none(workload.p_value),
+        look=lambda enough: _or_none(lambda: workload.look(enough)),
+    )
 
 
 CHECKS: tuple[Check, ...] = (
-    _law("served rejection", Workload(Mode.REJECTION, 450)),
-    _law("served rejection, γ = 1", Workload(Mode.REJECTION, 600, gammas=(1,))),
-    _law("served block", Workload(Mode.BLOCK, 350)),
-    _law("served coupling", Workload(Mode.COUPLED, 500)),
-    _law("served penalties", Workload(Mode.REJECTION, 700, PENALTIES, gammas=(1, 2))),
-    _law("served min-p", Workload(Mode.REJECTION, 200, SamplingParams(min_p=0.3))),
-    _law("served allowed ids", Workload(Mode.REJECTION, 120, ALLOWED, gammas=(1, 2))),
-    Check("served grammar", Kind.P_VALUE, P_VALUE, grammar_law, crosses_a_border=True),
-    _law("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
-    _law("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
-    _law("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),
-    _law("served beside lenience", Workload(Mode.REJECTION, 300, gammas=(2,), leniences=(None, LENIENCE))),
+    law_check("served rejection", Workload(Mode.REJECTION, 450)),
+    law_check("served rejection, γ = 1", Workload(Mode.REJECTION, 600, gammas=(1,))),
+    law_check("served block", Workload(Mode.BLOCK, 350)),
+    law_check("served coupling", Workload(Mode.COUPLED, 500)),
+    law_check("served penalties", Workload(Mode.REJECTION, 700, PENALTIES, gammas=(1, 2))),
+    law_check("served min-p", Workload(Mode.REJECTION, 200, SamplingParams(min_p=0.3))),
+    law_check("served allowed ids", Workload(Mode.REJECTION, 120, ALLOWED, gammas=(1, 2))),
+    _grammar("served grammar", Workload(Mode.REJECTION, 300, GRAMMAR)),
+    law_check("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
+    law_check("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
+    law_check("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),
+    law_check("served beside lenience", Workload(Mode.REJECTION, 300, gammas=(2,), leniences=(None, LENIENCE))),
     Check("served logprobs", Kind.ERROR, ROUNDING, wrong_logprobs, crosses_a_border=True),
 )

@@ -8,11 +8,11 @@ from specdec.rules.draft import Verdict
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.prefix import PrefixHash
-from tests.conformance.checks.check import Check, Kind, count
+from tests.conformance.checks.check import Check, Kind, count, in_parts
 from tests.conformance.checks.sampled import PENALTIES, Flat, Turns
 from tests.conformance.sampled_chain import PROMPT, Rows
 from tests.conformance.simulated_service import CALM, Chances, Generation, Simulation
-from tests.conformance.table_models import TableModel
+from tests.conformance.table_models import Context, TableModel
 
 P_VALUE = 1e-6
 SESSIONS = 3_000
@@ -30,7 +30,14 @@ def coins(mode: Mode, chances: Chances | None = None) -> Simulation:
 
 
 def _simulated(name: str, simulation: Simulation, sessions: int = SESSIONS) -> Check:
-    return Check(name, Kind.P_VALUE, P_VALUE, lambda: simulation.p_value(sessions, LENGTH))
+    def sample(numbers: range) -> list[Context]:
+        return simulation.generate(len(numbers), LENGTH, numbers.start)
+
+    def value(outputs: Sequence[Context]) -> float:
+        return simulation.p_value(outputs, LENGTH)
+
+    look = in_parts(sessions, sample, value)
+    return Check(name, Kind.P_VALUE, P_VALUE, lambda: value(sample(range(sessions))), look)
 
 
 def small_batches(mode: Mode) -> Simulation:
