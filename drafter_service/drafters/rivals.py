@@ -41,5 +41,6 @@ def rivals(
         seeds = [asking[place].params.seed for place in coupled]
         positions = [len(asking[place]) for place in coupled]
         races = earliest(mass[coupled].cpu(), ids[coupled].cpu(), seeds, positions, ids.shape[1])
-        likely = [races[coupled.index(place)] if place in coupled else each for place, each in enumerate(likely)]
+        for place, race in zip(coupled, races, strict=True):
+            likely[place] = race
     return {row: [each for each in some if each != tokens[row]] for row, some in zip(rows, likely, strict=True)}

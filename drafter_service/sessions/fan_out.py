@@ -19,5 +19,6 @@ def fan_out(budget: int, gamma: int, alpha: float) -> list[int]:
     root = 1.0 / (1.0 + _MISSES)
     alpha = min(max(alpha, _LEAST), _MOST)
     worth = [alpha ** (k * root) for k in range(gamma)] + [alpha ** (gamma * root) * (1.0 - alpha) ** -root]
-    ends = [round(budget * upto / sum(worth)) for upto in accumulate(worth)]
+    whole = sum(worth)
+    ends = [round(budget * upto / whole) for upto in accumulate(worth)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
