@@ -97,4 +97,4 @@ def test_a_tier_of_the_last_release_works_between_those_of_this_one(role: Role, 
         wait_until(drafts_come, START_SECONDS)
         with from_the_tree(older, role, system.one(role)):
             wait_until(system.has_ready_verifiers, START_SECONDS)
-            wait_until(drafts_come, START_SECONDS)
+            wait_until(lambda: system.has_ready_drafters() and drafts_come(), START_SECONDS)
