@@ -94,8 +94,24 @@ class Listener:
             self.read(events.iter_lines())
 
 
-def undisturbed(system: System, request: dict[str, Any]) -> dict[int, list[int]]:
-    """The tokens of each choice, from a system in which nothing is stopped."""
+Undisturbed = Callable[[dict[str, Any]], dict[int, list[int]]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(system: System) -> Undisturbed:
+    """The tokens of each choice of a request, from a system in which nothing is stopped; each request is sent once."""
+    known: dict[str, dict[int, list[int]]] = {}
+
+    def tokens(request: dict[str, Any]) -> dict[int, list[int]]:
+        name = json.dumps(request)
+        if name not in known:
+            known[name] = _answered(system, request)
+        return known[name]
+
+    return tokens
+
+
+def _answered(system: System, request: dict[str, Any]) -> dict[int, list[int]]:
     with httpx2.Client(timeout=START_SECONDS) as client:
         answer = client.post(
             f"{system.http}/v1/completions", json=request | {"stream": False, "stream_options": None}
@@ -104,19 +120,21 @@ def undisturbed(system: System, request: dict[str, Any]) -> dict[int, list[int]]
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 11}])
-def test_an_event_stream_goes_on_at_another_gateway(pair: System, system: System, sampling: dict[str, Any]) -> None:
+def test_an_event_stream_goes_on_at_another_gateway(
+    pair: System, undisturbed: Undisturbed, sampling: dict[str, Any]
+) -> None:
     first, second, _ = gateways(pair)
     client = Listener()
     client.begin(first["http"], REQUEST | sampling, enough=20)
     client.resume(second["http"])
-    assert client.choices == undisturbed(system, REQUEST | sampling)
+    assert client.choices == undisturbed(REQUEST | sampling)
 
 
 def test_a_gateway_stopped_past_its_lease_is_fenced_and_sends_its_reader_what_the_new_owner_wrote(
-    pair: System, system: System
+    pair: System, undisturbed: Undisturbed
 ) -> None:
     request = REQUEST | {"temperature": 0}
-    expected = undisturbed(system, request)[0]
+    expected = undisturbed(request)[0]
     first, second, _ = gateways(pair)
     left, moved = Listener(partial(os.kill, first["pid"], signal.SIGSTOP)), Listener()
     reader = threading.Thread(target=left.begin, args=(first["http"], request))
@@ -134,10 +152,10 @@ def test_a_gateway_stopped_past_its_lease_is_fenced_and_sends_its_reader_what_th
 
 @pytest.mark.parametrize(("victim", "sampling"), [(0, {"temperature": 0}), (1, {"temperature": 1, "seed": 11, "n": 2})])
 def test_a_killed_gateway_costs_no_token_and_repeats_none(
-    pair: System, system: System, victim: int, sampling: dict[str, Any]
+    pair: System, undisturbed: Undisturbed, victim: int, sampling: dict[str, Any]
 ) -> None:
     request = REQUEST | sampling
-    expected = undisturbed(system, request)
+    expected = undisturbed(request)
     first, second = gateways(pair)[victim : victim + 2]
     client = Listener(partial(os.kill, first["pid"], signal.SIGKILL))
     with suppress(httpx2.HTTPError):

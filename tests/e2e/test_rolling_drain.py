@@ -33,6 +33,12 @@ def tokens(http: str, request: dict[str, Any]) -> list[int]:
         return [token for chunk in stream for token in (chunk.choices[0].token_ids or [])]
 
 
+@pytest.fixture(scope="module")
+def expected(system: System) -> list[list[int]]:
+    """The tokens of each request, from a system in which nothing is replaced."""
+    return [tokens(system.http, request) for request in REQUESTS]
+
+
 @contextmanager
 def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]:
     """Stop a verifier with SIGTERM, and run another with the same configuration inside the context."""
@@ -47,8 +53,7 @@ def replaced(entry: dict[str, Any], variables: dict[str, str]) -> Iterator[None]
 
 
 @pytest.mark.parametrize("drain_seconds", ["0", "60"], ids=["handed over", "finished"])
-def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, system: System) -> None:
-    expected = [tokens(system.http, request) for request in REQUESTS]
+def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, expected: list[list[int]]) -> None:
     variables = {"SPECDEC_VERIFIER_DRAIN_SECONDS": drain_seconds}
     two = ("--verifiers", "2", "--restarts", "0")
     wanted, over = threading.Event(), threading.Event()
