@@ -1,46 +1,72 @@
-"""A steady load: as many clients as asks, each of which asks again whenever its answer has ended."""
+"""A steady load: as many clients as asks, each of which asks again whenever its answer has ended, and bursts beside."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from benchmarks.run import Ask
 
 Answer = Callable[[Ask], AsyncGenerator[int]]
 """Streams the tokens of each round of an answer, as counts; closing it cancels the generation."""
+BURSTS = 0.5
+"""Seconds from one burst to the next."""
 _CANCELLED_SECONDS = 0.1
 """Within which gRPC hears the end of calls that were cancelled; it complains once their event loop is closed."""
 
 
-async def steady_rate(answer: Answer, asks: Sequence[Ask], seconds: float) -> float:
-    """Tokens a second of all clients.
+@dataclass
+class _Arrived:
+    """What came of the answers of all clients."""
+
+    answer: Answer
+    silent: set[int]
+    """Clients that have had no token yet."""
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once each has had one."""
+    times: list[float] = field(default_factory=list)
+    """When each token came."""
+
+    async def read(self, ask: Ask, client: int | None = None) -> None:
+        """Read an answer, of a client or of a burst."""
+        async with aclosing(self.answer(ask)) as rounds:
+            async for committed in rounds:
+                self.times.extend([time.perf_counter()] * committed)
+                if client in self.silent:
+                    self.silent.discard(client)
+                    if not self.silent:
+                        self.heard.set()
+
+
+async def steady_rate(answer: Answer, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask] = ()) -> float:
+    """Tokens a second of all clients and bursts.
 
     The first answers are shorter, each by another share, so that the clients do not begin anew together. What is
-    counted begins once all have had a token.
+    counted begins once all have had a token, with a burst.
     """
-    arrived, silent, heard = list[float](), set(range(len(asks))), asyncio.Event()
+    arrived = _Arrived(answer, set(range(len(asks))))
 
     async def client(number: int, ask: Ask) -> None:
         tokens = max(2, ask.tokens * (number + 1) // len(asks))
         for seed in count(ask.seed, len(asks)):
-            async with aclosing(answer(replace(ask, seed=seed, tokens=tokens))) as rounds:
-                async for committed in rounds:
-                    arrived.extend([time.perf_counter()] * committed)
-                    silent.discard(number)
-                    if not silent:
-                        heard.set()
+            await arrived.read(replace(ask, seed=seed, tokens=tokens), number)
             tokens = ask.tokens
 
+    async def bursts() -> None:
+        while burst:
+            running.update(group.create_task(arrived.read(ask)) for ask in burst)
+            await asyncio.sleep(BURSTS)
+
     async with asyncio.TaskGroup() as group:
-        clients = [group.create_task(client(number, ask)) for number, ask in enumerate(asks)]
-        await heard.wait()
+        running = {group.create_task(client(number, ask)) for number, ask in enumerate(asks)}
+        await arrived.heard.wait()
         started = time.perf_counter()
+        running.add(group.create_task(bursts()))
         await asyncio.sleep(seconds)
         ended = time.perf_counter()
-        for each in clients:
+        for each in running:
             each.cancel()
     await asyncio.sleep(_CANCELLED_SECONDS)
-    return sum(started < at <= ended for at in arrived) / (ended - started)
+    return sum(started < at <= ended for at in arrived.times) / (ended - started)

@@ -11,6 +11,7 @@ from benchmarks.results import Report
 from benchmarks.run import Ask
 from benchmarks.sections.grid_cells import FAULTS, Grid, Loaded, Timing
 from benchmarks.sections.lab import Lab
+from benchmarks.steady import BURSTS
 
 _TEXT = """\
 Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in
@@ -19,9 +20,10 @@ of them. Models are slowed to a base and a time for each token of a pass, as on 
 takes {target}, one of the drafter {drafter}. The processors have time
 to spare, so the judgement is compared, and not what processes take from each other: that is
 [grid_stack](#grid_stack). In a slice each stream asks again whenever its answer of {tokens} tokens has ended, and the
-starts are spread. "Mixed" has half of its sessions at temperature 0 and half at 1. "Dead" is an address at which
-nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up and says that it is
-certain of them. The reason is the one that most rounds without a draft gave."""
+starts are spread. "Mixed" has half of its sessions at temperature 0 and half at 1, and beside them a burst of
+{burst} prompts every {pause:g} s. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each
+step, and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one that most
+rounds without a draft gave."""
 _DRAFTER = "drafter"
 _WARM_UP = 5
 """Slices, in one, before those that count: the first trials of drafting are over then."""
@@ -33,9 +35,9 @@ class _Verifier:
 
     system: Apart
 
-    def steady(self, asks: Sequence[Ask], seconds: float) -> float:
+    def steady(self, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask]) -> float:
         """Tokens a second under a steady load."""
-        return self.system.steady(asks, seconds, _DRAFTER)
+        return self.system.steady(asks, seconds, _DRAFTER, burst)
 
     def reasons(self) -> Counter[str]:
         """How many rounds had no drafts so far, by reason."""
@@ -46,7 +48,14 @@ def measure(lab: Lab) -> Report:
     """Every cell."""
     target, drafter = (StepTime(*lab.scale.grid_steps[at : at + 2]) for at in (0, 2))
     seconds = lab.scale.grid_slice
-    text = _TEXT.format(seconds=seconds, tokens=lab.scale.grid_tokens, target=_took(target), drafter=_took(drafter))
+    text = _TEXT.format(
+        seconds=seconds,
+        tokens=lab.scale.grid_tokens,
+        target=_took(target),
+        drafter=_took(drafter),
+        burst=lab.scale.grid_burst[0],
+        pause=BURSTS,
+    )
     timing = Timing(seconds, lab.scale.grid_turns, _WARM_UP * seconds)
     return Grid("grid", text, timing, partial(_system, lab, (target, drafter))).measure(lab)
 

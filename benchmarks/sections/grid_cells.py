@@ -21,8 +21,8 @@ FAULTS = ("dead", "slow", "lying")
 class Loaded(Protocol):
     """A system under steady loads."""
 
-    def steady(self, asks: Sequence[Ask], seconds: float) -> float:
-        """Tokens a second of clients that ask again and again."""
+    def steady(self, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask]) -> float:
+        """Tokens a second of clients that ask again and again, and of bursts beside them."""
 
     def reasons(self) -> Mapping[str, float]:
         """How many rounds had no drafts so far, by the reason that they gave."""
@@ -104,14 +104,17 @@ class Grid:
         """Measure one cell."""
         system = running()
         asks = at_temperature(lab.scale.pair.asks(streams, lab.scale.prompt, lab.scale.grid_tokens), temperature)
+        prompts, length = lab.scale.grid_burst if temperature == MIXED else (0, 0)
+        burst = at_temperature(lab.scale.pair.asks(prompts, lab.scale.prompt, length), temperature)
         gammas = () if drafter in FAULTS else lab.scale.grid_gammas
         ways: list[int | None] = [0, None, *gammas]
         speeds: dict[int | None, list[float]] = {way: [] for way in ways}
         before = system.reasons()
-        system.steady(asks, self.timing.warm_up)
+        system.steady(asks, self.timing.warm_up, burst)
         for turn in range(self.timing.turns):
             for way in ways if turn % 2 else reversed(ways):
-                speeds[way].append(system.steady([replace(ask, gamma=way) for ask in asks], self.timing.seconds))
+                clients, beside = ([replace(ask, gamma=way) for ask in some] for some in (asks, burst))
+                speeds[way].append(system.steady(clients, self.timing.seconds, beside))
         fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
         reason = _reason(before, system.reasons())
         return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)

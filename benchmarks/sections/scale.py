@@ -36,6 +36,8 @@ class Scale:
     grid_turns: int = 3
     """Slices of each way in a cell of a grid, and of the table of controllers."""
     grid_tokens: int = 96
+    grid_burst: tuple[int, int] = (4, 4)
+    """Prompts of a burst beside mixed loads, and tokens of an answer to each."""
     grid_seconds: float = 1.0
     """Of a slice of the whole stack, in its grid and in the table of controllers."""
     grid_slice: float = 1.5

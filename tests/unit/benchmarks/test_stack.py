@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.run import Ask
 from benchmarks.stack import Stack
+from benchmarks.steady import BURSTS
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.serving.checksum import encoder
 
@@ -62,6 +63,14 @@ def test_every_client_asks_again_until_the_time_is_over() -> None:
     assert (asked.pop(0), asked.pop(1)) == (2, 4)
     assert set(asked.values()) == {4}
     assert len(asked) + 2 == len(gateway.asked)  # each with a seed of its own
+
+
+def test_bursts_come_beside_the_clients_once_all_have_had_a_token() -> None:
+    gateway = Gateway()
+    with serving(gateway) as stack:
+        stack.steady([Ask((1,), 1000)], BURSTS, [Ask((1,), 3, seed=seed) for seed in (7, 8)])
+    assert gateway.asked[0] == (0, 1000)
+    assert sorted(gateway.asked[1:3]) == [(7, 3), (8, 3)]
 
 
 def test_a_refused_client_ends_the_measurement() -> None:
