@@ -1,4 +1,4 @@
-"""What a network between verifier and drafter costs each way to draft, and what drafters at fault cost."""
+"""What a network between verifier and drafter costs each way to draft, what faulty drafters cost, which γ is chosen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,18 +18,22 @@ draft while the target verifies it, as if all of it and the token behind it were
 "Auto" leaves γ to the verifier, whose drafter drafts ahead. Ways take turns, and each speed is over plain decoding in
 the same turn; "of r = 0" is that ratio over the one without a delay. γ is the drafts of a round, in the mean. "Dead" is
 an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up
-and says that it is certain of them; γ is the verifier's choice there."""
+and says that it is certain of them; γ is the verifier's choice there. The last table has the γ that the verifier
+chooses where drafts are often rejected and each costs much: {sessions} sessions at temperature {temperature:g}, and a
+drafter that drafts nothing unasked and takes {step:g} ms a step."""
 _HEAD = ("way", "round trip, ms", "in target passes", "speed / plain", "of r = 0", "tokens a round", "γ")
 _FAULTY_HEAD = ("drafter", "speed / plain", "γ")
+_CHOICE_HEAD = ("round trip, ms", "in target passes", "γ")
 _OFF, _AUTO = "off", "auto"
 _AHEAD = "ahead"
 """The drafter of 'auto'."""
+_SYNCHRONOUS = "synchronous"
 _WARM_UP = 1
 """Slices before those that count, in which the verifier learns what this network is like."""
 _LEARNING = 4
 """Slices of "auto" before all others: the first round trip is not to be measured while it knows nothing."""
 DRAFTERS: Mapping[str, DrafterSpec] = {
-    "synchronous": DrafterSpec({"AHEAD": "0", "OUTCOMES": "0"}),
+    _SYNCHRONOUS: DrafterSpec({"AHEAD": "0", "OUTCOMES": "0"}),
     _AHEAD: DrafterSpec({"OUTCOMES": "0"}),
     "push": DrafterSpec({}),
 }
@@ -39,6 +43,8 @@ _PUSHING = {"DRAFTING__OUTCOMES": "8"}
 FAULTS = ("dead", "slow", "lying")
 _CRITICAL = 0.6
 _LEAST = 0.97
+_LONGER = 1.1
+"""Least γ at the longest round trip that is measured, over the one without."""
 _KEPT = {"push": Goal(0.9)}
 """What a way is to keep of its speed at the critical round trip."""
 
@@ -60,8 +66,32 @@ def measure(lab: Lab) -> Report:
     rows = [_row(way, delay, scale.rtt_steps[0], found) for way, delay in sorted(found, key=lambda each: each[0])]
     lost = [[name, str(ratio), _gamma(slices)] for name, (ratio, slices) in faulty.items()]
     figures = [figure(f"{name} drafter, speed / plain", ratio, Goal(_LEAST)) for name, (ratio, _) in faulty.items()]
-    tables = [Table(_HEAD, rows), Table(_FAULTY_HEAD, lost)]
-    return Report("rtt", _TEXT, [*_network(lab, found), *figures], tables, [_chart(found)])
+    choices = _choices(lab)
+    chosen = [[f"{1000 * delay:g}", f"{delay / target:.2f}", f"{gamma:.1f}"] for delay, gamma in choices.items()]
+    tables = [Table(_HEAD, rows), Table(_FAULTY_HEAD, lost), Table(_CHOICE_HEAD, chosen)]
+    sessions, temperature, step = scale.rtt_choice
+    text = _TEXT.format(sessions=sessions, temperature=temperature, step=1000 * step)
+    return Report("rtt", text, [*_network(lab, found), *figures, _growth(choices)], tables, [_chart(found)])
+
+
+def _choices(lab: Lab) -> dict[float, float]:
+    """The mean γ that the verifier chooses at each round trip, where a long draft costs much."""
+    scale, (sessions, temperature, step) = lab.scale, lab.scale.rtt_choice
+    asks = scale.pair.asks(sessions, scale.prompt, scale.rtt_tokens, temperature)
+    steps, found = (StepTime(scale.rtt_steps[0]), StepTime(step)), dict[float, float]()
+    with apart(scale.pair, steps, {_SYNCHRONOUS: DRAFTERS[_SYNCHRONOUS]}, {}) as system:
+        for delay in scale.rtt_delays:
+            system.round_trip(delay)
+            slices = [system.together(asks, _SYNCHRONOUS) for _ in range(_LEARNING + scale.rtt_turns)]
+            found[delay] = _mean_gamma(slices[_LEARNING:])
+    return found
+
+
+def _growth(choices: Mapping[float, float]) -> Figure:
+    longest = max(choices)
+    growth = choices[longest] / max(choices[0.0], 1e-9)
+    name, goal = f"γ at {1000 * longest:g} ms over γ without delay, where a draft costs much", Goal(_LONGER)
+    return Figure(name, f"{growth:.2f}", str(goal), goal.verdict(growth))
 
 
 def _turns(lab: Lab, system: Apart, ways: Mapping[str, int | None]) -> dict[str, tuple[Ratio, list[Slice]]]:
@@ -98,7 +128,11 @@ def _row(
 
 
 def _gamma(slices: Sequence[Slice]) -> str:
-    return f"{sum(each.drafted for each in slices) / sum(each.rounds for each in slices):.1f}"
+    return f"{_mean_gamma(slices):.1f}"
+
+
+def _mean_gamma(slices: Sequence[Slice]) -> float:
+    return sum(each.drafted for each in slices) / sum(each.rounds for each in slices)
 
 
 def _network(lab: Lab, found: Mapping[tuple[str, float], tuple[Ratio, list[Slice]]]) -> list[Figure]:

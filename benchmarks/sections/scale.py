@@ -56,6 +56,8 @@ class Scale:
     rtt_steps: tuple[float, float] = (0.084, 0.004)
     """Seconds of a pass of the slowed target, and of the slowed drafter."""
     rtt_gamma: int = 4
+    rtt_choice: tuple[int, float, float] = (4, 0.7, 0.016)
+    """Sessions, their temperature, and seconds of a step of the drafter where γ is the verifier's choice."""
     rtt_sessions: int = 1
     rtt_turns: int = 5
     rtt_tokens: int = 64
@@ -118,6 +120,7 @@ def quick(pair: Pair) -> Scale:
         rtt_delays=(0.0, 0.005),
         rtt_steps=(0.01, 0.001),
         rtt_turns=1,
+        rtt_choice=(1, 0.7, 0.001),
         rtt_tokens=8,
         capacity_costs=(0.5,),
         capacity_step=0.02,
