@@ -40,9 +40,10 @@ endif
 PARALLEL := --dist loadfile --no-loadscope-reorder
 # Tests wait at least as long as they compute, so that two processes fill a core.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+SYSTEM_WORKERS ?= 3
 # Floods run alone, because a bystander's share of the cores is part of what they look at.
 FLOODS := tests/attacks/test_front_door.py tests/attacks/test_admission.py
-# Tests that start whole systems run behind the others, and two at a time, since all processes share the cores.
+# Tests that start whole systems run behind the others, and few at a time, since all processes share the cores.
 SYSTEMS := tests/e2e tests/kubernetes tests/attacks
 
 # Hundreds of processes start: with bytecode on the disk, none compiles anew what another has compiled.
@@ -53,7 +54,7 @@ ifdef ARGS
 else
 	@status=0; \
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 $(PARALLEL) tests $(addprefix --ignore=,$(SYSTEMS)) || status=1; \
-	$(BIN)/python -m pytest -n 2 $(PARALLEL) $(SYSTEMS) $(addprefix --ignore=,$(FLOODS)) || status=1; \
+	$(BIN)/python -m pytest -n $(SYSTEM_WORKERS) $(PARALLEL) $(SYSTEMS) $(addprefix --ignore=,$(FLOODS)) || status=1; \
 	$(BIN)/python -m pytest $(FLOODS) || status=1; \
 	exit $$status
 endif
