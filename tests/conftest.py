@@ -21,8 +21,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first import
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is first imported, which transformers does
 
-_FIRST = ("e2e", "kubernetes", "attacks", "conformance", "integration")
-"""Folders whose files take longest: where files run in parallel, they begin while there is much else to run."""
+_ROOT = Path(__file__).parent
+_LONGEST = tuple(
+    _ROOT / "conformance" / f"test_{name}.py" for name in ("planted_bugs", "served_law", "served_late_drafts")
+)
+"""Where files run in parallel, these begin first, so that none of them ends alone."""
+_FIRST = {"e2e": 0, "kubernetes": 1, "attacks": 2, "conformance": 3, "integration": 3}
+"""Folders whose files take longest: they begin while there is much else to run. Tests of conformance compute, and those
+of integration also wait, so files of the two are mixed evenly: the processors are busy all the time."""
 
 _MADE_BETWEEN_COLLECTIONS = 20_000
 """Objects: with Python's own 700, simulations of the conformance suite take about a sixth more processor time."""
@@ -46,23 +52,26 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Everything in that folder opens sockets or loads models."""
-    if _folder(item) == "integration":
+    if _folder(item.path) == "integration":
         item.add_marker(pytest.mark.integration)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put those folders first, and leave the order of everything else."""
-    items.sort(key=_rank)
+    """Put those files first, and leave the order of everything else."""
+    by_folder: dict[str, list[Path]] = {}
+    for file in dict.fromkeys(item.path for item in items):
+        by_folder.setdefault(_folder(file), []).append(file)
+    places = {
+        file: (_FIRST[folder], number / len(files)) if folder in _FIRST else (len(_FIRST), 0.0)
+        for folder, files in by_folder.items()
+        for number, file in enumerate(files)
+    }
+    items.sort(key=lambda item: (-1, 0.0) if item.path in _LONGEST else places[item.path])
 
 
-def _rank(item: pytest.Item) -> int:
-    folder = _folder(item)
-    return _FIRST.index(folder) if folder in _FIRST else len(_FIRST)
-
-
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+def _folder(file: Path) -> str:
+    return file.relative_to(_ROOT).parts[0]
 
 
 # The default renders the local variables of every frame with a logged exception, which takes seconds; and a line for
