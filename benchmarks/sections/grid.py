@@ -47,7 +47,7 @@ class _Verifier:
 def measure(lab: Lab) -> Report:
     """Every cell."""
     target, drafter = (StepTime(*lab.scale.grid_steps[at : at + 2]) for at in (0, 2))
-    seconds = lab.scale.grid_slice
+    seconds, turns = lab.scale.grid_slices
     text = _TEXT.format(
         seconds=seconds,
         tokens=lab.scale.grid_tokens,
@@ -56,7 +56,7 @@ def measure(lab: Lab) -> Report:
         burst=lab.scale.grid_burst[0],
         pause=BURSTS,
     )
-    timing = Timing(seconds, lab.scale.grid_turns, _WARM_UP * seconds)
+    timing = Timing(seconds, turns, _WARM_UP * seconds)
     return Grid("grid", text, timing, partial(_system, lab, (target, drafter))).measure(lab)
 
 

@@ -34,14 +34,14 @@ class Scale:
     grid_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     grid_gammas: tuple[int, ...] = (1, 3, 6)
     grid_turns: int = 3
-    """Slices of each way in a cell of a grid, and of the table of controllers."""
+    """Slices of each way in a cell of the whole stack's grid, and of the table of controllers."""
     grid_tokens: int = 96
     grid_burst: tuple[int, int] = (4, 4)
     """Prompts of a burst beside mixed loads, and tokens of an answer to each."""
     grid_seconds: float = 1.0
     """Of a slice of the whole stack, in its grid and in the table of controllers."""
-    grid_slice: float = 1.5
-    """Seconds of a slice with slowed models."""
+    grid_slices: tuple[float, int] = (1.2, 2)
+    """Seconds of a slice with slowed models, and slices of each way."""
     grid_steps: tuple[float, ...] = (0.02, 0.0005, 0.002, 0.00005)
     """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
     spec: tuple[int, int] = (2, 40)
@@ -115,7 +115,7 @@ def quick(pair: Pair) -> Scale:
         grid_turns=1,
         grid_tokens=8,
         grid_seconds=0.1,
-        grid_slice=0.1,
+        grid_slices=(0.1, 1),
         grid_steps=(0.002, 0.0, 0.001, 0.0),
         rtt_delays=(0.0, 0.005),
         rtt_steps=(0.01, 0.001),
