@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,12 +64,8 @@ def _took(step: StepTime) -> str:
     return f"{1000 * step.base:g} ms and {1000 * step.token:g} ms a token"
 
 
-def _system(lab: Lab, steps: tuple[StepTime, StepTime], drafter: str) -> AbstractContextManager[Loaded]:
-    spec = DrafterSpec({}, drafter) if drafter in FAULTS else DrafterSpec({"KIND": drafter})
-    return _started(lab, steps, spec)
-
-
 @contextmanager
-def _started(lab: Lab, steps: tuple[StepTime, StepTime], spec: DrafterSpec) -> Iterator[Loaded]:
+def _system(lab: Lab, steps: tuple[StepTime, StepTime], drafter: str) -> Iterator[Loaded]:
+    spec = DrafterSpec({}, drafter) if drafter in FAULTS else DrafterSpec({"KIND": drafter})
     with apart(lab.scale.pair, steps, {_DRAFTER: spec}, {}) as system:
         yield _Verifier(system)
