@@ -108,7 +108,7 @@ def test_a_bug_of_the_drafter_alone_leaves_the_law(
     assert check.passes(found)
 
 
-def test_every_law_has_a_bug_and_every_check_catches_one() -> None:
+def test_every_law_has_a_bug_and_every_bug_a_check() -> None:
     assert {bug.law for bug in BUGS} == set(Law)
     used = Counter(name for bug in BUGS for name in bug.caught_by)
     assert set(used) <= set(CHECKS)
