@@ -145,7 +145,7 @@ def wrong_logprobs() -> float:
     return worst
 
 
-def _or_none(p_value: Callable[[], float]) -> float:
+def _or_zero(p_value: Callable[[], float]) -> float:
     """A generation that fails, because its output has left the grammar, is no sample at all."""
     try:
         return p_value()
@@ -163,8 +163,8 @@ def _grammar(name: str, workload: Workload) -> Check:
     whole = law_check(name, workload)
     return replace(
         whole,
-        measure=lambda: _or_none(workload.p_value),
-        look=lambda enough: _or_none(lambda: workload.look(enough)),
+        measure=lambda: _or_zero(workload.p_value),
+        look=lambda enough: _or_zero(lambda: workload.look(enough)),
     )
 
 
