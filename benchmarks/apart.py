@@ -86,14 +86,18 @@ class Apart:
         """Run all generations at once, with the drafters of those names in turn."""
         return asyncio.run(self._together(asks, [self.proxies[each].address for each in drafters]))
 
-    def steady(self, asks: Sequence[Ask], seconds: float, drafter: str, burst: Sequence[Ask] = ()) -> float:
-        """Tokens a second under a steady load, with the drafter of that name."""
-        return asyncio.run(self._steady(asks, seconds, self.proxies[drafter].address, burst))
+    def steady(
+        self, asks: Sequence[Ask], streams: int, seconds: float, drafter: str, burst: Sequence[Ask] = ()
+    ) -> float:
+        """Tokens a second of so many clients, with the drafter of that name."""
+        return asyncio.run(self._steady(asks, streams, seconds, self.proxies[drafter].address, burst))
 
-    async def _steady(self, asks: Sequence[Ask], seconds: float, drafter: str, burst: Sequence[Ask]) -> float:
+    async def _steady(
+        self, asks: Sequence[Ask], streams: int, seconds: float, drafter: str, burst: Sequence[Ask]
+    ) -> float:
         async with open_channel(self.address) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            return await steady_rate(partial(_counts, stub, drafter, self.reasons), asks, seconds, burst)
+            return await steady_rate(partial(_counts, stub, drafter, self.reasons), asks, streams, seconds, burst)
 
     async def _together(self, asks: Sequence[Ask], drafters: Sequence[str]) -> Slice:
         async with open_channel(self.address) as channel:

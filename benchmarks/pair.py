@@ -17,10 +17,22 @@ class Pair:
     target: Path
     drafter: Path
 
-    def asks(self, count: int, prompt: int, tokens: int, temperature: float = 0.0) -> list[Ask]:
-        """`count` generations of `tokens` tokens, each from its own `prompt` tokens of held-out text."""
-        long = [row[:prompt] for row in _held_out(self.target) if len(row) >= prompt]
-        return [Ask(long[number % len(long)], tokens, temperature, seed=number) for number in range(count)]
+    def asks(self, count: int, prompt: int, tokens: int, temperature: float = 0.0, first: int = 0) -> list[Ask]:
+        """`count` generations of `tokens` tokens, each from its own `prompt` tokens of held-out text.
+
+        They are those from number `first` on: the beginnings of all documents, then the next pieces of them.
+        """
+        prompts = _pieces(self.target, prompt)
+        numbers = range(first, first + count)
+        return [Ask(prompts[number % len(prompts)], tokens, temperature, seed=number) for number in numbers]
+
+
+@cache
+def _pieces(tokenizer: Path, length: int) -> list[tuple[int, ...]]:
+    """Pieces of so many ids, the first of every document before the second of any."""
+    documents = _held_out(tokenizer)
+    starts = range(0, max(map(len, documents)), length)
+    return [ids[at : at + length] for at in starts for ids in documents if len(ids) >= at + length]
 
 
 @cache

@@ -61,14 +61,14 @@ class Stack:
             await channel.channel_ready()
             return await asyncio.gather(*(_stream(stub, ask) for ask in asks))
 
-    def steady(self, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask] = ()) -> float:
-        """Tokens a second under a steady load."""
-        return asyncio.run(self._steady(asks, seconds, burst))
+    def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask] = ()) -> float:
+        """Tokens a second of so many clients."""
+        return asyncio.run(self._steady(asks, streams, seconds, burst))
 
-    async def _steady(self, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask]) -> float:
+    async def _steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
         async with open_channel(self.address) as channel:
             answer = partial(_counts, gateway_pb2_grpc.GenerationServiceStub(channel))
-            return await steady_rate(answer, asks, seconds, burst)
+            return await steady_rate(answer, asks, streams, seconds, burst)
 
     def resident_bytes(self) -> dict[str, int]:
         """Resident bytes of each process."""

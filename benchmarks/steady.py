@@ -1,11 +1,11 @@
-"""A steady load: as many clients as asks, each of which asks again whenever its answer has ended, and bursts beside."""
+"""A steady load: clients that ask for the next answer whenever one has ended, and bursts beside."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import cycle
 from statistics import linear_regression
 
 from benchmarks.run import Ask
@@ -43,19 +43,22 @@ class _Arrived:
                         self.heard.set()
 
 
-async def steady_rate(answer: Answer, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask] = ()) -> float:
-    """Tokens a second of all clients and bursts.
+async def steady_rate(
+    answer: Answer, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask] = ()
+) -> float:
+    """Tokens a second of `streams` clients and bursts.
 
-    The first answers are shorter, each by another share, so that the clients do not begin anew together. What is
-    counted begins once all have had a token, with a burst.
+    Each client takes every `streams`-th ask, and begins again behind the last. The first answers are shorter, each by
+    another share, so that the clients do not begin anew together. What is counted begins once all have had a token,
+    with a burst.
     """
-    arrived = _Arrived(answer, set(range(len(asks))))
+    arrived = _Arrived(answer, set(range(streams)))
 
-    async def client(number: int, ask: Ask) -> None:
-        tokens = max(2, ask.tokens * (number + 1) // len(asks))
-        for seed in count(ask.seed, len(asks)):
-            await arrived.read(replace(ask, seed=seed, tokens=tokens), number)
-            tokens = ask.tokens
+    async def client(number: int) -> None:
+        own = asks[number::streams]
+        await arrived.read(replace(own[0], tokens=max(2, own[0].tokens * (number + 1) // streams)), number)
+        for ask in cycle([*own[1:], own[0]]):
+            await arrived.read(ask)
 
     async def bursts() -> None:
         while burst:
@@ -63,7 +66,7 @@ async def steady_rate(answer: Answer, asks: Sequence[Ask], seconds: float, burst
             await asyncio.sleep(BURSTS)
 
     async with asyncio.TaskGroup() as group:
-        running = {group.create_task(client(number, ask)) for number, ask in enumerate(asks)}
+        running = {group.create_task(client(number)) for number in range(streams)}
         await arrived.heard.wait()
         started = time.perf_counter()
         running.add(group.create_task(bursts()))

@@ -22,6 +22,8 @@ output."""
 _HEAD = ("code", "temperature", "controller", "speed / plain", "of the best fixed γ", "α", "drafted", "bound")
 _FIXED = "γ = "
 _ORIGIN = "specdec_spec_tokens_by_origin_total/"
+_ANSWERS = 8
+"""Answers that each stream has of its own in a slice."""
 _WARM_UP = 2
 """Slices, in one, before those that count."""
 CONTROLLERS: dict[str, GammaPolicy] = {
@@ -67,24 +69,25 @@ def measure(lab: Lab) -> Report:
     return Report("controllers", text, [figure], [Table(_HEAD, rows)])
 
 
-def _ways(lab: Lab, system: Stack, asks: Sequence[Ask]) -> dict[str, tuple[Ratio, list[Slice]]]:
-    """Each way's speed over that of plain decoding, and its slices."""
+def _ways(lab: Lab, system: Stack, texts: Sequence[Ask]) -> dict[str, tuple[Ratio, list[Slice]]]:
+    """Each way's speed over that of plain decoding, and its slices; a stream's answers differ by their seeds."""
+    asks = [replace(ask, seed=ask.seed + again * lab.scale.asks) for again in range(_ANSWERS) for ask in texts]
     ways = {f"{_FIXED}{gamma}": [replace(ask, gamma=gamma) for ask in asks] for gamma in lab.scale.controller_gammas}
     ways |= {name: [replace(ask, policy=policy) for ask in asks] for name, policy in CONTROLLERS.items()}
     plain = [replace(ask, gamma=0) for ask in asks]
     done = {name: list[Slice]() for name in ways}
     base = list[float]()
-    system.steady(asks, _WARM_UP * lab.scale.grid_seconds)
+    system.steady(asks, len(texts), _WARM_UP * lab.scale.grid_seconds)
     for _ in range(lab.scale.grid_turns):
-        base.append(_slice(lab, system, plain).speed)
+        base.append(_slice(lab, system, plain, len(texts)).speed)
         for name, each in ways.items():
-            done[name].append(_slice(lab, system, each))
+            done[name].append(_slice(lab, system, each, len(texts)))
     return {name: (paired([each.speed for each in slices], base), slices) for name, slices in done.items()}
 
 
-def _slice(lab: Lab, system: Stack, asks: Sequence[Ask]) -> Slice:
+def _slice(lab: Lab, system: Stack, asks: Sequence[Ask], streams: int) -> Slice:
     before = system.metrics("verifier")
-    speed = system.steady(asks, lab.scale.grid_seconds)
+    speed = system.steady(asks, streams, lab.scale.grid_seconds)
     more = {name: value - before.get(name, 0.0) for name, value in system.metrics("verifier").items()}
     tokens = int(sum(count for name, count in more.items() if name.startswith(_ORIGIN)))
     drafted, accepted = more["specdec_spec_draft_tokens_total"], more["specdec_spec_accepted_tokens_total"]

@@ -35,9 +35,9 @@ class _Verifier:
 
     system: Apart
 
-    def steady(self, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask]) -> float:
+    def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
         """Tokens a second under a steady load."""
-        return self.system.steady(asks, seconds, _DRAFTER, burst)
+        return self.system.steady(asks, streams, seconds, _DRAFTER, burst)
 
     def reasons(self) -> Counter[str]:
         """How many rounds had no drafts so far, by reason."""

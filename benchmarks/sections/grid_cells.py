@@ -16,13 +16,17 @@ from benchmarks.statistics import Ratio, paired, spread
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _LEAST, _NEAR = 0.97, 0.95
 FAULTS = ("dead", "slow", "lying")
+_VARYING = 8
+"""Streams below which slices are longer."""
+_ANSWERS = 12
+"""Answers that each stream has of its own in a slice; more than it can read there."""
 
 
 class Loaded(Protocol):
     """A system under steady loads."""
 
-    def steady(self, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask]) -> float:
-        """Tokens a second of clients that ask again and again, and of bursts beside them."""
+    def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
+        """Tokens a second of so many clients that ask again and again, and of bursts beside them."""
 
     def reasons(self) -> Mapping[str, float]:
         """How many rounds had no drafts so far, by the reason that they gave."""
@@ -33,11 +37,15 @@ class Timing:
     """How long a cell is measured."""
 
     seconds: float
-    """Of a slice."""
+    """Of a slice of many streams."""
     turns: int
     """Slices of each way."""
     warm_up: float
     """Seconds before the slices that count: the verifier learns what this load is like."""
+
+    def slice(self, drafter: str, streams: int) -> float:
+        """Seconds of a slice: more where drafts of few streams make the tokens of a second vary."""
+        return self.seconds * (1.0 if drafter in FAULTS else max(1.0, _VARYING / streams))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class Cell:
         """Auto over the best fixed draft length, 0 among them; None where none was tried."""
         if not self.fixed:
             return None
-        return min(paired(self.auto, other).value for other in (self.off, *self.fixed))
+        return sum(self.auto) / max(map(sum, (self.off, *self.fixed)))
 
     def row(self) -> list[str]:
         """The cells of the table's row."""
@@ -102,19 +110,24 @@ class Grid:
 
     def cell(self, lab: Lab, running: Callable[[], Loaded], drafter: str, temperature: str, streams: int) -> Cell:
         """Measure one cell."""
-        system = running()
-        asks = at_temperature(lab.scale.pair.asks(streams, lab.scale.prompt, lab.scale.grid_tokens), temperature)
+        system, pair = running(), lab.scale.pair
         prompts, length = lab.scale.grid_burst if temperature == MIXED else (0, 0)
-        burst = at_temperature(lab.scale.pair.asks(prompts, lab.scale.prompt, length), temperature)
+
+        def loaded(turn: int, seconds: float, gamma: int | None = None) -> float:
+            """Tokens a second of a slice; in a turn each way answers the same, and other turns have other prompts."""
+            sizes = (streams * _ANSWERS, lab.scale.grid_tokens), (prompts, length)
+            found = [pair.asks(count, lab.scale.prompt, tokens, first=turn * count) for count, tokens in sizes]
+            asks, burst = ([replace(ask, gamma=gamma) for ask in at_temperature(some, temperature)] for some in found)
+            return system.steady(asks, streams, seconds, burst)
+
         gammas = () if drafter in FAULTS else lab.scale.grid_gammas
         ways: list[int | None] = [0, None, *gammas]
         speeds: dict[int | None, list[float]] = {way: [] for way in ways}
         before = system.reasons()
-        system.steady(asks, self.timing.warm_up, burst)
+        loaded(0, self.timing.warm_up)
         for turn in range(self.timing.turns):
             for way in ways if turn % 2 else reversed(ways):
-                clients, beside = ([replace(ask, gamma=way) for ask in some] for some in (asks, burst))
-                speeds[way].append(system.steady(clients, self.timing.seconds, beside))
+                speeds[way].append(loaded(1 + turn, self.timing.slice(drafter, streams), way))
         fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
         reason = _reason(before, system.reasons())
         return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)

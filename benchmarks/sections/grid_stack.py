@@ -45,9 +45,9 @@ class _Loaded:
 
     stack: Stack
 
-    def steady(self, asks: Sequence[Ask], seconds: float, burst: Sequence[Ask]) -> float:
+    def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
         """Tokens a second under a steady load."""
-        return self.stack.steady(asks, seconds, burst)
+        return self.stack.steady(asks, streams, seconds, burst)
 
     def reasons(self) -> dict[str, float]:
         """How many rounds had no drafts so far, by reason."""

@@ -1,5 +1,6 @@
 """The grid's cells: what they say, and that they are measured once."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from benchmarks import kept, machine
 from benchmarks.faulty import Faulty
 from benchmarks.pair import Pair
-from benchmarks.run import MIXED, at_temperature
+from benchmarks.run import MIXED, Ask, at_temperature
 from benchmarks.sections import grid, grid_cells, grid_stack
 from benchmarks.sections.grid_cells import Cell, Grid
 from benchmarks.sections.lab import Lab
@@ -71,6 +72,40 @@ def test_a_cell_is_measured_again_unless_the_run_goes_on(
     grid.measure(Lab(scale))
     grid.measure(Lab(replace(scale, resume=True, grid_tokens=9)))
     assert len(measured) == 3
+
+
+class Listening:
+    """A system that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.slices = list[tuple[list[Ask], float]]()
+
+    def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
+        self.slices.append(([*asks, *burst], seconds))
+        return 1.0
+
+    def reasons(self) -> dict[str, float]:
+        return {}
+
+
+def test_the_ways_of_a_turn_answer_the_same_and_each_turn_has_prompts_of_its_own() -> None:
+    pair = Pair(machine.ROOT / "models/demo/target", machine.ROOT / "models/demo/drafter")
+    lab, heard = Lab(replace(quick(pair), prompt=64, grid_gammas=(3,))), Listening()
+    timing = grid_cells.Timing(1.0, 2, 5.0)
+    Grid("grid", "", timing, lambda drafter: nullcontext(heard)).cell(lab, lambda: heard, "model", "1", 2)
+    warm_up, *slices = heard.slices
+    assert warm_up[1] == 5.0
+    assert {seconds for _, seconds in slices} == {4.0}  # two streams: longer than a slice of eight
+    turns = [slices[:3], slices[3:]]
+    assert [[asks[0].gamma for asks, _ in turn] for turn in turns] == [[3, None, 0], [0, None, 3]]
+    asked = [{tuple(replace(ask, gamma=None) for ask in asks) for asks, _ in turn} for turn in [[warm_up], *turns]]
+    assert [len(each) for each in asked] == [1, 1, 1]
+    prompts = [ask.prompt for (each,) in asked for ask in each]
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_a_drafter_that_gives_nothing_does_not_make_slices_longer() -> None:
+    assert grid_cells.Timing(1.0, 2, 5.0).slice("dead", 1) == 1.0
 
 
 def test_one_stream_is_no_mixed_load(measured: list[tuple[str, int]]) -> None:

@@ -54,21 +54,21 @@ def serving(gateway: Gateway) -> Iterator[Stack]:
         server.stop(None).wait()
 
 
-def test_every_client_asks_again_until_the_time_is_over() -> None:
+def test_every_client_asks_for_its_next_answer_until_the_time_is_over() -> None:
     gateway = Gateway()
     with serving(gateway) as stack:
-        rate = stack.steady([Ask((1,), 4, seed=seed) for seed in range(2)], 1.0)
+        rate = stack.steady([Ask((1,), 4, seed=seed) for seed in range(6)], 2, 1.0)
     assert 0 < rate <= sum(tokens for _, tokens in gateway.asked)
-    asked = dict(gateway.asked)
-    assert (asked.pop(0), asked.pop(1)) == (2, 4)
-    assert set(asked.values()) == {4}
-    assert len(asked) + 2 == len(gateway.asked)  # each with a seed of its own
+    for client, first in enumerate((2, 4)):
+        asked = [(seed, tokens) for seed, tokens in gateway.asked if seed % 2 == client]
+        assert asked[0] == (client, first)
+        assert asked[1:4] == [(client + 2, 4), (client + 4, 4), (client, 4)]
 
 
 def test_bursts_come_beside_the_clients_once_all_have_had_a_token() -> None:
     gateway = Gateway()
     with serving(gateway) as stack:
-        stack.steady([Ask((1,), 1000)], BURSTS, [Ask((1,), 3, seed=seed) for seed in (7, 8)])
+        stack.steady([Ask((1,), 1000)], 1, BURSTS, [Ask((1,), 3, seed=seed) for seed in (7, 8)])
     assert gateway.asked[0] == (0, 1000)
     assert sorted(gateway.asked[1:3]) == [(7, 3), (8, 3)]
 
@@ -84,5 +84,5 @@ def test_it_does_not_matter_whether_a_slice_ends_before_or_behind_a_pass() -> No
 
 def test_a_refused_client_ends_the_measurement() -> None:
     with serving(Gateway(refuses=4)) as stack, pytest.raises(ExceptionGroup) as failure:
-        stack.steady([Ask((1,), 8, seed=seed) for seed in range(2)], 60.0)
+        stack.steady([Ask((1,), 8, seed=seed) for seed in range(2)], 2, 60.0)
     assert failure.group_contains(grpc.aio.AioRpcError, match="full")
