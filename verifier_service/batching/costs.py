@@ -44,6 +44,8 @@ class PassSample:
     follows: bool
     """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds; where
     groups take turns, one of the two passes before."""
+    prompt: int = 0
+    """Tokens of prompts among those computed."""
     groups: int = 1
     """Groups that the batch was in."""
     waited: float = 0.0
@@ -52,12 +54,13 @@ class PassSample:
     @classmethod
     def of(cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float) -> Self:
         """What a step's pass showed."""
-        drafts = [chunk.drafts for chunk in step.chunks]
+        drafts = [chunk.drafts for chunk in step.chunks if chunk.judged is not None]
         outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
         return cls(
             rows=len(drafts),
             sessions=sessions,
             computed=step.computed,
+            prompt=sum(chunk.count - (chunk.judged is not None) for chunk in step.chunks),
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
             started=step.started,
@@ -155,7 +158,7 @@ class PassTimes:
 
 
 class PromptRate:
-    """How fast prompts are computed."""
+    """How many tokens are computed in a second, of prompts."""
 
     def __init__(self) -> None:
         self._tokens = self._seconds = 0.0
@@ -199,6 +202,8 @@ class BatchCosts:
         """Seconds from the end of a pass to the start of the next without drafts; x is not used."""
         self._waits = Line()
         """The same before a pass with drafts, by the length of the longest."""
+        self._prompts = PromptRate()
+        """Of the time by which prompts make passes longer."""
 
     @property
     def known(self) -> bool:
@@ -208,6 +213,16 @@ class BatchCosts:
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn from a pass without prompt chunks that computed `tokens` tokens."""
         self._passes.observe(tokens, seconds)
+
+    def without_prompts(self, sample: PassSample) -> float:
+        """What a pass with prompts would have taken without them, in seconds; learns from it."""
+        if not self.known:
+            return sample.seconds
+        base, token = self._passes.fit()
+        rest = base + token * (sample.computed - sample.prompt)
+        self._prompts.observe(sample.prompt, max(sample.seconds - rest, 0.0))
+        rate = self._prompts.per_second
+        return max(sample.seconds - sample.prompt / rate, 0.0) if rate else sample.seconds
 
     def observe_gap(self, longest: int, seconds: float) -> None:
         """Learn how long the batch did not compute before a pass whose longest draft was that long."""

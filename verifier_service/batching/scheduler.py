@@ -214,15 +214,11 @@ class Scheduler:
             metrics.kv_bytes.labels(state).set(size)
 
     def _measure_pass(self, step: ModelStep, groups: int, waited: float) -> None:
-        chunks, seconds, names = step.chunks, step.seconds, step.names
-        self._metrics.batch_rows.observe(len(chunks))
-        self._metrics.pass_seconds.observe(seconds)
-        if all(chunk.judged and chunk.count == 1 for chunk in chunks):
-            before = frozenset[str]().union(*self._names_before[-groups:])
-            sessions = len(names) if groups == 1 else len(names | self._names_before[-1])
-            follows = not names.isdisjoint(before)
-            self._speculation.passed(PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited))
-        else:
-            self._speculation.prompts.observe(step.computed, seconds)
-            self._speculation.ended(step.started + seconds)
+        names = step.names
+        self._metrics.batch_rows.observe(len(step.chunks))
+        self._metrics.pass_seconds.observe(step.seconds)
+        before = frozenset[str]().union(*self._names_before[-groups:])
+        sessions = len(names) if groups == 1 else len(names | self._names_before[-1])
+        follows = not names.isdisjoint(before)
+        self._speculation.passed(PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited))
         self._names_before = self._names_before[1], names

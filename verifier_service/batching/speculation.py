@@ -74,6 +74,8 @@ class BatchSpeculation:
         self._reported, self._report = float("-inf"), Judgement()
         self._judged = -1
         """The pass that the judgement was made behind."""
+        self._prompted = False
+        """Whether the last pass had prompts: these wait for no drafts, so the next has drafts of the same round."""
         self._planned, self._plan_for = float("-inf"), (0, False)
         self._allotment = NO_DRAFTS
         self._drafting = False
@@ -137,27 +139,31 @@ class BatchSpeculation:
         self._active.pop(session, None)
 
     def passed(self, sample: PassSample) -> None:
-        """Learn from a pass that computed no prompts."""
+        """Learn from a pass."""
         gap = sample.started - self._ended
-        self._rows = sample.sessions
         costs = self._costs[self._level]
-        costs.observe(sample.computed, sample.seconds)
-        asked = sample.follows and self._judged == self._pass  # sessions whose drafts are not chosen here tell nothing
+        if sample.prompt:
+            self.prompts.observe(sample.computed, sample.seconds)
+            took = costs.without_prompts(sample)
+        else:
+            self._rows = sample.sessions
+            costs.observe(sample.computed, sample.seconds)
+            took = sample.seconds
+        # Sessions whose drafts are not chosen here tell nothing.
+        asked = sample.follows and self._judged + self._prompted >= self._pass
         settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
         # A round that gave its drafts up shows no more than that they take longer.
         shows = settled or not self._longest or gap >= self.forecast.wait
-        if asked and shows and not (self._drafting and self.trials.settling):
+        if asked and shows and not sample.prompt and not (self._drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
-        if sample.follows and 2 * sample.drafting > sample.rows and not self.trials.running:
+        steady = sample.follows and not sample.prompt and not self.trials.running
+        if steady and 2 * sample.drafting > sample.rows:
             self._groups[self._level].observe(sample.rows, sample.seconds, gap)
         if asked and self._plan_for[0] == self._level:
-            seconds, predicted = gap + sample.seconds, self.forecast.speedup
-            self.trials.observe(BatchRound(sample.committed, seconds, self._drafting, settled, predicted))
-        self.ended(sample.started + sample.seconds)
-
-    def ended(self, now: float) -> None:
-        """Note when a pass ended."""
-        self._ended = now
+            predicted = self.forecast.speedup
+            self.trials.observe(BatchRound(sample.committed, gap + took, self._drafting, settled, predicted))
+        self._ended = sample.started + sample.seconds
+        self._prompted = sample.prompt > 0
         self._pass += 1
 
     def patience(self) -> float:

@@ -95,7 +95,7 @@ def test_the_ways_of_a_turn_answer_the_same_and_each_turn_has_prompts_of_its_own
     Grid("grid", "", timing, lambda drafter: nullcontext(heard)).cell(lab, lambda: heard, "model", "1", 2)
     warm_up, *slices = heard.slices
     assert warm_up[1] == 5.0
-    assert {seconds for _, seconds in slices} == {4.0}  # two streams: longer than a slice of eight
+    assert {seconds for _, seconds in slices} == {3.0}  # two streams: longer than a slice of six
     turns = [slices[:3], slices[3:]]
     assert [[asks[0].gamma for asks, _ in turn] for turn in turns] == [[3, None, 0], [0, None, 3]]
     asked = [{tuple(replace(ask, gamma=None) for ask in asks) for asks, _ in turn} for turn in [[warm_up], *turns]]

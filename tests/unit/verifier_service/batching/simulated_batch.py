@@ -28,6 +28,8 @@ class SimulatedBatch:
     """Share of a session's rounds for which its drafter sends nothing."""
     noise: float = 0.0
     """Standard deviation of a pass, as a share of it."""
+    prompts: int = 0
+    """Tokens of a prompt that is computed before every pass, in one that waits for no drafts."""
     source: str | None = "model"
     clock: Clock = field(default_factory=Clock)
     dice: random.Random = field(default_factory=lambda: random.Random(1))
@@ -53,6 +55,8 @@ class SimulatedBatch:
         self.gammas = [0 if self.dice.random() < self.silent else gamma for gamma in wanted]
         gap = self._wait(max(wanted), math.inf if fixed else max(self.speculation.patience(), 0.0))
         accepted = [self._accepted(alpha, gamma) for alpha, gamma in zip(self.alphas, self.gammas, strict=True)]
+        if self.prompts:
+            self._prompt_pass(drafting=max(wanted) > 0)
         started = self.clock.now + gap
         computed = len(self.alphas) + sum(self.gammas)
         seconds = (self.costs.base + self.costs.token * computed) * max(1.0 + self.dice.gauss(0.0, self.noise), 0.2)
@@ -66,6 +70,16 @@ class SimulatedBatch:
         self.speculation.passed(PassSample(**vars(sample), started=started, seconds=seconds, follows=True))
         for session, gamma, count in zip(self.sessions, self.gammas, accepted, strict=True):
             session.observe(gamma, count)
+
+    def _prompt_pass(self, *, drafting: bool) -> None:
+        """Compute a prompt, while sessions that draft wait for their drafts."""
+        rows = 0 if drafting else len(self.alphas)
+        started, computed = self.clock.now, rows + self.prompts
+        seconds = self.costs.base + self.costs.token * computed
+        self.clock.now += seconds
+        self.tokens += rows
+        sample = PassSample(rows, rows, computed, rows, 0, started, seconds, follows=True, prompt=self.prompts)
+        self.speculation.passed(sample)
 
     def _wait(self, longest: int, patience: float) -> float:
         if not longest:

@@ -199,6 +199,15 @@ def test_rounds_that_did_not_wait_for_their_drafts_do_not_show_how_long_drafts_t
     assert batch.speculation.costs.draft == pytest.approx(0.05)
 
 
+def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_drafts() -> None:
+    costs = RoundSeconds(1.0, 0.0, 0.0, 0.02)
+    batch = SimulatedBatch([0.4] * 4, costs, prompts=64)
+    batch.run(2 * WARM)
+    off = SimulatedBatch([0.4] * 4, costs, prompts=64).run(LONG, fixed=0)
+    assert batch.run(LONG) > 0.97 * off
+    assert (batch.speculation.report().measured or 0.0) < 1.0  # passes without prompts gain 1.6
+
+
 def test_a_session_that_has_ended_does_not_count() -> None:
     speculation = BatchSpeculation(4, 64, lambda: DrafterTimes(None))
     speculation.session(lambda: "model")
