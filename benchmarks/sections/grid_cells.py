@@ -16,7 +16,7 @@ from benchmarks.statistics import Ratio, paired, spread
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _LEAST, _NEAR = 0.97, 0.95
 FAULTS = ("dead", "slow", "lying")
-_VARYING = 8
+_VARYING = 6
 """Streams below which slices are longer."""
 _ANSWERS = 12
 """Answers that each stream has of its own in a slice; more than it can read there."""

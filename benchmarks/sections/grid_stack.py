@@ -23,12 +23,12 @@ from specdec.errors import InternalError
 
 _TEXT = """\
 What [grid](#grid) measures, on the whole stack with models as they are: target, drafter, gateway, store and client
-share the processors. Slices of {seconds:g} s take turns on one system. Cells of the dead drafter show how far a cell
-errs: auto is off there, and every difference is the machine's. In a slice each stream asks again whenever its answer of
-{tokens} tokens has ended, and the starts are spread. "Mixed" has half of its sessions at temperature 0 and half at 1,
-and bursts of prompts beside them. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each step,
-and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one that most rounds
-without a draft gave."""
+share the processors. Slices of {seconds:g} s, longer where fewer than six streams draft, take turns on one system.
+Cells of the dead drafter show how far a cell errs: auto is off there, and every difference is the machine's. In a slice
+each stream asks for another text whenever its answer of {tokens} tokens has ended, and the starts are spread. "Mixed"
+has half of its sessions at temperature 0 and half at 1, and bursts of prompts beside them. "Dead" is an address at
+which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up and says that it
+is certain of them. The reason is the one that most rounds without a draft gave."""
 _FALLBACK = "specdec_spec_fallback_total/"
 _WARM_UP = 4
 """Slices, in one, before those that count: the verifier learns what this load is like."""
