@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from specdec.grammar.state import GrammarState
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
@@ -55,6 +56,16 @@ class Row:
             return History()
         prompt_len = self.call.prompt_len
         return History(self.call.tokens[:prompt_len], tuple(self.tokens[prompt_len:]))
+
+
+class Gathers(Enum):
+    """Whether the next pass waits for a round that waits for its draft, so that all go together."""
+
+    NOT = "not"
+    BRIEFLY = "briefly"
+    """While that costs the rows that are ready less than a pass of their own costs those that are missing."""
+    ALWAYS = "always"
+    """As long as the round itself waits, which is as long as that pays for the batch."""
 
 
 @dataclass(frozen=True, slots=True)

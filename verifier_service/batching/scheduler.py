@@ -5,7 +5,9 @@ rows that are announced, or where the sessions that draft are in two groups for 
 """
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -13,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import structlog
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from verifier_service.batching.batch_plan import Outcome, Row, turn
+from verifier_service.batching.batch_plan import Gathers, Outcome, Row, turn
 from verifier_service.batching.costs import PassSample
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
@@ -58,8 +60,12 @@ class Scheduler:
         """The result that each row waits for; None for a prefill."""
         self._ended: list[str] = []
         """KV names of sequences that have ended, until the thread releases them."""
-        self._expected = 0
-        """Announced rows that the next pass waits for."""
+        self._expected = Counter[Gathers]()
+        """Announced rows, by how the next pass waits for them."""
+        self._ready = 0.0
+        """When the first row of the next pass came, by `time.perf_counter`; 0 before it came."""
+        self._pass_seconds = 0.0
+        """Of the last pass."""
         self._waited = 0.0
         """Longest time, in seconds, that a row which came since the last pass began had been announced."""
         self._names_before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
@@ -99,17 +105,14 @@ class Scheduler:
             self._wake.set()
 
     @contextmanager
-    def expected(self, *, gathers: bool = True) -> Iterator[None]:
-        """Announce a row that comes at the end of the context.
-
-        Where it `gathers`, the next pass waits for it, unless that computes a prompt.
-        """
+    def expected(self, gathers: Gathers = Gathers.ALWAYS) -> Iterator[None]:
+        """Announce a row that comes at the end of the context; a pass that computes a prompt does not wait for it."""
         started = time.perf_counter()
-        self._expected += gathers
+        self._expected[gathers] += 1
         try:
             yield
         finally:
-            self._expected -= gathers
+            self._expected[gathers] -= 1
             self._waited = max(self._waited, time.perf_counter() - started)
             self._wake.set()
 
@@ -135,8 +138,8 @@ class Scheduler:
             if not busy:
                 await self._wait_for_work()
             self._wake.clear()
-            if self._held_back():
-                await self._wake.wait()
+            if (seconds := self._held_back()) > 0.0:
+                await self._wait_for_change(seconds)
                 continue
             busy = await self._step()
             # A session that got a verdict submits its next row before a pass over what is left begins without it.
@@ -144,16 +147,24 @@ class Scheduler:
 
     async def _wait_for_work(self) -> None:
         """Wait for a change; while rows wait for room, wake up when other sequences may have become idle."""
+        await self._wait_for_change(IDLE_SECONDS if self._waiting else math.inf)
+
+    async def _wait_for_change(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_SECONDS if self._waiting else None):
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
                 await self._wake.wait()
 
-    def _held_back(self) -> bool:
-        """Whether the next pass waits for announced rows: for all of them, or for half where there are two groups."""
-        if not self._expected or self._prompts_wait():
-            return False
+    def _held_back(self) -> float:
+        """Seconds for which the next pass waits for announced rows: for all, or half where there are two groups."""
+        always, briefly = self._expected[Gathers.ALWAYS], self._expected[Gathers.BRIEFLY]
+        if not always + briefly or self._prompts_wait():
+            return 0.0
         ready = sum(row.goal > 0 for row in self._waiting)
-        return self._speculation.groups == 1 or ready < max(self._running // 2, 1)
+        if self._speculation.groups > 1 and ready >= max(self._running // 2, 1):
+            return 0.0
+        if always or not ready:
+            return math.inf
+        return self._ready + self._pass_seconds * briefly / ready - time.perf_counter()
 
     @property
     def _running(self) -> int:
@@ -167,13 +178,15 @@ class Scheduler:
     async def _submit(self, row: Row) -> Outcome | None:
         result: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
         self._waiting[row] = result
+        if row.goal and not self._ready:
+            self._ready = time.perf_counter()
         self._wake.set()
         return await result
 
     async def _step(self) -> bool:
         """Let the thread do what it can; False when there was nothing it could do."""
         self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
-        groups, waited, self._waited = self._speculation.groups, self._waited, 0.0
+        groups, waited, self._waited, self._ready = self._speculation.groups, self._waited, 0.0, 0.0
         chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
@@ -214,7 +227,7 @@ class Scheduler:
             metrics.kv_bytes.labels(state).set(size)
 
     def _measure_pass(self, step: ModelStep, groups: int, waited: float) -> None:
-        names = step.names
+        names, self._pass_seconds = step.names, step.seconds
         self._metrics.batch_rows.observe(len(step.chunks))
         self._metrics.pass_seconds.observe(step.seconds)
         before = frozenset[str]().union(*self._names_before[-groups:])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from specdec.rules.draft import NO_DRAFT, Draft
 from specdec.rules.tree import TreeDraft
 from specdec.wire.generation import Fallback
+from verifier_service.batching.batch_plan import Gathers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,7 @@ class Proposal:
 class Drafts:
     """A session's source of drafts. This one is for sessions that do not speculate: it does nothing."""
 
-    gathers = False
-    """Whether the next pass waits for a round that waits for its draft, so that all go together."""
+    gathers = Gathers.NOT
 
     def source(self) -> str | None:
         """Names what the drafts are made with, and how; None while there is nothing that drafts."""

@@ -13,6 +13,7 @@ from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
 from specdec.sources.source import DraftSource
 from specdec.wire.generation import Fallback
+from verifier_service.batching.batch_plan import Gathers
 from verifier_service.drafters.drafts import Drafts, Proposal
 
 _PIECE = 256
@@ -53,7 +54,7 @@ class LocalDrafts(Drafts):
         self._room = room
         self._mode = mode
         self._drafter = drafter
-        self.gathers = drafter is not None and drafter.gathers
+        self.gathers = Gathers.NOT if drafter is None else drafter.gathers
         self._reading: asyncio.Task[None] | None = None
         self._used: LocalSource | None = None
         """The source that made the last draft; None when none did."""

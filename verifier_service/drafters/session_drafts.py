@@ -9,6 +9,7 @@ from specdec.serving.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
+from verifier_service.batching.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.answers import Answers
 from verifier_service.drafters.breaker import Breaker
@@ -50,7 +51,7 @@ class RemoteDrafts(Drafts):
         self._pool = pool
         self._settings = settings
         self._worth = patience
-        self.gathers = patience is not None
+        self.gathers = Gathers.BRIEFLY if patience is None else Gathers.ALWAYS
         self._clock = clock
         self._plan = plan
         self._buffer = (DraftBuffer if plan is None else TreeBuffer)(call.tokens, _MOST_DRAFTS)

@@ -117,7 +117,7 @@ class Session:
     async def _proposed(self) -> Proposal:
         if not self._judges_drafts:
             return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
-        with self._target.expected(gathers=self._drafts.gathers):
+        with self._target.expected(self._drafts.gathers):
             return await self._drafts.propose(self._wanted)
 
     def _detail(self, proposal: Proposal, drafted: int, verdict: Verdict) -> RoundDetail | None:

@@ -17,7 +17,7 @@ from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall, RoundDetail, Speedup
-from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.batch_plan import Gathers, Outcome, Row
 from verifier_service.batching.costs import DrafterTimes
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.drafters.drafts import Proposal
@@ -207,8 +207,8 @@ class DirectTarget:
             self.holds_kv = False
 
     @contextmanager
-    def expected(self, *, gathers: bool) -> Iterator[None]:
-        self.expecting += gathers
+    def expected(self, gathers: Gathers) -> Iterator[None]:
+        self.expecting += gathers is not Gathers.NOT
         yield
 
     async def prefill(self, row: Row) -> None:
@@ -227,7 +227,7 @@ class DirectTarget:
 class WrittenDrafts:
     """Hands out the drafts a test wrote, one a round; then none, for a reason."""
 
-    gathers = True
+    gathers = Gathers.ALWAYS
 
     def __init__(self, *drafts: Draft, reason: Fallback = Fallback.NONE) -> None:
         self.drafts = list(drafts)

@@ -22,7 +22,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_speculation,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.batch_plan import Gathers, Outcome, Row
 from verifier_service.batching.model_step import ModelStep, TargetLost
 from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
@@ -207,6 +207,24 @@ async def test_a_pass_waits_for_a_row_that_is_announced() -> None:
             await steps()
             assert not task.done()
         await task
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less_than_a_pass(groups: int) -> None:
+    engine = TableEngine()
+    async with scheduling(engine, groups=groups) as scheduler, AsyncExitStack() as stack:
+        for name in "abcd":
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        scheduler._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY):
+            task = asyncio.create_task(scheduler.verify(row("a")))
+            await steps()
+            assert not task.done()
+            scheduler._pass_seconds = 0.0
+            scheduler._wake.set()
+            await task
+        with scheduler.expected(Gathers.NOT):
+            await scheduler.verify(make_row("a", (3, 3)))
 
 
 async def test_a_prompt_does_not_wait_for_announced_rows() -> None:

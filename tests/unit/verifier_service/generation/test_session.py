@@ -17,7 +17,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_metrics,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.batch_plan import Gathers, Row
 from verifier_service.drafters.drafts import Drafts
 from verifier_service.generation.generations import length_limit
 from verifier_service.generation.session import Session
@@ -226,7 +226,7 @@ async def test_the_next_pass_waits_only_for_rounds_that_gather() -> None:
     target, drafts = DirectTarget(), WrittenDrafts()
     await rounds_of(make_session(make_call(max_tokens=3), target, drafts))
     assert target.expecting == 3
-    drafts.gathers = False
+    drafts.gathers = Gathers.NOT
     await rounds_of(make_session(make_call(max_tokens=3), target, drafts))
     assert target.expecting == 3
 
