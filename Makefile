@@ -194,7 +194,7 @@ paper: install-dev ## Reproduce the tables and figures of Leviathan et al. and w
 
 # `make bench ARGS=peers` compares with vLLM, in environments of its own.
 PEERS := build/vllm/.venv/bin/vllm build/arctic/.installed
-bench: install-dev $(if $(filter peers,$(ARGS)),$(PEERS)) ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
+bench: install-dev $(if $(filter peers one_core,$(ARGS)),$(PEERS)) ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
 build/vllm/.venv/bin/vllm:

@@ -1,7 +1,6 @@
 """A verifier and drafters as processes with slowed models, and a network with a round trip between them."""
 
 import asyncio
-import secrets
 import sys
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.delay import DelayingProxy
 from benchmarks.machine import environment
 from benchmarks.pair import Pair
-from benchmarks.run import Ask, pace
+from benchmarks.run import Ask, call_of, pace
 from benchmarks.steady import steady_rate
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
@@ -24,9 +23,8 @@ from specdec.cli.plan import PRELOAD
 from specdec.cli.ports import Wanted, allot
 from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.errors import InternalError
-from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.serving.channel import open_channel
-from specdec.wire.generation import GenerationCall, Round, call_to_pb, info_from_pb, round_from_pb
+from specdec.wire.generation import Round, call_to_pb, info_from_pb, round_from_pb
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
@@ -181,7 +179,7 @@ async def _generate(
 ) -> tuple[list[float], list[Round]]:
     """The rounds of a generation, and when each came."""
     times, rounds = list[float](), list[Round]()
-    async for each in stub.Generate(call_to_pb(_call(ask, drafter))):
+    async for each in stub.Generate(call_to_pb(call_of(ask, drafter))):
         times.append(time.perf_counter())
         rounds.append(round_from_pb(each))
     return times, rounds
@@ -191,7 +189,7 @@ async def _counts(
     stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", drafter: str, reasons: Counter[str], ask: Ask
 ) -> AsyncGenerator[int]:
     """The tokens of each round, as counts; `reasons` are counted on."""
-    rounds = stub.Generate(call_to_pb(_call(ask, drafter)))
+    rounds = stub.Generate(call_to_pb(call_of(ask, drafter)))
     try:
         async for each in rounds:
             done = round_from_pb(each)
@@ -199,18 +197,3 @@ async def _counts(
             yield len(done.tokens)
     finally:
         rounds.cancel()
-
-
-def _call(ask: Ask, drafter: str) -> GenerationCall:
-    mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
-    return GenerationCall(
-        session_id=secrets.token_hex(8),
-        epoch=1,
-        tokens=ask.prompt,
-        prompt_len=len(ask.prompt),
-        sampling=SamplingParams(temperature=ask.temperature, seed=ask.seed),
-        max_tokens=ask.tokens,
-        stop_token_ids=(),
-        speculation=Speculation(mode=mode, gamma=ask.gamma or None, drafter=drafter, policy=ask.policy),
-        cache_salt=secrets.token_hex(8),
-    )

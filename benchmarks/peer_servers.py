@@ -178,7 +178,7 @@ def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[
     command = [str(python.parent / "vllm"), "serve", str(target), "--host", host, "--port", port, "--dtype", "float32"]
     command += ["--generation-config", "vllm"]
     command += ["--speculative-config", json.dumps(speculative)] if speculative else []
-    environment = _environment(python, packages)
+    environment = vllm_environment(python, packages)
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen(tether.tied(*command), env=environment, stdout=log, stderr=log, cwd=folder)
         try:
@@ -188,7 +188,8 @@ def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[
             _end(process)
 
 
-def _environment(python: Path, packages: Path) -> dict[str, str]:
+def vllm_environment(python: Path, packages: Path) -> dict[str, str]:
+    """Of a process of vLLM's interpreter, on a CPU and without the network."""
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     kept = inherited | {"PYTHONPATH": str(packages)}
     if allocator := ctypes.util.find_library("tcmalloc_minimal"):

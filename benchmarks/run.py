@@ -1,12 +1,15 @@
 """One generation, as every peer reports it."""
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
 from specdec.rules.gamma_policy import AUTO, GammaPolicy
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,22 @@ class Slice:
     def speed(self) -> float:
         """Tokens a second of all together."""
         return sum(len(run.tokens) for run in self.runs) / self.seconds
+
+
+def call_of(ask: Ask, drafter: str = "") -> GenerationCall:
+    """What a verifier is asked; nothing of its prefix cache is used."""
+    mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
+    return GenerationCall(
+        session_id=secrets.token_hex(8),
+        epoch=1,
+        tokens=ask.prompt,
+        prompt_len=len(ask.prompt),
+        sampling=SamplingParams(temperature=ask.temperature, seed=ask.seed),
+        max_tokens=ask.tokens,
+        stop_token_ids=(),
+        speculation=Speculation(mode=mode, gamma=ask.gamma or None, drafter=drafter, policy=ask.policy),
+        cache_salt=secrets.token_hex(8),
+    )
 
 
 class Peer(Protocol):

@@ -103,15 +103,22 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
             health_address=settings.health,
         )
         try:
-            with ThreadPoolExecutor(1, thread_name_prefix="model") as thread:
-                target = await asyncio.get_running_loop().run_in_executor(thread, load_target, settings, thread)
-                async with _running(settings, target, thread, metrics, access) as ready:
-                    servicer.become_ready(ready)
-                    await server.set_serving(True)
-                    _log.info("serving", address=server.address, http=http.address, model=ready.info.model)
-                    yield Running(server, servicer)
+            async with loaded(settings, metrics, access) as ready:
+                servicer.become_ready(ready)
+                await server.set_serving(True)
+                _log.info("serving", address=server.address, http=http.address, model=ready.info.model)
+                yield Running(server, servicer)
         finally:
             await server.stop(0)
+
+
+@asynccontextmanager
+async def loaded(settings: VerifierSettings, metrics: VerifierMetrics, access: Access) -> AsyncIterator[Ready]:
+    """A verifier without its servers, once its model is loaded."""
+    with ThreadPoolExecutor(1, thread_name_prefix="model") as thread:
+        target = await asyncio.get_running_loop().run_in_executor(thread, load_target, settings, thread)
+        async with _running(settings, target, thread, metrics, access) as ready:
+            yield ready
 
 
 @asynccontextmanager

@@ -19,8 +19,8 @@ draft while the target verifies it, as if all of it and the token behind it were
 the same turn; "of r = 0" is that ratio over the one without a delay. γ is the drafts of a round, in the mean. "Dead" is
 an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up
 and says that it is certain of them; γ is the verifier's choice there. The last table has the γ that the verifier
-chooses where drafts are often rejected and each costs much: {sessions} sessions at temperature {temperature:g}, and a
-drafter that drafts nothing unasked and takes {step:g} ms a step."""
+chooses where each draft costs much: {sessions} sessions at temperature {temperature:g}, and a drafter that drafts
+nothing unasked and takes {step:g} ms a step."""
 _HEAD = ("way", "round trip, ms", "in target passes", "speed / plain", "of r = 0", "tokens a round", "γ")
 _FAULTY_HEAD = ("drafter", "speed / plain", "γ")
 _CHOICE_HEAD = ("round trip, ms", "in target passes", "γ")
@@ -77,12 +77,15 @@ def measure(lab: Lab) -> Report:
 def _choices(lab: Lab) -> dict[float, float]:
     """The mean γ that the verifier chooses at each round trip, where a long draft costs much."""
     scale, (sessions, temperature, step) = lab.scale, lab.scale.rtt_choice
-    asks = scale.pair.asks(sessions, scale.prompt, scale.rtt_tokens, temperature)
+    turns = range(_LEARNING + scale.rtt_turns)
+    asks = [
+        scale.pair.asks(sessions, scale.prompt, scale.rtt_tokens, temperature, first=turn * sessions) for turn in turns
+    ]
     steps, found = (StepTime(scale.rtt_steps[0]), StepTime(step)), dict[float, float]()
     with apart(scale.pair, steps, {_SYNCHRONOUS: DRAFTERS[_SYNCHRONOUS]}, {}) as system:
         for delay in scale.rtt_delays:
             system.round_trip(delay)
-            slices = [system.together(asks, _SYNCHRONOUS) for _ in range(_LEARNING + scale.rtt_turns)]
+            slices = [system.together(each, _SYNCHRONOUS) for each in asks]
             found[delay] = _mean_gamma(slices[_LEARNING:])
     return found
 

@@ -56,7 +56,7 @@ class Scale:
     rtt_steps: tuple[float, float] = (0.084, 0.004)
     """Seconds of a pass of the slowed target, and of the slowed drafter."""
     rtt_gamma: int = 4
-    rtt_choice: tuple[int, float, float] = (4, 0.7, 0.016)
+    rtt_choice: tuple[int, float, float] = (4, 0.0, 0.016)
     """Sessions, their temperature, and seconds of a step of the drafter where γ is the verifier's choice."""
     rtt_sessions: int = 1
     rtt_turns: int = 5
@@ -74,6 +74,9 @@ class Scale:
     pingpong_most: int = 4
     pingpong_turns: int = 3
     pingpong_tokens: int = 256
+    one_core: tuple[str, ...] = ("vLLM plain", "vLLM draft model", "native", "ours on vLLM")
+    """Engines that are compared on one core."""
+    one_core_turns: int = 3
     peers: tuple[str, ...] = (
         "vLLM plain", "vLLM draft model", "vLLM ngram", "vLLM suffix", "HF assisted", "HF prompt lookup", "ours",
         "ours on vLLM",
@@ -120,7 +123,7 @@ def quick(pair: Pair) -> Scale:
         rtt_delays=(0.0, 0.005),
         rtt_steps=(0.01, 0.001),
         rtt_turns=1,
-        rtt_choice=(1, 0.7, 0.001),
+        rtt_choice=(1, 0.0, 0.001),
         rtt_tokens=8,
         capacity_costs=(0.5,),
         capacity_step=0.02,
@@ -130,6 +133,8 @@ def quick(pair: Pair) -> Scale:
         pingpong_steps=(0.002, 0.0005, 0.001, 0.0),
         pingpong_turns=1,
         pingpong_tokens=16,
+        one_core=("native",),
+        one_core_turns=1,
         peers=("ours",),
         peers_temperatures=(1.0,),
         peers_turns=(1, 1),

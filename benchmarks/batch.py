@@ -1,0 +1,99 @@
+"""An engine with its scheduler in a process of its own and no network around it: a JSON value a line in, one out."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Self
+
+from benchmarks.machine import ROOT
+from benchmarks.run import Ask
+from specdec.errors import InternalError
+
+Heard = Callable[[int, Sequence[int]], None]
+"""Takes the next tokens of the ask of that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Answers that were made together."""
+
+    outputs: Sequence[Sequence[int]]
+    """The tokens of each."""
+    counted: int
+    """Tokens that came once every answer had begun."""
+    seconds: float
+    """From then on until the last one ended."""
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second without the time of the prompts."""
+        return self.counted / self.seconds
+
+
+class Engine:
+    """An engine; as a context manager it ends its process."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start `command`, which serves; it has this process's cores."""
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        self._line()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def together(self, asks: Sequence[Ask]) -> Batch:
+        """Answer all at once."""
+        if self._process.stdin is None:
+            raise InternalError("the engine has no input")
+        self._process.stdin.write(json.dumps([asdict(ask) for ask in asks]) + "\n")
+        self._process.stdin.flush()
+        return Batch(**json.loads(self._line()))
+
+    def _line(self) -> str:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise InternalError("an engine ended; its error is above")
+        return line
+
+
+async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]]) -> None:
+    """Answer every line of the input until that ends."""
+    told = sys.stdout
+    sys.stdout = sys.stderr  # whatever a library prints must not be taken for an answer
+    told.write("ready\n")
+    told.flush()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        asks = [Ask(tuple(each["prompt"]), each["tokens"], each["temperature"], each["seed"], each["gamma"])
+                for each in json.loads(line)]  # fmt: skip
+        told.write(json.dumps(asdict(await timed(answer, asks))) + "\n")
+        told.flush()
+
+
+async def timed(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], asks: Sequence[Ask]) -> Batch:
+    """The answers, and how fast they came once all had begun."""
+    outputs: list[list[int]] = [[] for _ in asks]
+    counted, began, ended = 0, 0.0, 0.0
+
+    def heard(number: int, tokens: Sequence[int]) -> None:
+        nonlocal counted, began, ended
+        outputs[number] += tokens
+        if began:
+            counted, ended = counted + len(tokens), time.perf_counter()
+        elif all(outputs):
+            began = time.perf_counter()
+
+    await answer(asks, heard)
+    return Batch(outputs, counted, ended - began)

@@ -1,0 +1,42 @@
+"""Our engine without its servers: `python -m benchmarks.batch_ours`, set up by the environment as a verifier is."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from benchmarks.batch import Heard, serve
+from benchmarks.run import Ask, call_of
+from specdec.serving.access import Access
+from specdec.serving.logs import configure
+from verifier_service.app import loaded
+from verifier_service.config import VerifierSettings
+from verifier_service.generation.generations import Generations
+from verifier_service.metrics import VerifierMetrics
+
+_LOOK_SECONDS = 0.1
+
+
+async def main() -> None:
+    """Serve once the drafters that are named are there."""
+    settings = VerifierSettings.load()
+    configure("verifier", settings.log)
+    access = Access.of(settings.tls, settings.token)
+    async with loaded(settings, VerifierMetrics(CollectorRegistry()), access) as ready:
+        while sum(each.state == "ready" for each in ready.pool.states()) < len(settings.drafters):  # noqa: ASYNC110 - the pool has no event
+            await asyncio.sleep(_LOOK_SECONDS)
+        await serve(partial(_answer, ready.generations))
+
+
+async def _answer(generations: Generations, asks: Sequence[Ask], heard: Heard) -> None:
+    async def one(number: int, ask: Ask) -> None:
+        async for done in generations.start(call_of(ask)).rounds():
+            if done is not None and done.tokens:
+                heard(number, done.tokens)
+
+    await asyncio.gather(*(one(number, ask) for number, ask in enumerate(asks)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

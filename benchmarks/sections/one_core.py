@@ -1,0 +1,187 @@
+"""Our engine and vLLM's on one core, without servers, gateway and store: what each makes of the core alone."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.batch import Batch, Engine
+from benchmarks.machine import environment
+from benchmarks.peer_servers import vllm_environment
+from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.sections.lab import Lab
+from benchmarks.sections.peer_ways import PYTHON, SUFFIX
+from benchmarks.statistics import Ratio, paired, spread
+from specdec.cli.plan import PRELOAD
+from specdec.cli.ports import Wanted, allot
+from specdec.cli.processes import ChildCommand, Children
+from specdec.errors import ConfigError
+
+_TEXT = """\
+The engines of [peers](#peers) alone: each with its scheduler in one process, all processes on core {core}, asked in
+turns; there is no server, no gateway and no store, and nothing is written out. Ours is the verifier without its
+servers, compiled, with its event loop; its drafter is a process beside it on the same core. vLLM 0.32 is
+`LLMEngine.step` in process, compiled as it comes, with drafts of {draft} tokens where it drafts. All are in float32. An
+answer is of {tokens} tokens behind a prompt of {prompt}; what is counted begins once every answer has begun. Every turn
+has prompts of its own, and all engines answer the same."""
+_BASE = "vLLM plain"
+_DRAFTING = "vLLM draft model"
+_DRAFT = 4
+_STOP_SECONDS = 30.0
+_HEAD = ("temperature", "streams", "engine", f"speed / {_BASE}", "tokens/s", "greedy answers as vLLM's")
+WAYS: Mapping[str, tuple[str, int | None]] = {
+    _BASE: (_BASE, 0),
+    _DRAFTING: (_DRAFTING, None),
+    "native, off": ("native", 0),
+    "native, auto": ("native", None),
+    "ours on vLLM, off": ("ours on vLLM", 0),
+    "ours on vLLM, auto": ("ours on vLLM", None),
+}
+"""The engine of each way, and its γ: 0 for no drafts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """All ways at one temperature and number of streams, in turns."""
+
+    temperature: float
+    streams: int
+    done: Mapping[str, Sequence[Batch]]
+    """The batches of each way, one for each turn."""
+
+    def ratio(self, one: str, other: str = _BASE) -> Ratio | None:
+        """Speed of `one` over that of `other` in the same turn; None where one of them was not measured."""
+        if one not in self.done or other not in self.done:
+            return None
+        return paired(*([each.speed for each in self.done[way]] for way in (one, other)))
+
+    def rows(self) -> list[list[str]]:
+        """A table's row for each way."""
+        head = [f"{self.temperature:g}", str(self.streams)]
+        return [[*head, way, str(self.ratio(way) or ""), *self._figures(way)] for way in self.done]
+
+    def _figures(self, way: str) -> list[str]:
+        """Tokens a second, and how many greedy answers are those of vLLM without drafts."""
+        own, base = self.done[way], self.done.get(_BASE, ())
+        speed = f"{spread([each.speed for each in own]).value:.0f}"
+        if self.temperature > 0.0 or not base:
+            return [speed, ""]
+        same = [
+            one == other
+            for mine, theirs in zip(own, base, strict=True)
+            for one, other in zip(mine.outputs, theirs.outputs, strict=True)
+        ]
+        return [speed, f"{sum(same)} of {len(same)}"]
+
+
+def measure(lab: Lab) -> Report:
+    """Every cell.
+
+    Raises:
+        ConfigError: vLLM's environment is not there.
+    """
+    scale = lab.scale
+    if any("vLLM" in name for name in scale.one_core) and not PYTHON.is_file():
+        raise ConfigError("engines on vLLM need an environment of their own: run `make vllm`")
+    core = max(os.sched_getaffinity(0))
+    with ExitStack() as running:
+        engines = running.enter_context(_engines(lab, core))
+        cells = [
+            _cell(lab, engines, temperature, streams)
+            for temperature in scale.peers_temperatures
+            for streams in scale.sessions
+        ]
+    text = _TEXT.format(core=core, draft=_DRAFT, tokens=scale.peers_tokens[0], prompt=scale.prompt)
+    return Report("one_core", text, _figures(cells), [Table(_HEAD, [row for cell in cells for row in cell.rows()])])
+
+
+def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: int) -> Cell:
+    """All ways, once to warm up and then in turns."""
+    ways = [(way, engine, gamma) for way, (engine, gamma) in WAYS.items() if engine in engines]
+    done: dict[str, list[Batch]] = {way: [] for way, _, _ in ways}
+    for turn in range(1 + lab.scale.one_core_turns):
+        tokens = lab.scale.peers_tokens[0]
+        asks = lab.scale.pair.asks(streams, lab.scale.prompt, tokens, temperature, first=turn * streams)
+        for way, engine, gamma in ways if turn % 2 else reversed(ways):
+            done[way].append(engines[engine].together([replace(ask, gamma=gamma) for ask in asks]))
+    return Cell(temperature, streams, {way: batches[1:] for way, batches in done.items()})
+
+
+def _figures(cells: Sequence[Cell]) -> list[Figure]:
+    several = [cell for cell in cells if cell.streams > 1]
+    greedy = [cell for cell in cells if cell.temperature == 0.0]
+    return [
+        *_worst(several, "native, off", _BASE, 0.9),
+        *_worst(greedy, "native, auto", _DRAFTING, 1.2),
+        *_worst(cells, "native, auto", "native, off", 0.97),
+        *_worst(cells, "ours on vLLM, auto", _BASE, 0.97),
+        *_worst(cells, "ours on vLLM, auto", "ours on vLLM, off", 0.97),
+    ]
+
+
+def _worst(cells: Sequence[Cell], one: str, other: str, goal: float) -> Iterator[Figure]:
+    """The least ratio, where both ways were measured."""
+    ratios = [ratio for cell in cells if (ratio := cell.ratio(one, other)) is not None]
+    if ratios:
+        least = min(ratios, key=lambda each: each.value)
+        yield figure(f"{one} / {other}, worst of {len(ratios)} cells", least, Goal(goal))
+
+
+@contextmanager
+def _engines(lab: Lab, core: int) -> Iterator[Mapping[str, Engine]]:
+    """All engines by name, and the drafter of ours; all have started on the core, which this process leaves then."""
+    pair, cores = lab.scale.pair, os.sched_getaffinity(0)
+    ((drafter,),) = allot([Wanted("", "127.0.0.1:0", 1)])
+    alone = vllm_environment(PYTHON, SUFFIX) | {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        "OMP_NUM_THREADS": "1",
+    }
+    alone["PYTHONPATH"] = environment()["PYTHONPATH"]
+    verifier = {
+        "SPECDEC_VERIFIER_MODEL__PATH": str(pair.target),
+        "SPECDEC_VERIFIER_MODEL__COMPILE": str(lab.scale.compiled).lower(),
+        "SPECDEC_VERIFIER_DRAFTERS": json.dumps([drafter]),
+        "SPECDEC_VERIFIER_THREADS": "1",
+        "SPECDEC_VERIFIER_LOG__LEVEL": "warning",
+    }
+    drafts = {"method": "draft_model", "model": str(pair.drafter), "num_speculative_tokens": _DRAFT}
+    starts = {
+        _BASE: partial(_vllm, alone, pair.target, {}),
+        _DRAFTING: partial(_vllm, alone, pair.target, drafts),
+        "native": partial(_ours, sys.executable, environment() | verifier),
+        "ours on vLLM": partial(_ours, str(PYTHON), alone | verifier | {"SPECDEC_VERIFIER_BACKEND": "vllm"}),
+    }
+    with ExitStack() as running:
+        os.sched_setaffinity(0, {core})
+        try:
+            _start_drafter(running, lab, drafter)
+            engines = {name: running.enter_context(starts[name]()) for name in lab.scale.one_core}
+        finally:
+            os.sched_setaffinity(0, cores)
+        yield engines
+
+
+def _vllm(variables: Mapping[str, str], model: Path, speculative: Mapping[str, object]) -> Engine:
+    return Engine([str(PYTHON), "-m", "benchmarks.batch_vllm", str(model), json.dumps(speculative)], variables)
+
+
+def _ours(python: str, variables: Mapping[str, str]) -> Engine:
+    return Engine([python, "-m", "benchmarks.batch_ours"], variables)
+
+
+def _start_drafter(running: ExitStack, lab: Lab, address: str) -> None:
+    children = running.enter_context(Children(_STOP_SECONDS))
+    log = Path(running.enter_context(TemporaryDirectory())) / "drafter"
+    own = {
+        "SPECDEC_DRAFTER_ADDRESS": address,
+        "SPECDEC_DRAFTER_MODEL__PATH": str(lab.scale.pair.drafter),
+        "SPECDEC_DRAFTER_MODEL__COMPILE": str(lab.scale.compiled).lower(),
+    }
+    argv = (sys.executable, "-m", "drafter_service")
+    children.start(ChildCommand("drafter", "drafter", argv, log, "", PRELOAD["drafter"]), environment() | own)
