@@ -63,7 +63,7 @@ class Gathers(Enum):
 
     NOT = "not"
     BRIEFLY = "briefly"
-    """While that costs the rows that are ready less than a pass of their own costs those that are missing."""
+    """While every row that is ready has a draft, and it costs these less than a pass of their own costs the missing."""
     ALWAYS = "always"
     """As long as the round itself waits, which is as long as that pays for the batch."""
 

@@ -159,12 +159,14 @@ class Scheduler:
         always, briefly = self._expected[Gathers.ALWAYS], self._expected[Gathers.BRIEFLY]
         if not always + briefly or self._prompts_wait():
             return 0.0
-        ready = sum(row.goal > 0 for row in self._waiting)
-        if self._speculation.groups > 1 and ready >= max(self._running // 2, 1):
+        ready = [row for row in self._waiting if row.goal > 0]
+        if self._speculation.groups > 1 and len(ready) >= max(self._running // 2, 1):
             return 0.0
         if always or not ready:
             return math.inf
-        return self._ready + self._pass_seconds * briefly / ready - time.perf_counter()
+        if not all(row.draft.tokens for row in ready):
+            return 0.0
+        return self._ready + self._pass_seconds * briefly / len(ready) - time.perf_counter()
 
     @property
     def _running(self) -> int:

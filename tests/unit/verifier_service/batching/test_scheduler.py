@@ -215,16 +215,22 @@ async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less
     async with scheduling(engine, groups=groups) as scheduler, AsyncExitStack() as stack:
         for name in "abcd":
             await stack.enter_async_context(admitted(scheduler, name, 1))
+        await scheduler.verify(row("a"))
         scheduler._pass_seconds = 1e9
         with scheduler.expected(Gathers.BRIEFLY):
-            task = asyncio.create_task(scheduler.verify(row("a")))
+            task = asyncio.create_task(scheduler.verify(make_row("a", (3, 3), draft=point_mass(following(3)))))
             await steps()
             assert not task.done()
             scheduler._pass_seconds = 0.0
             scheduler._wake.set()
             await task
-        with scheduler.expected(Gathers.NOT):
-            await scheduler.verify(make_row("a", (3, 3)))
+
+
+async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_draft_length() -> None:
+    async with scheduling(TableEngine()) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+        scheduler._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY):
+            await scheduler.verify(row("a"))
 
 
 async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
