@@ -103,9 +103,7 @@ class DrafterLink:
     def source(self, temperature: float) -> str:
         """Names what is judged together: drafts of one model and kind, for about the same temperature."""
         name = self.model if self.kind == "model" else f"{self.model}, {self.kind}"
-        if temperature == 0.0:
-            return f"{name}, greedy"
-        return f"{name}, cool" if temperature < _WARM else name
+        return at_about(name, temperature)
 
     @property
     def distance(self) -> float:
@@ -237,3 +235,10 @@ class DrafterLink:
         self.state = state
         for each in LinkState:
             self._metrics.drafter_up.labels(self.address, each.value).set(each is state)
+
+
+def at_about(name: str, temperature: float) -> str:
+    """Names drafts of `name` for about a temperature: colder drafts are accepted more often."""
+    if temperature == 0.0:
+        return f"{name}, greedy"
+    return f"{name}, cool" if temperature < _WARM else name

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specdec.rules.draft import NO_DRAFT, Draft, certain
-from specdec.rules.gamma import GammaController
+from specdec.rules.gamma import FixedGamma
 from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
 from specdec.sources.source import DraftSource
 from specdec.wire.generation import Fallback
 from verifier_service.batching.batch_plan import Gathers
 from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.drafters.local_gamma import LocalGamma
 
 _PIECE = 256
 """Tokens that are read at once: a few milliseconds, in which no other session's round is served."""
@@ -26,8 +27,8 @@ class LocalSource:
 
     kind: str
     source: DraftSource
-    gamma: GammaController
-    """Chooses how much it drafts: it costs no time of a drafter."""
+    gamma: FixedGamma | LocalGamma
+    """Chooses how much it drafts."""
 
 
 class LocalDrafts(Drafts):
@@ -59,6 +60,8 @@ class LocalDrafts(Drafts):
         self._used: LocalSource | None = None
         """The source that made the last draft; None when none did."""
         self._draft = NO_DRAFT
+        self._asked = False
+        """Whether a source was to draft in this round, or was still reading."""
 
     @override
     def begin(self, gamma: int) -> None:
@@ -84,7 +87,7 @@ class LocalDrafts(Drafts):
             waited = time.perf_counter() - started
             return Proposal(self._draft, waited=waited, drafter=self._used.kind, local=True)
         if self._drafter is None:
-            return Proposal(fallback=Fallback.NO_MATCH, local=True)
+            return Proposal(fallback=Fallback.NO_MATCH if self._asked else Fallback.NOT_WORTH_IT, local=True)
         return await self._drafter.propose(gamma)
 
     @override
@@ -116,8 +119,11 @@ class LocalDrafts(Drafts):
 
     def _guess(self) -> tuple[LocalSource | None, Draft]:
         """The first source that has an answer, and its draft; none while the prompt is being read."""
+        self._asked = self._is_reading
         for each in () if self._is_reading else self._sources:
-            most = min(each.gamma.gamma(), self._room - 1)
+            gamma = each.gamma.gamma()
+            self._asked = self._asked or gamma > 0
+            most = min(gamma, self._room - 1)
             tokens = each.source.draft((), most) if most > 0 else []
             if tokens:
                 return each, certain(tokens, self._mode)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
-from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
+from specdec.rules.gamma import FixedGamma
+from specdec.rules.gamma_policy import PolicyKind
 from specdec.rules.tree_options import MAX_NODES, TreeOptions
 from specdec.sources.maker import SourceKind, SourceMaker
 from specdec.wire.generation import GenerationCall
@@ -13,7 +13,9 @@ from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.joined_drafts import JoinedDrafts
+from verifier_service.drafters.link import at_about
 from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
+from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import RemoteDrafts
 
@@ -35,6 +37,7 @@ class DraftSources:
         self._pool = pool
         self._speculation = speculation
         self._maker = SourceMaker(settings.sources)
+        self._acceptance = LocalAcceptance()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,10 +108,11 @@ class DraftSources:
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))
         source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction)
-        return LocalSource(kind.value, source, self._controller(kind, gamma, call.speculation.policy))
+        return LocalSource(kind.value, source, self._controller(kind, gamma, call))
 
-    def _controller(self, kind: SourceKind, gamma: int | None, policy: GammaPolicy) -> GammaController:
-        most = policy.most(self._settings.gamma_max)
-        if gamma is not None or kind in _ADAPTIVE:
-            return FixedGamma(most if gamma is None else gamma)
-        return OptimalGamma(lambda: 0.0, lambda: self._speculation.report().beta, most)
+    def _controller(self, kind: SourceKind, gamma: int | None, call: GenerationCall) -> FixedGamma | LocalGamma:
+        if gamma is not None:
+            return FixedGamma(gamma)
+        most = call.speculation.policy.most(self._settings.gamma_max)
+        name, beta = at_about(kind.value, call.sampling.temperature), lambda: self._speculation.report().beta
+        return LocalGamma(self._acceptance, name, beta, most, ends_itself=kind in _ADAPTIVE)

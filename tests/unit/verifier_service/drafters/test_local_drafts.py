@@ -106,6 +106,13 @@ async def test_a_draft_never_passes_the_room_left() -> None:
     assert (await drafts.propose(4)).draft == NO_DRAFT
 
 
+@pytest.mark.parametrize(("gamma", "reason"), [(0, Fallback.NOT_WORTH_IT), (2, Fallback.NO_MATCH)])
+async def test_a_round_without_a_draft_says_whether_one_was_wanted(gamma: int, reason: Fallback) -> None:
+    local = LocalSource("ngram", Written(), FixedGamma(gamma))
+    drafts = await begun(LocalDrafts([local], (1, 2, 3), 50, Mode.REJECTION, None))
+    assert (await drafts.propose(2)).fallback is reason
+
+
 async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> None:
     source, drafter = Written(5), Drafter()
     drafts = await begun(of(source, drafter))
