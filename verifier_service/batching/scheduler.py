@@ -162,9 +162,9 @@ class Scheduler:
         ready = [row for row in self._waiting if row.goal > 0]
         if self._speculation.groups > 1 and len(ready) >= max(self._running // 2, 1):
             return 0.0
-        if always or not ready:
+        if always:
             return math.inf
-        if not all(row.draft.tokens for row in ready):
+        if not ready or not all(row.draft.tokens for row in ready):
             return 0.0
         return self._ready + self._pass_seconds * briefly / len(ready) - time.perf_counter()
 

@@ -231,6 +231,8 @@ async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_draft_le
         scheduler._pass_seconds = 1e9
         with scheduler.expected(Gathers.BRIEFLY):
             await scheduler.verify(row("a"))
+            async with admitted(scheduler, "c", 1):
+                pass
 
 
 async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
