@@ -2,17 +2,13 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Self
 
-from benchmarks.machine import ROOT
+from benchmarks.lines import LineProcess
 from benchmarks.run import Ask
-from specdec.errors import InternalError
 
 Heard = Callable[[int, Sequence[int]], None]
 """Takes the next tokens of the ask of that number."""
@@ -35,38 +31,12 @@ class Batch:
         return self.counted / self.seconds
 
 
-class Engine:
-    """An engine; as a context manager it ends its process."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start `command`, which serves; it has this process's cores."""
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def __enter__(self) -> Self:
-        self._line()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
+class Engine(LineProcess):
+    """An engine in a process of its own."""
 
     def together(self, asks: Sequence[Ask]) -> Batch:
         """Answer all at once."""
-        if self._process.stdin is None:
-            raise InternalError("the engine has no input")
-        self._process.stdin.write(json.dumps([asdict(ask) for ask in asks]) + "\n")
-        self._process.stdin.flush()
-        return Batch(**json.loads(self._line()))
-
-    def _line(self) -> str:
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        if not line:
-            raise InternalError("an engine ended; its error is above")
-        return line
+        return Batch(**self.ask([asdict(ask) for ask in asks]))
 
 
 async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]]) -> None:

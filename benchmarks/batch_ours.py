@@ -24,7 +24,8 @@ async def main() -> None:
     configure("verifier", settings.log)
     access = Access.of(settings.tls, settings.token)
     async with loaded(settings, VerifierMetrics(CollectorRegistry()), access) as ready:
-        while sum(each.state == "ready" for each in ready.pool.states()) < len(settings.drafters):  # noqa: ASYNC110 - the pool has no event
+        wanted = len(settings.drafters)
+        while sum(each.state == "ready" for each in ready.pool.states()) < wanted:  # noqa: ASYNC110 - no event says it
             await asyncio.sleep(_LOOK_SECONDS)
         await serve(partial(_answer, ready.generations))
 

@@ -2,65 +2,32 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from types import TracebackType
-from typing import Self
 
-from benchmarks.machine import ROOT, resident_bytes
+from benchmarks.lines import LineProcess
+from benchmarks.machine import ROOT
 from benchmarks.results import Figure, same_tokens
 from benchmarks.run import Ask, Peer, Run
 from benchmarks.statistics import Ratio, paired
 from benchmarks.worker import Spec
-from specdec.errors import InternalError
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each peer; entries of one index belong to one turn."""
 
 
-class Process:
-    """A worker process; as a context manager it ends the process."""
+class Process(LineProcess):
+    """A peer in a worker process."""
 
     def __init__(self, spec: Spec) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(spec))],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": str(spec.threads), "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        self._answer()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def resident_bytes(self) -> int:
-        """The worker's memory."""
-        return resident_bytes(self._process.pid)
+        variables = os.environ | {"OMP_NUM_THREADS": str(spec.threads), "PYTHONPATH": str(ROOT)}
+        super().__init__([sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(spec))], variables)
 
     def generate(self, ask: Ask) -> Run:
         """Ask the worker."""
-        if self._process.stdin is None:
-            raise InternalError("the worker has no input")
-        self._process.stdin.write(json.dumps(asdict(ask)) + "\n")
-        self._process.stdin.flush()
-        told = json.loads(self._answer())
+        told = self.ask(asdict(ask))
         return Run(**{**told, "tokens": tuple(told["tokens"]), "gaps": tuple(told["gaps"])})
-
-    def _answer(self) -> str:
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        if not line:
-            raise InternalError("a benchmark worker ended; its error is above")
-        return line
 
 
 class Fixed:

@@ -1,0 +1,48 @@
+"""A worker in a process of its own: a JSON value a line in, one out."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks.machine import ROOT, resident_bytes
+from specdec.errors import InternalError
+
+
+class LineProcess:
+    """The process; as a context manager it is ready inside, and ends."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start `command`, which writes a line once it is ready; it has this process's cores."""
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        self._line()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def resident_bytes(self) -> int:
+        """The worker's memory."""
+        return resident_bytes(self._process.pid)
+
+    def ask(self, value: object) -> Any:
+        """What the worker answers."""
+        if self._process.stdin is None:
+            raise InternalError("the worker has no input")
+        self._process.stdin.write(json.dumps(value) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._line())
+
+    def _line(self) -> str:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise InternalError("a benchmark worker ended; its error is above")
+        return line
