@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TextIO
 
 from benchmarks.lines import LineProcess
 from benchmarks.run import Ask
@@ -39,10 +41,15 @@ class Engine(LineProcess):
         return Batch(**self.ask([asdict(ask) for ask in asks]))
 
 
-async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]]) -> None:
+def answers() -> TextIO:
+    """Where this process's answers go; what libraries print goes where errors do from now on."""
+    told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return told
+
+
+async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], told: TextIO) -> None:
     """Answer every line of the input until that ends."""
-    told = sys.stdout
-    sys.stdout = sys.stderr  # whatever a library prints must not be taken for an answer
     told.write("ready\n")
     told.flush()
     while line := await asyncio.to_thread(sys.stdin.readline):

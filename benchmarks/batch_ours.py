@@ -6,7 +6,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from benchmarks.batch import Heard, serve
+from benchmarks.batch import Heard, answers, serve
 from benchmarks.run import Ask, call_of
 from specdec.serving.access import Access
 from specdec.serving.logs import configure
@@ -20,14 +20,14 @@ _LOOK_SECONDS = 0.1
 
 async def main() -> None:
     """Serve once the drafters that are named are there."""
-    settings = VerifierSettings.load()
+    told, settings = answers(), VerifierSettings.load()
     configure("verifier", settings.log)
     access = Access.of(settings.tls, settings.token)
     async with loaded(settings, VerifierMetrics(CollectorRegistry()), access) as ready:
         wanted = len(settings.drafters)
         while sum(each.state == "ready" for each in ready.pool.states()) < wanted:  # noqa: ASYNC110 - no event says it
             await asyncio.sleep(_LOOK_SECONDS)
-        await serve(partial(_answer, ready.generations))
+        await serve(partial(_answer, ready.generations), told)
 
 
 async def _answer(generations: Generations, asks: Sequence[Ask], heard: Heard) -> None:

@@ -11,13 +11,13 @@ from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
 
-from benchmarks.batch import Heard, serve
+from benchmarks.batch import Heard, answers, serve
 from benchmarks.run import Ask
 
 
 def main() -> None:
     """Load the model and serve."""
-    model, speculative = sys.argv[1], json.loads(sys.argv[2])
+    told, model, speculative = answers(), sys.argv[1], json.loads(sys.argv[2])
     loaded = LLM(
         model,
         dtype="float32",
@@ -26,7 +26,7 @@ def main() -> None:
         disable_log_stats=True,
         speculative_config=speculative or None,
     )
-    asyncio.run(serve(partial(_answer, loaded.llm_engine)))
+    asyncio.run(serve(partial(_answer, loaded.llm_engine), told))
 
 
 async def _answer(engine: Any, asks: Sequence[Ask], heard: Heard) -> None:

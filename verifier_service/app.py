@@ -134,7 +134,9 @@ async def _running(
     source = source_of(settings.discovery, settings.drafters)
     watch_age(metrics.registry, source)
     drafting = settings.drafting
-    speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, pool.times, groups=drafting.groups)
+    speculation = BatchSpeculation(
+        settings.gamma_max, settings.draft_tokens, pool.times, groups=drafting.groups, timeout=drafting.timeout
+    )
     pool.rounds = speculation.rounds
     scheduler = Scheduler(target.model, thread, settings, speculation, metrics)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)

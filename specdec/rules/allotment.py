@@ -42,6 +42,10 @@ class RoundSeconds:
         seconds: _Numbers = np.maximum(self.base * groups + self.token * tokens, own + drafting)
         return seconds
 
+    def drafts_within(self, seconds: float, most: int) -> int:
+        """The longest chain, up to `most`, that comes within so many seconds; of 1 draft where none does."""
+        return next((count for count in range(most, 1, -1) if self.wait + self.draft * count <= seconds), 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -51,6 +55,10 @@ class Demand:
     """The chance that its next draft is accepted."""
     limit: int
     """Most drafts it can take."""
+
+    def up_to(self, most: int) -> "Demand":
+        """The same, of no more than so many drafts."""
+        return Demand(self.alpha, min(self.limit, most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ _ACTIVE_PASSES = 4
 """Passes after which a session that asked for nothing does not count any more."""
 _OPTIMISTIC = 0.5
 """Least α that a trial of drafting assumes, so that drafts that have become better are found out."""
+_PUNCTUAL = 0.8
+"""Share of the longest wait within which a draft is expected; what takes longer may be late and is not ordered."""
 _REPORT_SECONDS = 1.0
 """Least time between two reports."""
 _PATIENCE = 2.0
@@ -37,6 +39,7 @@ class BatchSpeculation:
         drafters: Callable[[], DrafterTimes],
         clock: Callable[[], float] = time.perf_counter,
         groups: int | Literal["auto"] = 1,
+        timeout: float = math.inf,
     ) -> None:
         """Begin with nothing measured.
 
@@ -46,6 +49,7 @@ class BatchSpeculation:
             drafters: reads what drafters report of their speed.
             clock: gives seconds, on the scale of `PassSample.started`.
             groups: in how many the sessions that draft are, by measured times where it is `auto`.
+            timeout: longest wait for a draft, in seconds.
         """
         self.prompts = PromptRate()
         self.overall = AcceptanceEstimate(decay=0.995)
@@ -56,6 +60,7 @@ class BatchSpeculation:
         self._budget = draft_tokens
         self._drafters = drafters
         self._clock = clock
+        self._timeout = timeout
         self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
         self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
         """By batch size."""
@@ -215,8 +220,10 @@ class BatchSpeculation:
     def _plan(self, exploring: bool) -> None:
         self._active = {each: last for each, last in self._active.items() if self._pass - last <= _ACTIVE_PASSES}
         self._sources = frozenset(session.source for session in self._active)
-        demands = [session.demand() for session in self._active]
-        others, costs = self._load - len(demands), self.costs
+        costs = self.costs
+        most = costs.drafts_within(_PUNCTUAL * self._timeout, self._gamma_max)
+        demands = [session.demand().up_to(most) for session in self._active]
+        others = self._load - len(demands)
         assumed = [_optimistic(demand) for demand in demands] if exploring else demands
         self._allotment = allot(assumed, others, costs, self._budget)
         self.forecast = forecast([self._allotment.gamma(each) for each in assumed], demands, others, costs)

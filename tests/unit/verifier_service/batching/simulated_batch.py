@@ -30,6 +30,8 @@ class SimulatedBatch:
     """Standard deviation of a pass, as a share of it."""
     prompts: int = 0
     """Tokens of a prompt that is computed before every pass, in one that waits for no drafts."""
+    timeout: float = math.inf
+    """Longest wait, in seconds; a draft that is not complete then is not there at all."""
     source: str | None = "model"
     clock: Clock = field(default_factory=Clock)
     dice: random.Random = field(default_factory=lambda: random.Random(1))
@@ -40,7 +42,7 @@ class SimulatedBatch:
     """Those of the last pass."""
 
     def __post_init__(self) -> None:
-        self.speculation = BatchSpeculation(GAMMA_MAX, 512, lambda: self.told, self.clock)
+        self.speculation = BatchSpeculation(GAMMA_MAX, 512, lambda: self.told, self.clock, timeout=self.timeout)
         self.sessions: list[SessionGamma] = [self.speculation.session(lambda: self.source) for _ in self.alphas]
 
     def run(self, rounds: int, fixed: int | None = None) -> float:
@@ -53,7 +55,8 @@ class SimulatedBatch:
     def _round(self, fixed: int | None) -> None:
         wanted = [session.gamma() if fixed is None else fixed for session in self.sessions]
         self.gammas = [0 if self.dice.random() < self.silent else gamma for gamma in wanted]
-        gap = self._wait(max(wanted), math.inf if fixed else max(self.speculation.patience(), 0.0))
+        patience = math.inf if fixed else max(self.speculation.patience(), 0.0)
+        gap = self._wait(max(wanted), min(patience, self.timeout))
         accepted = [self._accepted(alpha, gamma) for alpha, gamma in zip(self.alphas, self.gammas, strict=True)]
         if self.prompts:
             self._prompt_pass(drafting=max(wanted) > 0)

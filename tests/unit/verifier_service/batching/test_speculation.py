@@ -208,6 +208,13 @@ def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_dr
     assert (batch.speculation.report().measured or 0.0) < 1.0  # passes without prompts gain 1.6
 
 
+def test_no_draft_is_longer_than_rounds_may_wait_for() -> None:
+    """The best draft has 11 tokens, which take 43 ms."""
+    batch = SimulatedBatch([0.95], costs(1, 0.3, 0.05, 1.0), told=DrafterTimes(0.003), timeout=0.030)
+    batch.run(WARM)
+    assert batch.run(LONG) > 1.2 * plain_rate(batch)
+
+
 def test_a_session_that_has_ended_does_not_count() -> None:
     speculation = BatchSpeculation(4, 64, lambda: DrafterTimes(None))
     speculation.session(lambda: "model")
