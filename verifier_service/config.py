@@ -19,7 +19,7 @@ class DraftingSettings(Section):
     """How long drafts are waited for, when a drafter that failed is tried again, in seconds, and what is pushed."""
 
     timeout: float = Field(default=0.2, gt=0)
-    """Longest wait for the draft of one round."""
+    """Longest wait for the draft of one round; where γ is chosen, no longer drafts are ordered than come within it."""
     probe: float = Field(default=1.0, gt=0)
     """After a wait that ended without a draft, rounds take what has come, and wait again only this much later."""
     overload_pause: float = Field(default=2.0, gt=0)

@@ -40,12 +40,21 @@ class Timing:
     """Of a slice of many streams."""
     turns: int
     """Slices of each way."""
+    more: int
+    """Slices of off and of auto beside those, where slices are not longer."""
     warm_up: float
     """Seconds before the slices that count: the verifier learns what this load is like."""
 
     def slice(self, drafter: str, streams: int) -> float:
         """Seconds of a slice: more where drafts of few streams make the tokens of a second vary."""
-        return self.seconds * (1.0 if drafter in FAULTS else max(1.0, _VARYING / streams))
+        return self.seconds * self._length(drafter, streams)
+
+    def pairs(self, drafter: str, streams: int) -> int:
+        """Slices of off and of auto in which no draft length is fixed."""
+        return round(self.more / self._length(drafter, streams))
+
+    def _length(self, drafter: str, streams: int) -> float:
+        return 1.0 if drafter in FAULTS else max(1.0, _VARYING / streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +68,22 @@ class Cell:
     """Tokens a second of each slice."""
     auto: Sequence[float]
     fixed: Sequence[Sequence[float]]
-    """The same for each fixed draft length."""
+    """The same for each fixed draft length, in the first of these turns."""
     reason: str
 
     @property
     def gain(self) -> Ratio:
-        """Auto over off."""
-        return paired(self.auto, self.off)
+        """Auto over off, all slices together, with the middle half of the turns."""
+        turns = paired(self.auto, self.off)
+        return replace(turns, value=sum(self.auto) / sum(self.off))
 
     @property
     def near(self) -> float | None:
         """Auto over the best fixed draft length, 0 among them; None where none was tried."""
         if not self.fixed:
             return None
-        return sum(self.auto) / max(map(sum, (self.off, *self.fixed)))
+        turns = len(self.fixed[0])
+        return sum(self.auto[:turns]) / max(map(sum, (self.off[:turns], *self.fixed)))
 
     def row(self) -> list[str]:
         """The cells of the table's row."""
@@ -125,8 +136,9 @@ class Grid:
         speeds: dict[int | None, list[float]] = {way: [] for way in ways}
         before = system.reasons()
         loaded(0, self.timing.warm_up)
-        for turn in range(self.timing.turns):
-            for way in ways if turn % 2 else reversed(ways):
+        for turn in range(self.timing.turns + self.timing.pairs(drafter, streams)):
+            asked = ways if turn < self.timing.turns else [0, None]
+            for way in asked if turn % 2 else reversed(asked):
                 speeds[way].append(loaded(1 + turn, self.timing.slice(drafter, streams), way))
         fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
         reason = _reason(before, system.reasons())

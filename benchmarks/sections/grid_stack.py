@@ -58,7 +58,7 @@ class _Loaded:
 def measure(lab: Lab) -> Report:
     """Every cell."""
     seconds = lab.scale.grid_seconds
-    timing = Timing(seconds, lab.scale.grid_turns, _WARM_UP * seconds)
+    timing = Timing(seconds, lab.scale.grid_turns, 0, _WARM_UP * seconds)
     text = _TEXT.format(seconds=seconds, tokens=lab.scale.grid_tokens)
     return Grid("grid_stack", text, timing, partial(_system, lab)).measure(lab)
 

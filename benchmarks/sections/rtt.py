@@ -19,8 +19,8 @@ draft while the target verifies it, as if all of it and the token behind it were
 the same turn; "of r = 0" is that ratio over the one without a delay. γ is the drafts of a round, in the mean. "Dead" is
 an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up
 and says that it is certain of them; γ is the verifier's choice there. The last table has the γ that the verifier
-chooses where each draft costs much: {sessions} sessions at temperature {temperature:g}, and a drafter that drafts
-nothing unasked and takes {step:g} ms a step."""
+chooses where each draft costs much: {sessions} sessions at temperature {temperature:g}, a drafter that drafts
+nothing unasked and takes {step:g} ms a step, and waits of up to {wait:g} s (`drafting.timeout`)."""
 _HEAD = ("way", "round trip, ms", "in target passes", "speed / plain", "of r = 0", "tokens a round", "γ")
 _FAULTY_HEAD = ("drafter", "speed / plain", "γ")
 _CHOICE_HEAD = ("round trip, ms", "in target passes", "γ")
@@ -45,6 +45,8 @@ _CRITICAL = 0.6
 _LEAST = 0.97
 _LONGER = 1.1
 """Least γ at the longest round trip that is measured, over the one without."""
+_LONGEST_WAIT = 1.0
+"""Seconds that a round waits at most where the choice of γ is shown: longer than any draft takes that would pay."""
 _KEPT = {"push": Goal(0.9)}
 """What a way is to keep of its speed at the critical round trip."""
 
@@ -70,7 +72,7 @@ def measure(lab: Lab) -> Report:
     chosen = [[f"{1000 * delay:g}", f"{delay / target:.2f}", f"{gamma:.1f}"] for delay, gamma in choices.items()]
     tables = [Table(_HEAD, rows), Table(_FAULTY_HEAD, lost), Table(_CHOICE_HEAD, chosen)]
     sessions, temperature, step = scale.rtt_choice
-    text = _TEXT.format(sessions=sessions, temperature=temperature, step=1000 * step)
+    text = _TEXT.format(sessions=sessions, temperature=temperature, step=1000 * step, wait=_LONGEST_WAIT)
     return Report("rtt", text, [*_network(lab, found), *figures, _growth(choices)], tables, [_chart(found)])
 
 
@@ -82,7 +84,8 @@ def _choices(lab: Lab) -> dict[float, float]:
         scale.pair.asks(sessions, scale.prompt, scale.rtt_tokens, temperature, first=turn * sessions) for turn in turns
     ]
     steps, found = (StepTime(scale.rtt_steps[0]), StepTime(step)), dict[float, float]()
-    with apart(scale.pair, steps, {_SYNCHRONOUS: DRAFTERS[_SYNCHRONOUS]}, {}) as system:
+    waits = {"DRAFTING__TIMEOUT": str(_LONGEST_WAIT)}
+    with apart(scale.pair, steps, {_SYNCHRONOUS: DRAFTERS[_SYNCHRONOUS]}, waits) as system:
         for delay in scale.rtt_delays:
             system.round_trip(delay)
             slices = [system.together(each, _SYNCHRONOUS) for each in asks]

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from specdec.rules.padding import PaddedRaces
-from specdec.rules.rng import coordinates, exponential_on_device, exponential_on_host, rest_noise
+from specdec.rules.rng import (
+    coordinates,
+    exponential_on_device,
+    exponential_on_host,
+    rest_noise_on_device,
+    rest_noise_on_host,
+)
 from specdec.rules.sampling import sample
 from specdec.rules.transfer import to_device
 from specdec.rules.triton_support import triton_works
@@ -69,14 +75,16 @@ def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     if not p.is_cpu:
         (words,) = to_device(p.device, torch.from_numpy(coordinates(seeds, positions)))
         return draw_on_device(p, words)
-    flat = torch.from_numpy(np.flatnonzero(p.numpy() >= LIKELY))
-    rows, ids = flat // p.shape[1], flat % p.shape[1]
-    arrivals = exponential_on_host(seeds, positions, rows, ids) / p[rows, ids]
-    rest = p * (p < LIKELY)
-    noise, u = rest_noise(coordinates(seeds, positions))
-    rest_arrivals = noise / rest.double().sum(-1)
+    likely = p.numpy() >= LIKELY
+    flat = np.flatnonzero(likely)
+    rows, ids = np.divmod(flat, p.shape[1])
+    noise = exponential_on_host(seeds, positions, torch.from_numpy(rows), torch.from_numpy(ids)).numpy()
+    arrivals = noise / p.numpy().ravel()[flat]
+    rest = p.masked_fill(torch.from_numpy(likely), 0.0)
+    rest_noise, u = rest_noise_on_host(seeds, positions)
+    rest_arrivals = (rest_noise / rest.double().sum(-1)).tolist()
     drawn: list[int] = []
-    for row, (start, stop) in enumerate(pairwise(torch.searchsorted(rows, torch.arange(len(p) + 1)).tolist())):
+    for row, (start, stop) in enumerate(pairwise(rows.searchsorted(np.arange(len(p) + 1)).tolist())):
         best = start + int(arrivals[start:stop].argmin()) if start < stop else None
         if best is None or rest_arrivals[row] < arrivals[best]:
             drawn.append(int(sample(rest[row : row + 1], u[row : row + 1])))
@@ -91,7 +99,7 @@ def draw_on_device(p: Tensor, words: Tensor) -> Tensor:
     rest = p - likely
     winners = race_on_device(likely, torch.arange(p.shape[1], device=p.device).expand_as(p), words)[:, None]
     arrivals = exponential_on_device(words, winners) / likely.gather(1, winners)
-    rest_arrivals, u = rest_noise(words)
+    rest_arrivals, u = rest_noise_on_device(words)
     rest_arrivals = rest_arrivals / rest.sum(-1, dtype=torch.float64)
     return torch.where(rest_arrivals < arrivals[:, 0], sample(rest, u), winners[:, 0])
 

@@ -4,9 +4,9 @@ No state is stored or advanced, so a retry, another batch or another device gets
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
+import sys
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Integers = NDArray[np.int64]
-Word = TypeVar("Word", Tensor, Integers)
+Words = NDArray[np.uint32]
 
 SEED_VERSION = 2
 """What a seed means: two builds of one version give the same tokens for it. It is part of a model's fingerprint."""
@@ -23,6 +23,9 @@ _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = 0xFFFFFFFF
+_STEPS = tuple(np.uint32(step) for step in _WEYL)
+_LOW = 0 if sys.byteorder == "little" else 1
+"""Place of a product's low word in memory."""
 
 
 class Lane(IntEnum):
@@ -42,12 +45,12 @@ class Lane(IntEnum):
     """In coupled mode, the noise of the target's unlikely tokens, which race as one."""
 
 
-def philox(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> tuple[Word, Word, Word, Word]:
+def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Philox4x32-10: four random words for each counter and key.
 
     Args:
-        counter: four int64 tensors or arrays of one shape, or broadcastable, each holding 32-bit words.
-        key: two such tensors or arrays.
+        counter: four int64 tensors of one shape, or broadcastable, each holding 32-bit words.
+        key: two such tensors.
     """
     a, b, c, d = counter
     low, high = key
@@ -58,6 +61,25 @@ def philox(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> tu
         c, d = ((first >> 32) & _WORD) ^ d ^ high, first & _WORD
         low, high = (low + _WEYL[0]) & _WORD, (high + _WEYL[1]) & _WORD
     return a, b, c, d
+
+
+def _philox_on_host(counter: Sequence[Words], key: Sequence[Words]) -> Sequence[Words]:
+    """What `philox` makes of uint32 arrays, whose sums wrap and whose products are halved without an operation."""
+    a, b, c, d = counter
+    low, high = key
+    for _ in range(_ROUNDS):
+        first, second = _halves(a, _MULTIPLIERS[0]), _halves(c, _MULTIPLIERS[1])
+        a, b = second[1] ^ b ^ low, second[0]
+        c, d = first[1] ^ d ^ high, first[0]
+        low, high = low + _STEPS[0], high + _STEPS[1]
+    return a, b, c, d
+
+
+def _halves(words: Words, factor: int) -> tuple[Words, Words]:
+    """The low and the high word of each product."""
+    product = np.multiply(words, np.uint64(factor), dtype=np.uint64)
+    halves = product.view(np.uint32).reshape(*product.shape, 2)
+    return halves[..., _LOW], halves[..., 1 - _LOW]
 
 
 def uniform(
@@ -77,10 +99,10 @@ def uniform(
         starts: position at which the draft or round began, for rules that read a position in several rounds; None is 0.
         indices: which of several numbers of one position, below 2^32; None is 0.
     """
-    low, high, position, start = coordinates(seeds, positions, starts)
-    index, purpose = (np.array(word, dtype=np.int64) for word in (indices or [0], [lane]))
-    first, second, _, _ = philox((index, position, start, purpose), (low, high))
-    return torch.from_numpy(((first << 21) | (second >> 11)) * 2.0**-53)
+    low, high, position, start = _words(seeds, positions, starts)
+    index, purpose = (np.array(word, dtype=np.uint32) for word in (indices or [0], [lane]))
+    first, second, _, _ = _philox_on_host((index, position, start, purpose), (low, high))
+    return torch.from_numpy(_joined(first, second, 53) * 2.0**-53)
 
 
 def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Sequence[bool]) -> Tensor:
@@ -105,9 +127,11 @@ def exponential_on_host(seeds: Sequence[int], positions: Sequence[int], rows: Te
         rows: int64 [M], the index of the seed and position that each element uses.
         ids: int64 [M], token ids.
     """
-    words = coordinates(seeds, positions)[:, rows.numpy()]
+    low, high, position, start = _words(seeds, positions)[:, rows.numpy()]
     # NumPy's arithmetic is faster than PyTorch's on the host, at any size.
-    return _exponential(torch.from_numpy(_race_bits(words, ids.numpy())))
+    counter = ids.numpy().astype(np.uint32), position, start, start + np.uint32(Lane.COUPLING)
+    first, second, _, _ = _philox_on_host(counter, (low, high))
+    return _exponential(torch.from_numpy(_joined(first, second, 52)))
 
 
 def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
@@ -117,18 +141,25 @@ def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
         words: `coordinates` of the rows, int64 [4, N].
         ids: int64 [N, K].
     """
-    return _exponential(_race_bits(words[:, :, None], ids))
+    low, high, position, start = words[:, :, None]
+    first, second, _, _ = philox((ids, position, start, start + Lane.COUPLING), (low, high))
+    return _exponential((first << 20) | (second >> 12))
 
 
-def rest_noise(words: Word) -> tuple[Tensor, Tensor]:
-    """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N].
+def rest_noise_on_host(seeds: Sequence[int], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N]."""
+    low, high, position, start = _words(seeds, positions)
+    counter = start, position, start, start + np.uint32(Lane.COUPLING_REST)
+    first, second, third, fourth = _philox_on_host(counter, (low, high))
+    u = torch.from_numpy(_joined(third, fourth, 53) * 2.0**-53)
+    return _exponential(torch.from_numpy(_joined(first, second, 52))), u
 
-    `words` are the `coordinates` of the rows, int64 [4, N].
-    """
+
+def rest_noise_on_device(words: Tensor) -> tuple[Tensor, Tensor]:
+    """The same noise made on any device; `words` are the `coordinates` of the rows, int64 [4, N]."""
     low, high, position, start = words
     first, second, third, fourth = philox((start, position, start, start + Lane.COUPLING_REST), (low, high))
-    bits, more = (torch.as_tensor(each) for each in ((first << 20) | (second >> 12), (third << 21) | (fourth >> 11)))
-    return _exponential(bits), more.double() * 2.0**-53
+    return _exponential((first << 20) | (second >> 12)), ((third << 21) | (fourth >> 11)).double() * 2.0**-53
 
 
 def _exponential(bits: Tensor) -> Tensor:
@@ -136,12 +167,9 @@ def _exponential(bits: Tensor) -> Tensor:
     return -torch.log((bits.double() + 0.5) * 2.0**-52)
 
 
-def _race_bits(words: Word, ids: Word) -> Word:
-    """52 random bits for each id, in the shape of `ids`."""
-    low, high, position, start = words
-    first, second, _, _ = philox((ids, position, start, start + Lane.COUPLING), (low, high))
-    bits: Word = (first << 20) | (second >> 12)
-    return bits
+def _joined(first: Words, second: Words, count: int) -> Integers:
+    """The first `count` bits of two words each."""
+    return (first.astype(np.int64) << (count - 32)) | (second >> np.uint32(64 - count))
 
 
 def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Integers:
@@ -153,3 +181,8 @@ def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence
         [0] * len(seeds) if starts is None else starts,
     )
     return np.array(words, dtype=np.int64)
+
+
+def _words(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Words:
+    """The `coordinates` as `_philox_on_host` reads them, uint32 [4, N]."""
+    return coordinates(seeds, positions, starts).astype(np.uint32)

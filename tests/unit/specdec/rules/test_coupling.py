@@ -6,7 +6,7 @@ from torch import Tensor
 
 from specdec.rules import coupling
 from specdec.rules.coupling import LIKELY, choose, coupled_on_host, draw, draw_on_device
-from specdec.rules.rng import coordinates, exponential_on_host, rest_noise
+from specdec.rules.rng import coordinates, exponential_on_host, rest_noise_on_host
 
 COUNT = 20_000
 
@@ -81,7 +81,7 @@ def test_the_decision_is_the_first_arrival_and_then_the_rests_inverse_cdf(monkey
     rest, likely = [0, 2, 4], [1, 3]
     for seed in range(300):
         noise = exponential_on_host([seed], [6], torch.zeros(5, dtype=torch.int64), torch.arange(5)) / p[0]
-        exponential, u = rest_noise(coordinates([seed], [6]))
+        exponential, u = rest_noise_on_host([seed], [6])
         first = min(likely, key=lambda token: float(noise[token]))
         inside = next(token for token in rest if float(p[0, [i for i in rest if i <= token]].sum()) > float(u) * 0.45)
         expected = inside if float(exponential) / 0.45 < float(noise[first]) else first
