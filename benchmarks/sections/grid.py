@@ -22,10 +22,10 @@ one of the drafter {drafter}. The processors have time to spare, so the judgemen
 take from each other: that is [grid_stack](#grid_stack). In a slice each stream asks for another text whenever its
 answer of {tokens} tokens has ended, and the starts are spread. All ways of a turn are asked for the same texts, and
 every turn has others; {turns} turns have all ways, and behind them up to {more} have off and auto alone. Auto / off is
-by the sums of all slices, with the middle half of the turns. "Mixed" has half of its sessions at temperature 0 and half at 1, and beside them a burst of
-{burst} prompts every {pause:g} s. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each
-step, and "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one that most
-rounds without a draft gave."""
+by the sums of all slices, with the middle half of the turns. "Mixed" has half of its sessions at temperature 0 and half
+at 1, and beside them a burst of {burst} prompts every {pause:g} s. "Dead" is an address at which nothing listens,
+"slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up and says that it is certain of them.
+The reason is the one that most rounds without a draft gave."""
 _DRAFTER = "drafter"
 _WARM_UP = 6
 """Slices, in one, before those that count: the first trials of drafting are over then."""
