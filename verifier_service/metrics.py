@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from specdec.rules.allotment import Judgement
 from specdec.rules.gamma import AcceptanceEstimate
+from specdec.rules.params import Origin
 from specdec.wire.generation import GRAMMAR, DraftPart, Fallback, Round, Timing
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -98,29 +99,33 @@ class VerifierMetrics:
             "specdec_batch_groups_gain",
             "Verdicts a second of two groups over those of one, as measured; 0 before that.",
         )
-        for reason in Fallback:
-            if reason:
-                self.fallbacks.labels(reason.value)
+        # To look up what a label names takes longer than to count.
+        self._of_origin = {origin: self.tokens.labels(origin.value) for origin in Origin}
+        self._of_reason = {reason.value: self.fallbacks.labels(reason.value) for reason in Fallback if reason}
+        self._draft, self._queue, self._verify = (self.phases.labels(phase) for phase in ("draft", "queue", "verify"))
 
     def count(self, done: Round, awaited: int) -> None:
         """Count one round as it is committed; it waited for `awaited` drafts, 0 when it took those that had come."""
         drafted = len(done.draft)
-        (self.rounds if drafted else self.plain_rounds).inc()
-        self.drafted.inc(drafted)
-        self.accepted.inc(done.accepted)
-        self.of_kinds.count(done)
         self.gamma.observe(drafted)
+        if drafted:
+            self.rounds.inc()
+            self.drafted.inc(drafted)
+            self.accepted.inc(done.accepted)
+            self.of_kinds.count(done)
+        else:
+            self.plain_rounds.inc()
         if awaited:
             self.asked_rounds.inc()
             self.asked_tokens.inc(awaited)
             self.starved_rounds.inc(drafted < awaited)
         for origin in done.origins:
-            self.tokens.labels(origin.value).inc()
+            self._of_origin[origin].inc()
         if done.fallback:
-            self.fallbacks.labels(done.fallback).inc()
-        self.phases.labels("draft").observe(done.timing.draft)
-        self.phases.labels("queue").observe(done.timing.queue)
-        self.phases.labels("verify").observe(done.timing.verify)
+            self._of_reason[done.fallback].inc()
+        self._draft.observe(done.timing.draft)
+        self._queue.observe(done.timing.queue)
+        self._verify.observe(done.timing.verify)
 
     def judge(self, report: Judgement) -> None:
         """Publish what the choice of drafts rests on."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -60,11 +60,14 @@ class DrafterPool:
         A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
         Where some drafters are far, in another zone, the near ones are used while their load allows it.
         """
-        named = [link for link in self._links if not name or name in link.names]
-        ready = [link for link in named if link.state is LinkState.READY and link.address not in avoid]
+        ready = list(self._ready(avoid, name))
         usual = ready if name else _usual(ready)
         candidates = [link.address for link in _near(usual) or usual]
         return self._by_address[ranking(session_id, candidates)[0]] if candidates else None
+
+    def has(self, avoid: Container[str], name: str = "") -> bool:
+        """Whether `choose` finds a link, which takes less time than to find out which."""
+        return any(True for _ in self._ready(avoid, name))
 
     def absence(self) -> Fallback:
         """Why `choose` finds no link."""
@@ -90,6 +93,12 @@ class DrafterPool:
     def states(self) -> list[DrafterState]:
         """The state of every drafter."""
         return [link.drafter_state for link in self._links]
+
+    def _ready(self, avoid: Container[str], name: str) -> Iterator[DrafterLink]:
+        """The ready links of a name, or all, but for addresses in `avoid`."""
+        for link in self._links:
+            if link.state is LinkState.READY and link.address not in avoid and (not name or name in link.names):
+                yield link
 
     @property
     def _links(self) -> Iterable[DrafterLink]:

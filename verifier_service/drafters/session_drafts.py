@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from specdec.serving.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
@@ -83,7 +83,8 @@ class RemoteDrafts(Drafts):
         return link.source(self._call.sampling.temperature) + ("" if self._plan is None else ", trees")
 
     def declined(self) -> Fallback:
-        return self._absence() if self.source() is None else Fallback.NOT_WORTH_IT
+        there = self._link is not None or self._pool.has(self._avoided(), self._call.speculation.drafter)
+        return Fallback.NOT_WORTH_IT if there else self._absence()
 
     async def propose(self, gamma: int) -> Proposal:
         """Take the drafts that have come, after a wait until there are γ, or no more come, or waiting pays no more.
@@ -191,9 +192,14 @@ class RemoteDrafts(Drafts):
 
     def _choice(self) -> DrafterLink | None:
         """The drafter that the session would use now."""
-        now = self._clock()
-        self._avoid = {address: until for address, until in self._avoid.items() if until[0] > now}
-        return self._pool.choose(self._call.session_id, self._avoid, self._call.speculation.drafter)
+        return self._pool.choose(self._call.session_id, self._avoided(), self._call.speculation.drafter)
+
+    def _avoided(self) -> Container[str]:
+        """The addresses that are avoided now."""
+        if self._avoid:
+            now = self._clock()
+            self._avoid = {address: until for address, until in self._avoid.items() if until[0] > now}
+        return self._avoid
 
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have come, or all that will."""

@@ -11,6 +11,7 @@ from typing import Literal
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import GrammarState
+from specdec.rules.allotment import Judgement
 from specdec.rules.gamma_policy import PolicyKind
 from specdec.rules.grammar import Grammar
 from specdec.rules.params import Mode, check_ids, check_logprobs
@@ -50,6 +51,8 @@ class Generations:
         self._speculation = speculation
         self._metrics = metrics
         self._grammars = grammars
+        self._published: Judgement | None = None
+        """The judgement that the metrics show."""
         self._runs = Runs()
         self._numbers = count()
 
@@ -86,9 +89,12 @@ class Generations:
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 
     def _count(self, done: Round, awaited: int) -> None:
-        """Count a round that waited for `awaited` drafts, and publish the costs."""
+        """Count a round that waited for `awaited` drafts, and publish the costs where they have changed."""
         self._metrics.count(done, awaited)
-        self._metrics.judge(self._speculation.report())
+        report = self._speculation.report()
+        if report is not self._published:
+            self._published = report
+            self._metrics.judge(report)
 
 
 def greedy_as_coupled(call: GenerationCall) -> GenerationCall:
