@@ -24,7 +24,7 @@ _BEGIN, _END = 1.05, 1.02
 does not pay for: drafts that are thrown away, and prompts that are read twice."""
 _KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
 """Factors by which each round, and each trial, lowers the weight of those before."""
-_PRIOR = 1.0
+_PRIOR = 0.5
 """Weight, in trials without noise, of the belief that a prediction is right."""
 _UNSURE = 0.1
 """Standard error of a trial's gain, as a share of it, at which the trial counts half. Eight rounds of one sampled

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec.rules.rng import Lane, coordinates, exponential_on_device, exponential_on_host, philox, uniform
+from specdec.rules.rng import (
+    Lane,
+    coordinates,
+    exponential_on_device,
+    exponential_on_host,
+    philox,
+    rest_noise_on_device,
+    rest_noise_on_host,
+    uniform,
+)
 
 SEEDS = st.integers(0, 2**64 - 1)
 POSITIONS = st.integers(0, 2**32 - 1)
@@ -116,6 +125,12 @@ def test_another_device_gives_the_same_noise(device: torch.device) -> None:
     torch.testing.assert_close(
         exponential_on_device(words, ids[:, None].to(device))[:, 0].cpu(),
         exponential_on_host(seeds, positions, rows, ids),
+        rtol=1e-15,
+        atol=0,
+    )
+    torch.testing.assert_close(
+        [each.cpu() for each in rest_noise_on_device(words)],
+        list(rest_noise_on_host(seeds, positions)),
         rtol=1e-15,
         atol=0,
     )

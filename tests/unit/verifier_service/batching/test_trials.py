@@ -107,8 +107,8 @@ def correction_after_one_trial(spread: int) -> float:
 
 
 def test_a_trial_counts_by_its_standard_error() -> None:
-    assert correction_after_one_trial(spread=0) == pytest.approx((0.7 / 1.5) ** 0.5, rel=0.01)
-    assert correction_after_one_trial(spread=6) == pytest.approx((0.7 / 1.5) ** 0.25, rel=0.05)
+    assert correction_after_one_trial(spread=0) == pytest.approx((0.7 / 1.5) ** (2 / 3), rel=0.01)
+    assert correction_after_one_trial(spread=6) == pytest.approx((0.7 / 1.5) ** 0.4, rel=0.05)
 
 
 @pytest.mark.parametrize(("gain", "trials"), [(1.0, 3), (0.5, 1)])
