@@ -179,7 +179,7 @@ async def _generate(
 ) -> tuple[list[float], list[Round]]:
     """The rounds of a generation, and when each came."""
     times, rounds = list[float](), list[Round]()
-    async for each in stub.Generate(call_to_pb(call_of(ask, drafter))):
+    async for each in stub.Generate(call_to_pb(call_of(replace(ask, drafter=drafter)))):
         times.append(time.perf_counter())
         rounds.append(round_from_pb(each))
     return times, rounds
@@ -189,7 +189,7 @@ async def _counts(
     stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", drafter: str, reasons: Counter[str], ask: Ask
 ) -> AsyncGenerator[int]:
     """The tokens of each round, as counts; `reasons` are counted on."""
-    rounds = stub.Generate(call_to_pb(call_of(ask, drafter)))
+    rounds = stub.Generate(call_to_pb(call_of(replace(ask, drafter=drafter))))
     try:
         async for each in rounds:
             done = round_from_pb(each)

@@ -53,7 +53,8 @@ async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], told:
     told.write("ready\n")
     told.flush()
     while line := await asyncio.to_thread(sys.stdin.readline):
-        asks = [Ask(tuple(each["prompt"]), each["tokens"], each["temperature"], each["seed"], each["gamma"])
+        asks = [Ask(tuple(each["prompt"]), each["tokens"], each["temperature"], each["seed"], each["gamma"],
+                    drafter=each["drafter"])
                 for each in json.loads(line)]  # fmt: skip
         told.write(json.dumps(asdict(await timed(answer, asks))) + "\n")
         told.flush()

@@ -26,6 +26,8 @@ class Ask:
     """Ids that end it; only the engine in process looks at them."""
     policy: GammaPolicy = AUTO
     """How the system chooses where there is no length."""
+    drafter: str = ""
+    """What drafts, where a verifier is asked; empty leaves it to its settings."""
 
 
 MIXED = "mixed"
@@ -87,7 +89,7 @@ class Slice:
         return sum(len(run.tokens) for run in self.runs) / self.seconds
 
 
-def call_of(ask: Ask, drafter: str = "") -> GenerationCall:
+def call_of(ask: Ask) -> GenerationCall:
     """What a verifier is asked; nothing of its prefix cache is used."""
     mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
     return GenerationCall(
@@ -98,7 +100,7 @@ def call_of(ask: Ask, drafter: str = "") -> GenerationCall:
         sampling=SamplingParams(temperature=ask.temperature, seed=ask.seed),
         max_tokens=ask.tokens,
         stop_token_ids=(),
-        speculation=Speculation(mode=mode, gamma=ask.gamma or None, drafter=drafter, policy=ask.policy),
+        speculation=Speculation(mode=mode, gamma=ask.gamma or None, drafter=ask.drafter, policy=ask.policy),
         cache_salt=secrets.token_hex(8),
     )
 

@@ -25,29 +25,31 @@ from specdec.errors import ConfigError
 _TEXT = """\
 The engines of [peers](#peers) alone: each with its scheduler in one process, all processes on core {core}, asked in
 turns; there is no server, no gateway and no store, and nothing is written out. Ours is the verifier without its
-servers, compiled, with its event loop; its drafter is a process beside it on the same core. vLLM 0.32 is
-`LLMEngine.step` in process, compiled as it comes, with drafts of {draft} tokens where it drafts. All are in float32. An
-answer is of {tokens} tokens behind a prompt of {prompt}; what is counted begins once every answer has begun. Every turn
-has prompts of its own, and all engines answer the same. Before the turns that count each way has one, and "auto"
-{learning}: the verifier has learned by then what this load is like."""
+servers, compiled, with its event loop; its drafter is a process beside it on the same core, and "suffix" drafts in the
+verifier, from the text of the request alone. vLLM 0.32 is `LLMEngine.step` in process, compiled as it comes, with
+drafts of {draft} tokens where it drafts. All are in float32. An answer is of {tokens} tokens behind a prompt of
+{prompt}; what is counted begins once every answer has begun. Every turn has prompts of its own, and all engines answer
+the same. Before the turns that count each way has one, and "auto" {learning}: the verifier has learned by then what
+this load is like."""
 _BASE = "vLLM plain"
 _DRAFTING = "vLLM draft model"
 _DRAFT = 4
-_LEARNING = 6
+_LEARNING = 4
 """Turns of "auto" before those that count; other ways have one."""
 _STOP_SECONDS = 30.0
 _HEAD = ("temperature", "streams", "engine", f"speed / {_BASE}", "tokens/s", "greedy answers as vLLM's")
 _AUTO = ", auto"
 """The end of the names of ways whose γ the verifier chooses."""
-WAYS: Mapping[str, tuple[str, int | None]] = {
-    _BASE: (_BASE, 0),
-    _DRAFTING: (_DRAFTING, None),
-    "native, off": ("native", 0),
-    f"native{_AUTO}": ("native", None),
-    "ours on vLLM, off": ("ours on vLLM", 0),
-    f"ours on vLLM{_AUTO}": ("ours on vLLM", None),
+WAYS: Mapping[str, tuple[str, int | None, str]] = {
+    _BASE: (_BASE, 0, ""),
+    _DRAFTING: (_DRAFTING, None, ""),
+    "native, off": ("native", 0, ""),
+    f"native{_AUTO}": ("native", None, ""),
+    f"native, suffix{_AUTO}": ("native", None, "suffix"),
+    "ours on vLLM, off": ("ours on vLLM", 0, ""),
+    f"ours on vLLM{_AUTO}": ("ours on vLLM", None, ""),
 }
-"""The engine of each way, and its γ: 0 for no drafts."""
+"""The engine of each way, its γ, 0 for no drafts, and what drafts, where ours is asked for other than its drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +103,22 @@ def measure(lab: Lab) -> Report:
             for temperature in scale.peers_temperatures
             for streams in scale.sessions
         ]
-    text = _TEXT.format(
-        core=core, draft=_DRAFT, tokens=scale.peers_tokens[0], prompt=scale.prompt, learning=_LEARNING
-    )
+    text = _TEXT.format(core=core, draft=_DRAFT, tokens=scale.peers_tokens[0], prompt=scale.prompt, learning=_LEARNING)
     return Report("one_core", text, _figures(cells), [Table(_HEAD, [row for cell in cells for row in cell.rows()])])
 
 
 def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: int) -> Cell:
     """All ways, once to warm up and then in turns."""
-    ways = [(way, engine, gamma) for way, (engine, gamma) in WAYS.items() if engine in engines]
-    done: dict[str, list[Batch]] = {way: [] for way, _, _ in ways}
+    ways = {way: asked for way, asked in WAYS.items() if asked[0] in engines}
+    done: dict[str, list[Batch]] = {way: [] for way in ways}
     turns = lab.scale.one_core_turns
     for turn in range(_LEARNING + turns):
         tokens = lab.scale.peers_tokens[0]
         asks = lab.scale.pair.asks(streams, lab.scale.prompt, tokens, temperature, first=turn * streams)
-        asked = [each for each in ways if turn >= _LEARNING - 1 or each[0].endswith(_AUTO)]
-        for way, engine, gamma in asked if turn % 2 else reversed(asked):
-            done[way].append(engines[engine].together([replace(ask, gamma=gamma) for ask in asks]))
+        asked = [way for way in ways if turn >= _LEARNING - 1 or way.endswith(_AUTO)]
+        for way in asked if turn % 2 else reversed(asked):
+            engine, gamma, drafter = ways[way]
+            done[way].append(engines[engine].together([replace(ask, gamma=gamma, drafter=drafter) for ask in asks]))
     return Cell(temperature, streams, {way: batches[-turns:] for way, batches in done.items()})
 
 
@@ -127,7 +128,9 @@ def _figures(cells: Sequence[Cell]) -> list[Figure]:
     return [
         *_worst(several, "native, off", _BASE, 0.9),
         *_worst(greedy, "native, auto", _DRAFTING, 1.2),
+        *_worst(greedy, "native, suffix, auto", _DRAFTING, 1.2),
         *_worst(cells, "native, auto", "native, off", 0.97),
+        *_worst(cells, "native, suffix, auto", "native, off", 0.97),
         *_worst(cells, "ours on vLLM, auto", _BASE, 0.97),
         *_worst(cells, "ours on vLLM, auto", "ours on vLLM, off", 0.97),
     ]

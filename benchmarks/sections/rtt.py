@@ -45,6 +45,8 @@ _CRITICAL = 0.6
 _LEAST = 0.97
 _LONGER = 1.1
 """Least γ at the longest round trip that is measured, over the one without."""
+_SETTLING = 10
+"""Slices before the γ that it chooses is looked at: behind fewer it still believes in the network that was before."""
 _LONGEST_WAIT = 1.0
 """Seconds that a round waits at most where the choice of γ is shown: longer than any draft takes that would pay."""
 _KEPT = {"push": Goal(0.9)}
@@ -79,7 +81,7 @@ def measure(lab: Lab) -> Report:
 def _choices(lab: Lab) -> dict[float, float]:
     """The mean γ that the verifier chooses at each round trip, where a long draft costs much."""
     scale, (sessions, temperature, step) = lab.scale, lab.scale.rtt_choice
-    turns = range(_LEARNING + scale.rtt_turns)
+    turns = range(_SETTLING + scale.rtt_turns)
     asks = [
         scale.pair.asks(sessions, scale.prompt, scale.rtt_tokens, temperature, first=turn * sessions) for turn in turns
     ]
@@ -89,7 +91,7 @@ def _choices(lab: Lab) -> dict[float, float]:
         for delay in scale.rtt_delays:
             system.round_trip(delay)
             slices = [system.together(each, _SYNCHRONOUS) for each in asks]
-            found[delay] = _mean_gamma(slices[_LEARNING:])
+            found[delay] = _mean_gamma(slices[_SETTLING:])
     return found
 
 
