@@ -1,0 +1,120 @@
+"""For which announced rows a pass waits, and how sessions go in two groups."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from specdec.rules.draft import NO_DRAFT
+from tests.unit.verifier_service.batching.scheduling import admitted, row, scheduling, steps
+from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_row, point_mass
+from verifier_service.batching.batch_plan import Gathers, Outcome
+
+
+async def test_a_pass_waits_for_a_row_that_is_announced() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+        first = make_row("a", (1, 2, 3, 4))
+        with scheduler.expected():
+            task = asyncio.create_task(scheduler.verify(first))
+            await steps()
+            assert not task.done()
+        await task
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less_than_a_pass(groups: int) -> None:
+    engine = TableEngine()
+    async with scheduling(engine, groups=groups) as scheduler, AsyncExitStack() as stack:
+        for name in "abcd":
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        await scheduler.verify(row("a"))
+        scheduler._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY):
+            task = asyncio.create_task(scheduler.verify(make_row("a", (3, 3), draft=point_mass(following(3)))))
+            await steps()
+            assert not task.done()
+            scheduler._pass_seconds = 0.0
+            scheduler._wake.set()
+            await task
+
+
+async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_draft_length() -> None:
+    async with scheduling(TableEngine()) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+        scheduler._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY):
+            await scheduler.verify(row("a"))
+            async with admitted(scheduler, "c", 1):
+                pass
+
+
+async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 3):
+        with scheduler.expected():
+            assert (await scheduler.verify(make_row("a", (1, 2, 3)))).verdict.tokens == (following(3),)
+
+
+async def test_two_announced_rows_share_a_pass() -> None:
+    engine = TableEngine()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+
+        async def announced(name: str, pause: float) -> None:
+            with scheduler.expected():
+                await asyncio.sleep(pause)
+            await scheduler.verify(make_row(name, (1, 2, 3, 4)))
+
+        await asyncio.gather(announced("a", 0.0), announced("b", 0.02))
+    assert len(engine.batches[-1]) == 2
+
+
+async def _in_groups(engine: TableEngine, groups: int, plain: int = 0) -> list[Outcome]:
+    """What becomes of six rows that come at once, all but `plain` of which have a draft."""
+    names = "abcdef"
+    async with scheduling(engine, groups=groups) as scheduler, AsyncExitStack() as stack:
+        for name in names:
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        await asyncio.gather(*(scheduler.verify(row(name)) for name in names))
+        drafts = [NO_DRAFT] * plain + [point_mass(following(3))] * (len(names) - plain)
+        rows = [make_row(name, (3, 3), draft=draft) for name, draft in zip(names, drafts, strict=True)]
+        return await asyncio.gather(*map(scheduler.verify, rows))
+
+
+@pytest.mark.parametrize(("groups", "plain", "passes"), [(1, 0, [6, 6]), (2, 0, [6, 3, 3]), (2, 2, [6, 4, 2])])
+async def test_of_two_groups_one_goes_first_and_rows_without_drafts_with_it(
+    groups: int, plain: int, passes: list[int]
+) -> None:
+    engine = TableEngine()
+    await _in_groups(engine, groups, plain)
+    assert [len(batch) for batch in engine.batches] == passes
+
+
+async def test_groups_change_no_verdict() -> None:
+    one, two = [await _in_groups(TableEngine(), groups) for groups in (1, 2)]
+    assert [each.verdict for each in one] == [each.verdict for each in two]
+
+
+async def test_of_two_groups_a_pass_waits_for_half_of_the_announced_rows() -> None:
+    engine, leave = TableEngine(), asyncio.Event()
+    async with scheduling(engine, groups=2) as scheduler, AsyncExitStack() as stack:
+        names = "abcd"
+        for name in names:
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        await asyncio.gather(*(scheduler.verify(row(name)) for name in names))
+
+        async def announced(name: str, came: asyncio.Event) -> None:
+            with scheduler.expected():
+                await came.wait()
+            await scheduler.verify(make_row(name, (3, 3), draft=point_mass(following(3))))
+
+        now = asyncio.Event()
+        first = [asyncio.create_task(announced(name, now)) for name in "ab"]
+        second = [asyncio.create_task(announced(name, leave)) for name in "cd"]
+        await steps()
+        assert len(engine.batches) == 1
+        now.set()
+        await asyncio.gather(*first)
+        assert [len(batch) for batch in engine.batches] == [4, 2]
+        leave.set()
+        await asyncio.gather(*second)
+    assert [len(batch) for batch in engine.batches] == [4, 2, 2]
