@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 
 from specdec.serving.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
@@ -12,6 +12,7 @@ from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
 from verifier_service.batching.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.answers import Answers
+from verifier_service.drafters.avoided import Avoided
 from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
 from verifier_service.drafters.drafts import Drafts, Proposal
@@ -59,13 +60,10 @@ class RemoteDrafts(Drafts):
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
         """Committed tokens that the drafter does not know yet."""
-        self._forgotten = 0
-        """How often in a row the drafter did not know the session."""
         self._answers = Answers()
         self._behind: list[int] = []
         """Committed tokens that the buffer has not been told while no drafter was used."""
-        self._avoid: dict[str, tuple[float, Fallback]] = {}
-        """Until when to avoid each drafter, and why, by address."""
+        self._avoided = Avoided(settings, clock)
         self._changed = asyncio.Event()
 
     @property
@@ -83,7 +81,7 @@ class RemoteDrafts(Drafts):
         return link.source(self._call.sampling.temperature) + ("" if self._plan is None else ", trees")
 
     def declined(self) -> Fallback:
-        there = self._link is not None or self._pool.has(self._avoided(), self._call.speculation.drafter)
+        there = self._link is not None or self._pool.has(self._avoided.addresses(), self._call.speculation.drafter)
         return Fallback.NOT_WORTH_IT if there else self._absence()
 
     async def propose(self, gamma: int) -> Proposal:
@@ -139,7 +137,7 @@ class RemoteDrafts(Drafts):
         """Take drafted tokens if they continue this session's."""
         self._answers.drafted(message)
         if self._buffer.add(message):
-            self._forgotten = 0
+            self._avoided.known()
             self._patience.succeeded()
             self._changed.set()
 
@@ -151,7 +149,7 @@ class RemoteDrafts(Drafts):
     def refused(self, reason: NackReason) -> None:
         """Avoid this drafter for a time that depends on the reason."""
         if self._link is not None:
-            self._avoid[self._link.address] = self._penalty(reason)
+            self._avoided.add(self._link.address, reason)
         self.lost()
 
     def lost(self) -> None:
@@ -192,14 +190,7 @@ class RemoteDrafts(Drafts):
 
     def _choice(self) -> DrafterLink | None:
         """The drafter that the session would use now."""
-        return self._pool.choose(self._call.session_id, self._avoided(), self._call.speculation.drafter)
-
-    def _avoided(self) -> Container[str]:
-        """The addresses that are avoided now."""
-        if self._avoid:
-            now = self._clock()
-            self._avoid = {address: until for address, until in self._avoid.items() if until[0] > now}
-        return self._avoid
+        return self._pool.choose(self._call.session_id, self._avoided.addresses(), self._call.speculation.drafter)
 
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have come, or all that will."""
@@ -235,21 +226,4 @@ class RemoteDrafts(Drafts):
 
     def _absence(self) -> Fallback:
         """Why no drafter can be used."""
-        reasons = {reason for _, reason in self._avoid.values()}
-        return Fallback.OVERLOADED if Fallback.OVERLOADED in reasons else self._pool.absence()
-
-    def _penalty(self, reason: NackReason) -> tuple[float, Fallback]:
-        """Until when to avoid a drafter after a refusal, and the reason to report meanwhile."""
-        now = self._clock()
-        match reason:
-            case NackReason.OVERLOADED:
-                return now + self._settings.overload_pause, Fallback.OVERLOADED
-            case NackReason.MALFORMED:
-                return math.inf, Fallback.UNAVAILABLE
-            case NackReason.INTERNAL:
-                return now + self._settings.overload_pause, Fallback.UNAVAILABLE
-            case NackReason.UNKNOWN | NackReason.STALE:
-                # The first time, opening the session again helps; after that it is tried less and less often.
-                self._forgotten += 1
-                pause = self._settings.probe * 2.0 ** min(self._forgotten - 2, 6) if self._forgotten > 1 else 0.0
-                return now + pause, Fallback.UNAVAILABLE
+        return Fallback.OVERLOADED if self._avoided.overloaded else self._pool.absence()
