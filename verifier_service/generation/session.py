@@ -117,6 +117,8 @@ class Session:
     async def _proposed(self) -> Proposal:
         if not self._judges_drafts:
             return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
+        if not self._wanted:  # so it waits for no drafter
+            return await self._drafts.propose(0)
         with self._target.expected(self._drafts.gathers):
             return await self._drafts.propose(self._wanted)
 
