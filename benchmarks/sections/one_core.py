@@ -38,18 +38,30 @@ _LEARNING = 4
 """Turns of "auto" before those that count; other ways have one."""
 _STOP_SECONDS = 30.0
 _HEAD = ("temperature", "streams", "engine", f"speed / {_BASE}", "tokens/s", "greedy answers as vLLM's")
-_AUTO = ", auto"
-"""The end of the names of ways whose γ the verifier chooses."""
-WAYS: Mapping[str, tuple[str, int | None, str]] = {
-    _BASE: (_BASE, 0, ""),
-    _DRAFTING: (_DRAFTING, None, ""),
-    "native, off": ("native", 0, ""),
-    f"native{_AUTO}": ("native", None, ""),
-    f"native, suffix{_AUTO}": ("native", None, "suffix"),
-    "ours on vLLM, off": ("ours on vLLM", 0, ""),
-    f"ours on vLLM{_AUTO}": ("ours on vLLM", None, ""),
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an engine is asked."""
+
+    engine: str
+    gamma: int | None = None
+    """0 for no drafts, None for the engine's own choice."""
+    drafter: str = ""
+    """What drafts, where ours is asked for other than its drafter."""
+    learns: bool = False
+    """Whether the choice follows what the load has been like."""
+
+
+WAYS: Mapping[str, Way] = {
+    _BASE: Way(_BASE, 0),
+    _DRAFTING: Way(_DRAFTING),
+    "native, off": Way("native", 0),
+    "native, auto": Way("native", learns=True),
+    "native, suffix, auto": Way("native", drafter="suffix", learns=True),
+    "ours on vLLM, off": Way("ours on vLLM", 0),
+    "ours on vLLM, auto": Way("ours on vLLM", learns=True),
 }
-"""The engine of each way, its γ, 0 for no drafts, and what drafts, where ours is asked for other than its drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +121,18 @@ def measure(lab: Lab) -> Report:
 
 def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: int) -> Cell:
     """All ways, once to warm up and then in turns."""
-    ways = {way: asked for way, asked in WAYS.items() if asked[0] in engines}
-    done: dict[str, list[Batch]] = {way: [] for way in ways}
+    ways = {name: way for name, way in WAYS.items() if way.engine in engines}
+    done: dict[str, list[Batch]] = {name: [] for name in ways}
     turns = lab.scale.one_core_turns
     for turn in range(_LEARNING + turns):
         tokens = lab.scale.peers_tokens[0]
         asks = lab.scale.pair.asks(streams, lab.scale.prompt, tokens, temperature, first=turn * streams)
-        asked = [way for way in ways if turn >= _LEARNING - 1 or way.endswith(_AUTO)]
-        for way in asked if turn % 2 else reversed(asked):
-            engine, gamma, drafter = ways[way]
-            done[way].append(engines[engine].together([replace(ask, gamma=gamma, drafter=drafter) for ask in asks]))
-    return Cell(temperature, streams, {way: batches[-turns:] for way, batches in done.items()})
+        asked = [name for name, way in ways.items() if way.learns or turn >= _LEARNING - 1]
+        for name in asked if turn % 2 else reversed(asked):
+            way = ways[name]
+            made = [replace(ask, gamma=way.gamma, drafter=way.drafter) for ask in asks]
+            done[name].append(engines[way.engine].together(made))
+    return Cell(temperature, streams, {name: batches[-turns:] for name, batches in done.items()})
 
 
 def _figures(cells: Sequence[Cell]) -> list[Figure]:
