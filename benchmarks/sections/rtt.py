@@ -20,7 +20,8 @@ the same turn; "of r = 0" is that ratio over the one without a delay. γ is the 
 an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up
 and says that it is certain of them; γ is the verifier's choice there. The last table has the γ that the verifier
 chooses where each draft costs much: {sessions} sessions at temperature {temperature:g}, a drafter that drafts
-nothing unasked and takes {step:g} ms a step, and waits of up to {wait:g} s (`drafting.timeout`)."""
+nothing unasked and takes {step:g} ms a step, and waits of up to {wait:g} s (`drafting.timeout`); the first
+{settling} slices of each delay are not counted."""
 _HEAD = ("way", "round trip, ms", "in target passes", "speed / plain", "of r = 0", "tokens a round", "γ")
 _FAULTY_HEAD = ("drafter", "speed / plain", "γ")
 _CHOICE_HEAD = ("round trip, ms", "in target passes", "γ")
@@ -74,7 +75,9 @@ def measure(lab: Lab) -> Report:
     chosen = [[f"{1000 * delay:g}", f"{delay / target:.2f}", f"{gamma:.1f}"] for delay, gamma in choices.items()]
     tables = [Table(_HEAD, rows), Table(_FAULTY_HEAD, lost), Table(_CHOICE_HEAD, chosen)]
     sessions, temperature, step = scale.rtt_choice
-    text = _TEXT.format(sessions=sessions, temperature=temperature, step=1000 * step, wait=_LONGEST_WAIT)
+    text = _TEXT.format(
+        sessions=sessions, temperature=temperature, step=1000 * step, wait=_LONGEST_WAIT, settling=_SETTLING
+    )
     return Report("rtt", text, [*_network(lab, found), *figures, _growth(choices)], tables, [_chart(found)])
 
 
