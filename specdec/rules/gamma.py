@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 Cost = Callable[[], float]
 """Reads the present value of a time in decode steps of the target."""
 
+SESSION_WEIGHT = 8.0
+"""Judged tokens that the α of all sessions counts for in that of one."""
 _MARGIN = 0.02
 """Least relative gain in predicted speed-up that makes the controller change γ."""
 
@@ -55,6 +57,10 @@ class AcceptanceEstimate:
     def alpha(self) -> float:
         """The estimate, in [0, 1]."""
         return (self.accepted + self.weight * self.prior) / (self.accepted + self.rejected + self.weight)
+
+    def over(self, prior: float) -> float:
+        """The estimate where that was α before anything was seen."""
+        return replace(self, prior=prior).alpha
 
     def observed(self, drafted: int, accepted: int) -> "AcceptanceEstimate":
         """The estimate after one more round; a round without drafts only lowers the weight of earlier ones."""

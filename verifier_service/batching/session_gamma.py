@@ -1,15 +1,11 @@
 """The draft length of one session, and what is known of its drafts."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 from specdec.rules.allotment import Demand, Judgement
-from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController
+from specdec.rules.gamma import SESSION_WEIGHT, AcceptanceEstimate, FixedGamma, GammaController
 from specdec.wire.generation import GammaReason, RoundDetail, Speedup
-
-_SESSION_WEIGHT = 8.0
-"""Judged tokens that the fleet's α counts for in that of a session."""
 
 
 class Batch(Protocol):
@@ -49,7 +45,7 @@ class SessionGamma:
         self._source = source
         self._own = own
         self._most = most
-        self._estimate = AcceptanceEstimate(weight=_SESSION_WEIGHT)
+        self._estimate = AcceptanceEstimate(weight=SESSION_WEIGHT)
 
     def gamma(self) -> int:
         """Number of tokens to draft next."""
@@ -91,5 +87,5 @@ class SessionGamma:
     def demand(self) -> Demand:
         """What the session can make of drafts: its α is near the fleet's until it has shown its own."""
         source = self._source()
-        alpha = replace(self._estimate, prior=self._batch.alpha(source or "")).alpha
+        alpha = self._estimate.over(self._batch.alpha(source or ""))
         return Demand(alpha, 0 if source is None else self._most)

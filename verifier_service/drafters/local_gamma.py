@@ -2,12 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from specdec.rules.gamma import AcceptanceEstimate, best_gamma, speedup
+from specdec.rules.gamma import SESSION_WEIGHT, AcceptanceEstimate, best_gamma, speedup
 
-_SESSION_WEIGHT = 8.0
-"""Judged tokens that the α of all sessions counts for in that of a session."""
 _LEAST_SPEEDUP = 1.02
 """Predicted speed-up below which nothing is drafted."""
 _TRIAL = 2
@@ -68,12 +66,12 @@ class LocalGamma:
         self._beta = beta
         self._most = most
         self._ends_itself = ends_itself
-        self._estimate = AcceptanceEstimate(weight=_SESSION_WEIGHT)
+        self._estimate = AcceptanceEstimate(weight=SESSION_WEIGHT)
         self._tries = False
 
     def gamma(self) -> int:
         """Tokens to draft next."""
-        alpha = replace(self._estimate, prior=self._acceptance.alpha(self._name)).alpha
+        alpha = self._estimate.over(self._acceptance.alpha(self._name))
         beta = self._beta()
         best = best_gamma(alpha, 0.0, beta=beta, limit=self._most)
         self._tries = speedup(alpha, best, 0.0, beta=beta) < _LEAST_SPEEDUP
