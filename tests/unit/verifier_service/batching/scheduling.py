@@ -12,6 +12,7 @@ from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
+from verifier_service.metrics import VerifierMetrics
 
 
 @asynccontextmanager
@@ -21,18 +22,19 @@ async def scheduling(
     draft_tokens: int = 1000,
     step_sessions: int | None = None,
     groups: int = 1,
+    chunk_tokens: int = 16,
+    metrics: VerifierMetrics | None = None,
 ) -> AsyncIterator[Scheduler]:
     settings = VerifierSettings(
         model=ModelSettings(path=Path("model")),
         max_waiting=max_waiting,
-        chunk_tokens=16,
+        chunk_tokens=chunk_tokens,
         draft_tokens=draft_tokens,
         step_sessions=step_sessions,
     )
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(
-            ModelThread(engine, settings), thread, settings, make_speculation(groups=groups), make_metrics()
-        )
+        model, speculation = ModelThread(engine, settings), make_speculation(groups=groups)
+        scheduler = Scheduler(model, thread, settings, speculation, metrics or make_metrics())
         running = asyncio.create_task(scheduler.run())
         try:
             yield scheduler

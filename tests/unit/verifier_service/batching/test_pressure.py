@@ -2,18 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 from torch import Tensor
 
 from specdec.engine import Chunk
 from specdec.rules.draft import NO_DRAFT
-from specdec.serving.settings import ModelSettings
+from tests.unit.verifier_service.batching.scheduling import scheduling
 from tests.unit.verifier_service.verifier_fakes import (
     VOCABULARY,
     TableEngine,
@@ -21,31 +19,13 @@ from tests.unit.verifier_service.verifier_fakes import (
     following,
     make_metrics,
     make_row,
-    make_speculation,
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
-from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 
-MODEL = ModelSettings(path=Path("model"))
-
-
-@asynccontextmanager
-async def scheduling(engine: TableEngine, metrics: VerifierMetrics, chunk_tokens: int = 4) -> AsyncIterator[Scheduler]:
-    settings = VerifierSettings(
-        model=ModelSettings(path=Path("model")), max_waiting=64, chunk_tokens=chunk_tokens, draft_tokens=1000
-    )
-    with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(ModelThread(engine, settings), thread, settings, make_speculation(), metrics)
-        running = asyncio.create_task(scheduler.run())
-        try:
-            yield scheduler
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
+crowded = partial(scheduling, max_waiting=64, chunk_tokens=4)
 
 
 def admission(kv_name: str, tokens: Sequence[int], limit: int, rank: float = 0.0) -> Row:
@@ -76,7 +56,7 @@ def counted(metrics: VerifierMetrics) -> float:
 async def test_sessions_that_lose_their_kv_say_what_they_would_have_said(drafted: int) -> None:
     engine, metrics = TableEngine(room=40), make_metrics()
     prompts = [[(5 * number + index) % VOCABULARY for index in range(3 + number)] for number in range(6)]
-    async with scheduling(engine, metrics) as scheduler, asyncio.timeout(60):
+    async with crowded(engine, metrics=metrics) as scheduler, asyncio.timeout(60):
         outputs = await asyncio.gather(
             *(
                 generate(
@@ -100,7 +80,7 @@ async def test_the_last_in_rank_gives_up_its_kv_and_the_first_never_does() -> No
         await generate(scheduler, admission(name, [1, 2, 3], 30, rank))
         ended.append(name)
 
-    async with scheduling(engine, metrics) as scheduler, asyncio.timeout(60):
+    async with crowded(engine, metrics=metrics) as scheduler, asyncio.timeout(60):
         await asyncio.gather(run("last", 9.0), run("first", 1.0), run("middle", 5.0))
     assert ended == ["first", "middle", "last"]
     prompts = [chunk.session for batch in engine.batches for chunk in batch if len(chunk.tokens) > 1]
@@ -116,7 +96,7 @@ async def test_who_comes_first_in_rank_is_let_in_first() -> None:
         async with scheduler.admitted(admission(name, range(8), 10, rank)):
             entered.append(name)
 
-    async with scheduling(engine, make_metrics()) as scheduler, asyncio.timeout(60):
+    async with crowded(engine) as scheduler, asyncio.timeout(60):
         async with scheduler.admitted(admission("inside", range(8), 10)):
             waiting = [asyncio.create_task(hold(name, rank)) for name, rank in (("low", 60.0), ("high", -60.0))]
             await asyncio.sleep(0.01)
@@ -127,7 +107,7 @@ async def test_who_comes_first_in_rank_is_let_in_first() -> None:
 async def test_a_caller_that_stops_asking_keeps_nobody_out() -> None:
     engine = TableEngine(room=10)
     stalled = admission("stalled", range(8), 10)
-    async with scheduling(engine, make_metrics()) as scheduler, scheduler.admitted(stalled), asyncio.timeout(60):
+    async with crowded(engine) as scheduler, scheduler.admitted(stalled), asyncio.timeout(60):
         assert await generate(scheduler, admission("next", [1], 10, 1.0)) == [1, *continuation(1, 9)]
         again = await scheduler.verify(make_row("stalled", [1, 2, 3], limit=10))
         assert again.verdict.tokens == (following(3),)
@@ -135,7 +115,7 @@ async def test_a_caller_that_stops_asking_keeps_nobody_out() -> None:
 
 async def test_sessions_that_decode_take_part_in_every_pass_of_a_long_prompt() -> None:
     engine = TableEngine()
-    async with scheduling(engine, make_metrics()) as scheduler, asyncio.timeout(60):
+    async with crowded(engine) as scheduler, asyncio.timeout(60):
         decoding = asyncio.create_task(generate(scheduler, admission("decoding", [1], 200)))
         await asyncio.sleep(0.01)
         async with scheduler.admitted(admission("long", range(150), 200, 1.0)):
@@ -152,7 +132,7 @@ async def test_sessions_that_decode_take_part_in_every_pass_of_a_long_prompt() -
 
 async def test_a_right_to_kv_that_is_known_already_costs_no_pass() -> None:
     engine = TableEngine()
-    async with scheduling(engine, make_metrics()) as scheduler, scheduler.admitted(admission("a", [1, 2, 3], 10)):
+    async with crowded(engine) as scheduler, scheduler.admitted(admission("a", [1, 2, 3], 10)):
         engine.kv["a"] = [1, 2]
         await scheduler.prefill(make_row("a", [1, 2, 3], 2))
         assert engine.batches == []
@@ -175,7 +155,7 @@ class SlowEngine(TableEngine):
 
 async def test_the_loop_is_free_while_a_pass_runs_and_the_model_has_a_thread_of_its_own() -> None:
     engine = SlowEngine()
-    async with scheduling(engine, make_metrics()) as scheduler, scheduler.admitted(admission("a", [1], 10)):
+    async with crowded(engine) as scheduler, scheduler.admitted(admission("a", [1], 10)):
         verdict = asyncio.create_task(scheduler.verify(make_row("a", [1])))
         assert await asyncio.to_thread(engine.began.wait, 60)
         # All of this happens inside the pass.
