@@ -56,11 +56,11 @@ class AcceptanceEstimate:
     @property
     def alpha(self) -> float:
         """The estimate, in [0, 1]."""
-        return (self.accepted + self.weight * self.prior) / (self.accepted + self.rejected + self.weight)
+        return self.over(self.prior)
 
     def over(self, prior: float) -> float:
         """The estimate where that was α before anything was seen."""
-        return replace(self, prior=prior).alpha
+        return (self.accepted + self.weight * prior) / (self.accepted + self.rejected + self.weight)
 
     def observed(self, drafted: int, accepted: int) -> "AcceptanceEstimate":
         """The estimate after one more round; a round without drafts only lowers the weight of earlier ones."""

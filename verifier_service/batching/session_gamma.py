@@ -75,7 +75,7 @@ class SessionGamma:
             survival, trial = self._batch.grounds
             reason = GammaReason.TRIAL if trial else GammaReason.GOODPUT
         reason = GammaReason.ROOM if gamma > room else reason
-        return RoundDetail(min(gamma, room), reason.value, self.demand().alpha, survival)
+        return RoundDetail(min(gamma, room), reason.value, self.demand(self.source).alpha, survival)
 
     def speedup(self) -> Speedup:
         """What drafts bring the batch; unknown for a γ of its own."""
@@ -84,8 +84,7 @@ class SessionGamma:
         found = self._batch.report()
         return Speedup(found.predicted, found.measured or 0.0)
 
-    def demand(self) -> Demand:
-        """What the session can make of drafts: its α is near the fleet's until it has shown its own."""
-        source = self._source()
+    def demand(self, source: str | None) -> Demand:
+        """What the session can make of drafts of its source: its α is near the fleet's until it has shown its own."""
         alpha = self._estimate.over(self._batch.alpha(source or ""))
         return Demand(alpha, 0 if source is None else self._most)

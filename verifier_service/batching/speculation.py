@@ -185,7 +185,7 @@ class BatchSpeculation:
             self._judge()
         if not self._drafting:
             return 0
-        demand = session.demand()
+        demand = session.demand(session.source)
         gamma = self._allotment.gamma(_optimistic(demand) if self.trials.exploring else demand)
         self._wanting += gamma > 0
         self._longest = max(self._longest, gamma)
@@ -219,10 +219,11 @@ class BatchSpeculation:
 
     def _plan(self, exploring: bool) -> None:
         self._active = {each: last for each, last in self._active.items() if self._pass - last <= _ACTIVE_PASSES}
-        self._sources = frozenset(session.source for session in self._active)
+        sources = [session.source for session in self._active]
+        self._sources = frozenset(sources)
         costs = self.costs
         most = costs.drafts_within(_PUNCTUAL * self._timeout, self._gamma_max)
-        demands = [session.demand().up_to(most) for session in self._active]
+        demands = [each.demand(source).up_to(most) for each, source in zip(self._active, sources, strict=True)]
         others = self._load - len(demands)
         assumed = [_optimistic(demand) for demand in demands] if exploring else demands
         self._allotment = allot(assumed, others, costs, self._budget)

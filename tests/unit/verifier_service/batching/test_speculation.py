@@ -112,8 +112,8 @@ def test_without_a_drafter_nobody_drafts_and_with_one_again_they_do() -> None:
 def test_a_new_session_begins_with_what_its_source_has_shown() -> None:
     batch = SimulatedBatch([0.95], costs(1, 0.05, 0.1, 0.1))
     batch.run(300)
-    known = batch.speculation.session(lambda: "model").demand()
-    other = batch.speculation.session(lambda: "lookup").demand()
+    known = batch.speculation.session(lambda: "model").demand("model")
+    other = batch.speculation.session(lambda: "lookup").demand("lookup")
     assert known.alpha == pytest.approx(0.95, abs=0.05)
     assert other.alpha == pytest.approx(0.7)
 
