@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 
 from specdec.engine import NativeEngine, load_tokenizer_json
+from specdec.engine.host_draw import draw_by_operator
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ModelRefused
@@ -217,5 +218,6 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
     Raises:
         ConfigError: the folder has no model that can be served.
     """
+    draw_by_operator()
     model = settings.model
     return NativeEngine.load(model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options)

@@ -9,7 +9,7 @@ draw is exact and takes time in the number of likely tokens; a draft that is not
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -32,6 +32,9 @@ LIKELY = 2.0**-14
 """Least probability of a token that races with noise of its own: at most 16,384 do. Drafts have up to 64 ids each, so
 at most 64 · 2^-14 = 0.4 % of a draft's tokens are lost by it."""
 
+Draw = Callable[[Tensor, Tensor, float], Tensor]
+"""`draw` on the host, by the rows' `coordinates` and the least probability of a likely token."""
+
 
 def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     """The drafter's choice: the winner of the race between listed ids, int64 [N]: argmin eᵥ/pᵥ, the first of a tie.
@@ -43,12 +46,12 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
         positions: absolute position of the token to draw [N].
     """
     if not p.is_cpu:
-        (words,) = to_device(p.device, torch.from_numpy(coordinates(seeds, positions)))
+        (words,) = to_device(p.device, coordinates(seeds, positions))
         return race_on_device(p, ids, words)
     rows, columns = (p > 0).nonzero(as_tuple=True)
     if torch.equal(rows, torch.arange(len(p))):
         return ids[rows, columns]  # every row has one possible id, as at temperature 0
-    noise = exponential_on_host(seeds, positions, rows, ids[rows, columns])
+    noise = exponential_on_host(coordinates(seeds, positions), rows, ids[rows, columns])
     arrival = torch.full(p.shape, math.inf, dtype=torch.float64)
     arrival[rows, columns] = noise / p[rows, columns]
     return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
@@ -56,9 +59,10 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
 
 def earliest(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int], count: int) -> list[list[int]]:
     """The first `count` ids of each race on the host, in the order of arrival; the first is what `choose` returns."""
+    words = coordinates(seeds, positions)
     rows, columns = (p > 0).nonzero(as_tuple=True)
     arrival = torch.full(p.shape, math.inf, dtype=torch.float64)
-    arrival[rows, columns] = exponential_on_host(seeds, positions, rows, ids[rows, columns]) / p[rows, columns]
+    arrival[rows, columns] = exponential_on_host(words, rows, ids[rows, columns]) / p[rows, columns]
     order = arrival.sort(dim=-1, stable=True).indices[:, :count]
     came = zip(ids.gather(-1, order).tolist(), arrival.gather(-1, order).tolist(), strict=True)
     return [[each for each, at in zip(*row, strict=True) if at < math.inf] for row in came]
@@ -72,16 +76,25 @@ def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
         seeds: [N].
         positions: absolute position of the token to draw [N].
     """
+    words = coordinates(seeds, positions)
     if not p.is_cpu:
-        (words,) = to_device(p.device, torch.from_numpy(coordinates(seeds, positions)))
+        (words,) = to_device(p.device, words)
         return draw_on_device(p, words)
-    likely = p.numpy() >= LIKELY
-    flat = np.flatnonzero(likely)
+    if p.dtype != torch.float32:  # which no model gives
+        return draw_on_host(p, words, LIKELY)
+    drawn: Tensor = torch.ops.specdec.draw(p, words, LIKELY)
+    return drawn
+
+
+def draw_on_host(p: Tensor, words: Tensor, likely: float) -> Tensor:
+    """What `draw` returns, by NumPy; `words` are `specdec.rules.rng.coordinates` of the rows [4, N]."""
+    races = p.numpy() >= likely
+    flat = np.flatnonzero(races)
     rows, ids = np.divmod(flat, p.shape[1])
-    noise = exponential_on_host(seeds, positions, torch.from_numpy(rows), torch.from_numpy(ids)).numpy()
+    noise = exponential_on_host(words, torch.from_numpy(rows), torch.from_numpy(ids)).numpy()
     arrivals = noise / p.numpy().ravel()[flat]
-    rest = p.masked_fill(torch.from_numpy(likely), 0.0)
-    rest_noise, u = rest_noise_on_host(seeds, positions)
+    rest = p.masked_fill(torch.from_numpy(races), 0.0)
+    rest_noise, u = rest_noise_on_host(words)
     rest_arrivals = (rest_noise / rest.double().sum(-1)).tolist()
     drawn: list[int] = []
     for row, (start, stop) in enumerate(pairwise(rows.searchsorted(np.arange(len(p) + 1)).tolist())):
@@ -91,6 +104,11 @@ def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
         else:
             drawn.append(int(ids[best]))
     return torch.tensor(drawn, dtype=torch.int64)
+
+
+# `host_draw.cpp` of the engine is an implementation for the CPU, where it can be had.
+torch.library.define("specdec::draw", "(Tensor p, Tensor words, float likely) -> Tensor")
+torch.library.impl("specdec::draw", "CompositeExplicitAutograd", draw_on_host)
 
 
 def draw_on_device(p: Tensor, words: Tensor) -> Tensor:
@@ -153,7 +171,7 @@ def coupled_on_host(
     first = list(accumulate((len(draft) + 1 for draft in drafts), initial=0))
     agreeing, step = list(range(len(drafts))), 0
     while agreeing:
-        rows = p[[first[b] + step for b in agreeing]]
+        rows = p if len(agreeing) == len(p) else p[[first[b] + step for b in agreeing]]
         drawn = draw(rows, [seeds[b] for b in agreeing], [positions[b] + step for b in agreeing])
         for b, token in zip(agreeing, drawn.tolist(), strict=True):
             emitted[b] += (token,)

@@ -31,8 +31,17 @@ def speedup(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.
 
 
 def best_gamma(alpha: float, c: float, r: float = 0.0, beta: float = 0.0, limit: int = 16) -> int:
-    """The γ in 0..limit with the greatest speed-up, the smallest one of a tie."""
-    return max(range(limit + 1), key=lambda gamma: speedup(alpha, gamma, c, r, beta))
+    """The γ in 0..limit with the greatest speed-up, the smallest one of a tie.
+
+    From γ = 1 on, the speed-up has one peak: what drafts bring flattens, and what they cost grows evenly.
+    """
+    peak, greatest = 0, 0.0
+    for gamma in range(1, limit + 1):
+        gain = speedup(alpha, gamma, c, r, beta)
+        if gain <= greatest:
+            break
+        peak, greatest = gamma, gain
+    return peak if greatest > 1.0 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def pad_races(batch: DraftBatch) -> PaddedRaces:
         first=(lengths + 1).cumsum(0) - lengths - 1,
         lengths=lengths,
         tokens=_pad_tokens(batch.drafts, int(lengths.max())),
-        words=torch.from_numpy(coordinates(*batch.keys(batch.steps(extra=1)))),
+        words=coordinates(*batch.keys(batch.steps(extra=1))),
     )
 
 

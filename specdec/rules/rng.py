@@ -99,7 +99,7 @@ def uniform(
         starts: position at which the draft or round began, for rules that read a position in several rounds; None is 0.
         indices: which of several numbers of one position, below 2^32; None is 0.
     """
-    low, high, position, start = _words(seeds, positions, starts)
+    low, high, position, start = _host_words(coordinates(seeds, positions, starts))
     index, purpose = (np.array(word, dtype=np.uint32) for word in (indices or [0], [lane]))
     first, second, _, _ = _philox_on_host((index, position, start, purpose), (low, high))
     return torch.from_numpy(_joined(first, second, 53) * 2.0**-53)
@@ -118,16 +118,15 @@ def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Seq
     return u
 
 
-def exponential_on_host(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
+def exponential_on_host(words: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
     """The shared noise of coupled mode, made on the host: e = -ln u(seed, position, id) with u in (0, 1), float64 [M].
 
     Args:
-        seeds: 64-bit seeds [N].
-        positions: absolute positions [N].
-        rows: int64 [M], the index of the seed and position that each element uses.
+        words: `coordinates` of the rows, int64 [4, N].
+        rows: int64 [M], the row that each element belongs to.
         ids: int64 [M], token ids.
     """
-    low, high, position, start = _words(seeds, positions)[:, rows.numpy()]
+    low, high, position, start = _host_words(words)[:, rows.numpy()]
     # NumPy's arithmetic is faster than PyTorch's on the host, at any size.
     counter = ids.numpy().astype(np.uint32), position, start, start + np.uint32(Lane.COUPLING)
     first, second, _, _ = _philox_on_host(counter, (low, high))
@@ -146,9 +145,12 @@ def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
     return _exponential((first << 20) | (second >> 12))
 
 
-def rest_noise_on_host(seeds: Sequence[int], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N]."""
-    low, high, position, start = _words(seeds, positions)
+def rest_noise_on_host(words: Tensor) -> tuple[Tensor, Tensor]:
+    """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N].
+
+    `words` are the `coordinates` of the rows, int64 [4, N].
+    """
+    low, high, position, start = _host_words(words)
     counter = start, position, start, start + np.uint32(Lane.COUPLING_REST)
     first, second, third, fourth = _philox_on_host(counter, (low, high))
     u = torch.from_numpy(_joined(third, fourth, 53) * 2.0**-53)
@@ -172,7 +174,7 @@ def _joined(first: Words, second: Words, count: int) -> Integers:
     return (first.astype(np.int64) << (count - 32)) | (second >> np.uint32(64 - count))
 
 
-def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Integers:
+def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Tensor:
     """What keys the numbers, int64 [4, N]: the low and high word of each seed, its position and its start."""
     words = (
         [seed & _WORD for seed in seeds],
@@ -180,9 +182,9 @@ def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence
         positions,
         [0] * len(seeds) if starts is None else starts,
     )
-    return np.array(words, dtype=np.int64)
+    return torch.from_numpy(np.array(words, dtype=np.int64))
 
 
-def _words(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Words:
-    """The `coordinates` as `_philox_on_host` reads them, uint32 [4, N]."""
-    return coordinates(seeds, positions, starts).astype(np.uint32)
+def _host_words(words: Tensor) -> Words:
+    """The same as `_philox_on_host` reads them, uint32 [4, N]."""
+    return words.numpy().astype(np.uint32)

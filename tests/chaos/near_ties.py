@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from specdec.rules.rng import exponential_on_host
+from specdec.rules.rng import coordinates, exponential_on_host
 
 _MARGIN = 1e-5
 """Least lead of a chosen token over the next, in logits or as a share of a race's time; float32 passes of one prefix
@@ -38,6 +38,7 @@ def _greedy_leads(logits: Tensor) -> Tensor:
 def _race_leads(p: Tensor, seed: int, start: int) -> Tensor:
     """How much later the second token arrives at each position, as a share of the first one's time."""
     rows, ids = torch.ones_like(p).nonzero(as_tuple=True)
-    noise = exponential_on_host([seed] * len(p), range(start, start + len(p)), rows, ids)
+    words = coordinates([seed] * len(p), range(start, start + len(p)))
+    noise = exponential_on_host(words, rows, ids)
     first = (noise.view_as(p) / p).topk(2, largest=False).values
     return first[:, 1] / first[:, 0] - 1

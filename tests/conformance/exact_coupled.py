@@ -1,6 +1,6 @@
 """The exact law of coupled mode's choice, from the slopes of its race, which are read from the real decision."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -14,8 +14,9 @@ from specdec.rules import coupling
 def noise(table: Tensor) -> Iterator[None]:
     """Let seed s have the noise table[s, t, v] for id v at position t; table is [N, positions, V]."""
 
-    def given(seeds: Sequence[int], positions: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
-        return table[torch.tensor(seeds)[rows], torch.tensor(positions)[rows], ids]
+    def given(words: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+        seeds, _, positions, _ = words[:, rows]
+        return table[seeds, positions, ids]
 
     with patch.object(coupling, "exponential_on_host", given):
         yield

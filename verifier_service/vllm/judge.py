@@ -72,14 +72,13 @@ def tokens_of(judged: Mapping[str, Judged], lines: Lines) -> Tensor:
 
     vLLM does not use the token of a request that still reads its prompt, and one without a verdict is ended.
     """
-    out = torch.full((len(lines.requests), max(lines.counts, default=0) + 1), NO_PLACE, dtype=torch.int32)
-    out[:, 0] = 0
-    for index, request in enumerate(lines.requests):
+    width = max(lines.counts, default=0) + 1
+    rows = []
+    for request in lines.requests:
         found = judged.get(request)
-        if found is not None and isinstance(found.result, Verdict):
-            tokens = found.result.tokens
-            out[index, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
-    return out
+        tokens = found.result.tokens if found is not None and isinstance(found.result, Verdict) else (0,)
+        rows.append([*tokens, *[NO_PLACE] * (width - len(tokens))])
+    return torch.tensor(rows, dtype=torch.int32).view(-1, width)
 
 
 def _size(row: Row) -> int:

@@ -41,12 +41,13 @@ def _adapter(folder: Path | None) -> Any:
 
 def _add(engine: Any, adapter: Any, context_length: int, row: Row) -> str:
     """Add a row's sequence, which vLLM neither samples for nor ends before the end of the context; returns its id."""
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     prompt: dict[str, Any] = {"prompt_token_ids": list(row.tokens)}
     if row.call.cache_salt:
         prompt["cache_salt"] = row.call.cache_salt
     most = context_length - len(row.tokens)
-    params = SamplingParams(temperature=0.0, max_tokens=most, ignore_eos=True, detokenize=False)
+    kind = RequestOutputKind.FINAL_ONLY  # nobody reads the output: verdicts come beside it
+    params = SamplingParams(temperature=0.0, max_tokens=most, ignore_eos=True, detokenize=False, output_kind=kind)
     priority = round(row.rank * _PRIORITIES)
     return str(engine.add_request(row.kv_name, prompt, params, lora_request=adapter, priority=priority))

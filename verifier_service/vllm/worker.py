@@ -9,6 +9,7 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.gpu_worker import Worker
 
+from specdec.engine.host_draw import draw_by_operator
 from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows
 from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.judge import Lines, judge, tokens_of
@@ -26,6 +27,7 @@ class JudgingWorker(_Base):
     @override
     def init_device(self) -> None:
         check_interfaces()
+        draw_by_operator()
         super().init_device()
         self._batch = PassRows()
         self._judged: dict[str, Judged] = {}

@@ -19,9 +19,13 @@ def ids(p: Tensor) -> Tensor:
     return torch.arange(p.shape[1]).expand_as(p)
 
 
+def words(seed: int, position: int) -> Tensor:
+    return coordinates([seed], [position])
+
+
 def test_the_winner_has_the_least_noise_over_probability() -> None:
     p = torch.tensor([[0.2, 0.0, 0.5, 0.3]], dtype=torch.float64)
-    noise = exponential_on_host([7], [11], torch.zeros(4, dtype=torch.int64), torch.arange(4))
+    noise = exponential_on_host(words(7, 11), torch.zeros(4, dtype=torch.int64), torch.arange(4))
     arrival = [float(e / mass) if mass else float("inf") for e, mass in zip(noise, p[0], strict=True)]
     assert int(choose(p, ids(p), [7], [11])) == arrival.index(min(arrival))
 
@@ -80,8 +84,8 @@ def test_the_decision_is_the_first_arrival_and_then_the_rests_inverse_cdf(monkey
     p = torch.tensor([[0.1, 0.3, 0.2, 0.25, 0.15]], dtype=torch.float64)
     rest, likely = [0, 2, 4], [1, 3]
     for seed in range(300):
-        noise = exponential_on_host([seed], [6], torch.zeros(5, dtype=torch.int64), torch.arange(5)) / p[0]
-        exponential, u = rest_noise_on_host([seed], [6])
+        noise = exponential_on_host(words(seed, 6), torch.zeros(5, dtype=torch.int64), torch.arange(5)) / p[0]
+        exponential, u = rest_noise_on_host(words(seed, 6))
         first = min(likely, key=lambda token: float(noise[token]))
         inside = next(token for token in rest if float(p[0, [i for i in rest if i <= token]].sum()) > float(u) * 0.45)
         expected = inside if float(exponential) / 0.45 < float(noise[first]) else first
@@ -99,8 +103,8 @@ def test_the_operations_for_a_device_draw_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(coupling, "LIKELY", 0.05)
     p = torch.rand(500, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     p /= p.sum(-1, keepdim=True)
-    words = torch.from_numpy(coordinates(range(500), [8] * 500))
-    assert torch.equal(draw_on_device(p, words), draw(p, range(500), [8] * 500))
+    whole = coordinates(range(500), [8] * 500)
+    assert torch.equal(draw_on_device(p, whole), draw(p, range(500), [8] * 500))
 
 
 def test_the_targets_draws_go_on_while_the_draft_agrees() -> None:

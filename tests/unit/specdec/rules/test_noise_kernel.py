@@ -49,7 +49,7 @@ def _philox(counter: tl.tensor, key: tl.tensor, out: tl.tensor, COUNT: tl.conste
 
 
 def words() -> Tensor:
-    return torch.from_numpy(coordinates(SEEDS, POSITIONS)).to(DEVICE)
+    return coordinates(SEEDS, POSITIONS).to(DEVICE)
 
 
 def laws(width: int, dtype: torch.dtype = torch.float32) -> Tensor:

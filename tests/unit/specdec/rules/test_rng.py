@@ -33,7 +33,8 @@ def words(text: str) -> tuple[Tensor, ...]:
 
 
 def noise(seed: int, position: int, ids: list[int]) -> Tensor:
-    return exponential_on_host([seed], [position], torch.zeros(len(ids), dtype=torch.int64), torch.tensor(ids))
+    words = coordinates([seed], [position])
+    return exponential_on_host(words, torch.zeros(len(ids), dtype=torch.int64), torch.tensor(ids))
 
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN_ANSWERS)
@@ -111,7 +112,7 @@ def test_neighbours_in_every_coordinate_are_uncorrelated() -> None:
 
 def test_noise_is_exponential_and_never_zero() -> None:
     """Mean and variance of 50,000 draws are 1; the bounds are over five standard errors."""
-    e = exponential_on_host([5], [8], torch.zeros(50_000, dtype=torch.int64), torch.arange(50_000))
+    e = noise(5, 8, list(range(50_000)))
     assert float(e.min()) > 0.0
     assert bool(e.isfinite().all())
     assert abs(float(e.mean()) - 1.0) < 0.025
@@ -121,16 +122,16 @@ def test_noise_is_exponential_and_never_zero() -> None:
 def test_another_device_gives_the_same_noise(device: torch.device) -> None:
     seeds, positions, rows = range(2**62, 2**62 + 1000), range(1000), torch.arange(1000)
     ids = torch.arange(150_000, 151_000)
-    words = torch.from_numpy(coordinates(seeds, positions)).to(device)
+    words = coordinates(seeds, positions)
     torch.testing.assert_close(
-        exponential_on_device(words, ids[:, None].to(device))[:, 0].cpu(),
-        exponential_on_host(seeds, positions, rows, ids),
+        exponential_on_device(words.to(device), ids[:, None].to(device))[:, 0].cpu(),
+        exponential_on_host(words, rows, ids),
         rtol=1e-15,
         atol=0,
     )
     torch.testing.assert_close(
-        [each.cpu() for each in rest_noise_on_device(words)],
-        list(rest_noise_on_host(seeds, positions)),
+        [each.cpu() for each in rest_noise_on_device(words.to(device))],
+        list(rest_noise_on_host(words)),
         rtol=1e-15,
         atol=0,
     )

@@ -1,0 +1,126 @@
+// The target's own draws of coupled mode on the host, from the numbers of `rules/rng.py`: for each row of p the winner of
+// the race that `rules/coupling.py` describes. `host_draw.py` builds this file where there is a compiler.
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr uint32_t COUPLING = 4, COUPLING_REST = 5;  // purposes of numbers, as `rules/rng.py` counts them
+constexpr int BLOCK = 64;                            // numbers that are made at once, so that the compiler uses vectors
+constexpr int SIDE = 16;                             // ids that are looked at side by side, for the same reason
+
+struct Place {  // what keys the numbers of a row
+  uint32_t low, high;  // words of the seed
+  uint32_t position, start;
+};
+
+// Philox4x32-10 (Salmon et al., SC 2011) of COUNT counters; each is replaced by its four random words.
+template <int COUNT>
+void philox(uint32_t (&a)[COUNT], uint32_t (&b)[COUNT], uint32_t (&c)[COUNT], uint32_t (&d)[COUNT], uint32_t low,
+            uint32_t high) {
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < COUNT; ++i) {
+      const uint64_t first = uint64_t(a[i]) * 0xD2511F53, second = uint64_t(c[i]) * 0xCD9E8D57;
+      a[i] = uint32_t(second >> 32) ^ b[i] ^ low;
+      b[i] = uint32_t(second);
+      c[i] = uint32_t(first >> 32) ^ d[i] ^ high;
+      d[i] = uint32_t(first);
+    }
+    low += 0x9E3779B9;
+    high += 0xBB67AE85;
+  }
+}
+
+double open_uniform(uint32_t first, uint32_t second) {  // of 52 bits, neither 0 nor 1
+  return (double(uint64_t(first) << 20 | second >> 12) + 0.5) * 0x1p-52;
+}
+
+struct Winner {
+  int64_t id;  // -1 where nobody races
+  double arrival;
+};
+
+// The first of the ids to arrive; `ids` has room for a whole block more.
+Winner race(const float* p, std::vector<uint32_t>& ids, int64_t count, const Place& place) {
+  Winner best = {-1, std::numeric_limits<double>::infinity()};
+  for (int64_t begin = 0; begin < count; begin += BLOCK) {
+    uint32_t a[BLOCK], b[BLOCK], c[BLOCK], d[BLOCK];
+    for (int i = 0; i < BLOCK; ++i) {
+      a[i] = ids[begin + i];
+      b[i] = place.position;
+      c[i] = place.start;
+      d[i] = place.start + COUPLING;
+    }
+    philox(a, b, c, d, place.low, place.high);
+    for (int i = 0; i < BLOCK && begin + i < count; ++i) {
+      const int64_t id = ids[begin + i];
+      const double u = open_uniform(a[i], b[i]), mass = p[id];
+      if (0.999999 * (1.0 - u) >= best.arrival * mass) continue;  // -ln u is more than 1 - u
+      const double arrival = -std::log(u) / mass;
+      if (arrival < best.arrival) best = {id, arrival};
+    }
+  }
+  return best;
+}
+
+// Writes the likely ids to `ids`, and returns how many they are and the mass of all others.
+std::pair<int64_t, double> likely_ids(const float* p, int64_t vocab, float likely, std::vector<uint32_t>& ids) {
+  int64_t count = 0, begin = 0;
+  double sums[SIDE] = {}, rest = 0.0;
+  const auto look = [&](int64_t id) {
+    ids[count] = uint32_t(id);
+    count += p[id] >= likely;
+  };
+  for (; begin + SIDE <= vocab; begin += SIDE) {
+    int some = 0;
+    for (int i = 0; i < SIDE; ++i) {
+      const bool races = p[begin + i] >= likely;
+      some |= races;
+      sums[i] += races ? 0.0 : p[begin + i];
+    }
+    for (int i = 0; some && i < SIDE; ++i) look(begin + i);
+  }
+  for (; begin < vocab; ++begin) {
+    look(begin);
+    rest += p[begin] >= likely ? 0.0 : p[begin];
+  }
+  for (const double sum : sums) rest += sum;
+  return {count, rest};
+}
+
+// The unlikely token at u, by the inverse of their cumulated mass.
+int64_t unlikely_token(const float* p, int64_t vocab, float likely, double u) {
+  double total = 0.0, below = 0.0;
+  for (int64_t id = 0; id < vocab; ++id) total += p[id] >= likely ? 0.0 : p[id];
+  const double target = std::fmin(u * total, std::nextafter(total, 0.0));
+  for (int64_t id = 0; id < vocab; ++id) {
+    below += p[id] >= likely ? 0.0 : p[id];
+    if (below > target) return id;
+  }
+  return vocab - 1;  // only where p is no distribution
+}
+
+int64_t drawn_token(const float* p, int64_t vocab, const Place& place, float likely, std::vector<uint32_t>& ids) {
+  const auto [count, rest] = likely_ids(p, vocab, likely, ids);
+  const Winner winner = race(p, ids, count, place);
+  uint32_t a[1] = {place.start}, b[1] = {place.position}, c[1] = {place.start}, d[1] = {place.start + COUPLING_REST};
+  philox(a, b, c, d, place.low, place.high);
+  const double arrival = -std::log(open_uniform(a[0], b[0])) / rest;
+  if (winner.id >= 0 && !(arrival < winner.arrival)) return winner.id;
+  return unlikely_token(p, vocab, likely, double(uint64_t(c[0]) << 21 | d[0] >> 11) * 0x1p-53);
+}
+
+}  // namespace
+
+// p [rows, vocab] and words [4, rows], the coordinates of the rows -> drawn [rows]
+extern "C" void draw(const float* p, int64_t rows, int64_t vocab, const int64_t* words, double likely, int64_t* drawn) {
+  std::vector<uint32_t> ids(vocab + BLOCK);
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto word = [&](int64_t which) { return uint32_t(words[which * rows + row]); };
+    drawn[row] = drawn_token(p + row * vocab, vocab, {word(0), word(1), word(2), word(3)}, float(likely), ids);
+  }
+}

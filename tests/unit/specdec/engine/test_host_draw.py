@@ -1,0 +1,86 @@
+"""The host's operator draws the tokens that NumPy draws, or is not used."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec.engine import host_draw
+from specdec.engine.cpp_library import SOURCES, LibraryMissing
+from specdec.engine.host_draw import draw_by_operator, load_draws
+from specdec.rules.coupling import LIKELY, Draw, draw_on_host
+from specdec.rules.rng import coordinates
+
+ROWS = 200
+
+
+@pytest.fixture
+def draw() -> Draw:
+    try:
+        return load_draws()
+    except LibraryMissing as missing:
+        pytest.skip(str(missing))
+
+
+def words(rows: int) -> Tensor:
+    seeds, positions = range(2**64 - rows, 2**64), range(2**32 - rows, 2**32)
+    return coordinates(seeds, positions)
+
+
+def distributions(vocab: int, sharpness: float) -> Tensor:
+    return (torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(vocab)) * sharpness).softmax(-1)
+
+
+@pytest.mark.parametrize("likely", [LIKELY, 0.02, 2.0])
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 4.0, 100.0])
+@pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 2048, 20_000])
+def test_draws_are_those_of_numpy(draw: Draw, vocab: int, sharpness: float, likely: float) -> None:
+    p = distributions(vocab, sharpness)
+    assert torch.equal(draw(p, words(ROWS), likely), draw_on_host(p, words(ROWS), likely))
+
+
+def test_numbers_that_do_not_lie_side_by_side_are_read_as_they_are(draw: Draw) -> None:
+    p = distributions(50, 2.0)
+    assert torch.equal(draw(p.T.contiguous().T, words(ROWS), LIKELY), draw(p, words(ROWS), LIKELY))
+    assert torch.equal(draw(p[::2], words(ROWS)[:, ::2], LIKELY), draw(p, words(ROWS), LIKELY)[::2])
+
+
+def test_an_impossible_token_is_never_drawn(draw: Draw) -> None:
+    p = distributions(40, 1.0)
+    p[:, 1::2] = 0.0
+    p /= p.sum(-1, keepdim=True)
+    for likely in (LIKELY, 2.0):
+        assert bool((p.gather(1, draw(p, words(ROWS), likely)[:, None]) > 0).all())
+
+
+def test_a_row_that_is_no_distribution_disturbs_no_other(draw: Draw) -> None:
+    p = distributions(40, 1.0)
+    broken = p.clone()
+    broken[3], broken[7] = torch.nan, 0.0
+    others = [row for row in range(ROWS) if row not in (3, 7)]
+    assert torch.equal(draw(broken, words(ROWS), LIKELY)[others], draw(p, words(ROWS), LIKELY)[others])
+
+
+def test_no_rows_give_no_tokens(draw: Draw) -> None:
+    assert draw(torch.empty(0, 5), words(0), LIKELY).shape == (0,)
+
+
+def test_a_library_that_draws_other_tokens_is_refused(draw: Draw, tmp_path: Path) -> None:
+    source = (SOURCES / "host_draw.cpp").read_text(encoding="utf-8")
+    (tmp_path / "host_draw.cpp").write_text(source.replace("0xBB67AE85", "0xBB67AE84"), encoding="utf-8")
+    with pytest.raises(LibraryMissing, match="other tokens"):
+        load_draws(tmp_path)
+
+
+def test_without_a_compiler_numpy_draws_and_one_line_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> Draw:
+        raise LibraryMissing("there is no C++ compiler")
+
+    monkeypatch.setattr(host_draw, "load_draws", missing)
+    with caplog.at_level(logging.INFO):
+        draw_by_operator.__wrapped__()
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["there is no C++ compiler"]
