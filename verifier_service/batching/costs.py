@@ -214,10 +214,10 @@ class BatchCosts:
         """Learn from a pass without prompt chunks that computed `tokens` tokens."""
         self._passes.observe(tokens, seconds)
 
-    def without_prompts(self, sample: PassSample) -> float:
-        """What a pass with prompts would have taken without them, in seconds; learns from it."""
+    def without_prompts(self, sample: PassSample) -> float | None:
+        """What a pass with prompts would have taken without them, in seconds, where that can be told; learns from it."""
         if not self.known:
-            return sample.seconds
+            return None
         base, token = self._passes.fit()
         rest = base + token * (sample.computed - sample.prompt)
         self._prompts.observe(sample.prompt, max(sample.seconds - rest, 0.0))

@@ -98,9 +98,7 @@ class BatchSpeculation:
     @property
     def costs(self) -> RoundSeconds:
         """What a round of a batch of the present size takes."""
-        known = [level for level, costs in self._costs.items() if costs.known] or [self._level]
-        nearest = min(known, key=lambda level: abs(level - self._level))
-        return replace(self._costs[nearest].of(self._load, self._drafters()), groups=self.groups)
+        return replace(self._nearest.of(self._load, self._drafters()), groups=self.groups)
 
     def report(self) -> Judgement:
         """What is believed now; made anew every second at most."""
@@ -149,7 +147,7 @@ class BatchSpeculation:
         costs = self._costs[self._level]
         if sample.prompt:
             self.prompts.observe(sample.computed, sample.seconds)
-            took = costs.without_prompts(sample)
+            took = self._nearest.without_prompts(sample)
         else:
             self._rows = sample.sessions
             costs.observe(sample.computed, sample.seconds)
@@ -164,7 +162,9 @@ class BatchSpeculation:
         steady = sample.follows and not sample.prompt and not self.trials.running
         if steady and 2 * sample.drafting > sample.rows:
             self._groups[self._level].observe(sample.rows, sample.seconds, gap)
-        if asked and self._plan_for[0] == self._level:
+        # Where many sessions still read their prompts, a pass is not one over the batch.
+        whole = took is not None and (2 * sample.rows >= self._load or 2 * took >= sample.seconds)
+        if asked and took is not None and whole and self._plan_for[0] == self._level:
             predicted = self.forecast.speedup
             self.trials.observe(BatchRound(sample.committed, gap + took, self._drafting, settled, predicted))
         self._ended = sample.started + sample.seconds
@@ -229,6 +229,12 @@ class BatchSpeculation:
         self._allotment = allot(assumed, others, costs, self._budget)
         self.forecast = forecast([self._allotment.gamma(each) for each in assumed], demands, others, costs)
         self._plan_for = (self._level, exploring)
+
+    @property
+    def _nearest(self) -> BatchCosts:
+        """The costs of the batch size nearest to the present one of which a pass without prompts is known."""
+        known = [level for level, costs in self._costs.items() if costs.known] or [self._level]
+        return self._costs[min(known, key=lambda level: abs(level - self._level))]
 
     @property
     def _load(self) -> int:
