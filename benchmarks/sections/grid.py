@@ -15,20 +15,21 @@ from benchmarks.steady import BURSTS
 
 _TEXT = """\
 Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in
-slices that take turns on one verifier and its drafter, so that a slow moment of the machine meets all of them. A slice
-is of {seconds:g} s, and of {long:g} and {longer:g} s where 4 streams and one draft: what so few commit varies. Models
-are slowed to a base and a time for each token of a pass, as on an accelerator: a pass of the target takes {target},
-one of the drafter {drafter}. The processors have time to spare, so the judgement is compared, and not what processes
-take from each other: that is [grid_stack](#grid_stack). In a slice each stream asks for another text whenever its
-answer of {tokens} tokens has ended, and the starts are spread. All ways of a turn are asked for the same texts, and
-every turn has others; {turns} turns have all ways, and behind them up to {more} have off and auto alone. Auto / off is
-by the sums of all slices, with the middle half of the turns. "Mixed" has half of its sessions at temperature 0 and half
-at 1, and beside them a burst of {burst} prompts every {pause:g} s. "Dead" is an address at which nothing listens,
-"slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up and says that it is certain of them.
-The reason is the one that most rounds without a draft gave."""
+slices that take turns on one verifier and its drafter, so that a slow moment of the machine meets all of them. Each has
+{turns} slices, of {seconds:g} s, and of {long:g} s where one stream drafts, whose tokens of a second vary. Models are
+slowed to a base and a time for each token of a pass, as on an accelerator: a pass of the target takes {target}, one of
+the drafter {drafter}. The processors have time to spare, so the judgement is compared, and not what processes take from
+each other: that is [grid_stack](#grid_stack). In a slice each stream asks for another text whenever its answer of
+{tokens} tokens has ended, and the starts are spread. All ways of a turn are asked for the same texts, and every turn
+has others. Auto / off is by the sums of all slices, with the middle half of the turns. "Mixed" has half of its sessions
+at temperature 0 and half at 1, and beside them a burst of {burst} prompts every {pause:g} s. "Dead" is an address at
+which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up and says that it
+is certain of them. The reason is the one that most rounds without a draft gave."""
 _DRAFTER = "drafter"
-_WARM_UP = 6
+_WARM_UP = 2
 """Slices, in one, before those that count: the first trials of drafting are over then."""
+_VARYING = 2
+"""Streams below which slices are longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,12 @@ class _Verifier:
 def measure(lab: Lab) -> Report:
     """Every cell."""
     target, drafter = (StepTime(*lab.scale.grid_steps[at : at + 2]) for at in (0, 2))
-    seconds, turns, more = lab.scale.grid_slices
-    timing = Timing(seconds, turns, more, _WARM_UP * seconds)
+    seconds, turns = lab.scale.grid_slices
+    timing = Timing(seconds, turns, _WARM_UP * seconds, _VARYING)
     text = _TEXT.format(
         seconds=seconds,
-        long=timing.slice("model", 4),
-        longer=timing.slice("model", 1),
+        long=timing.slice("model", 1),
         turns=turns,
-        more=more,
         tokens=lab.scale.grid_tokens,
         target=_took(target),
         drafter=_took(drafter),

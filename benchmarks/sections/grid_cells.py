@@ -16,8 +16,6 @@ from benchmarks.statistics import Ratio, paired, spread
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _LEAST, _NEAR = 0.97, 0.95
 FAULTS = ("dead", "slow", "lying")
-_VARYING = 6
-"""Streams below which slices are longer."""
 _ANSWERS = 12
 """Answers that each stream has of its own in a slice; more than it can read there."""
 
@@ -40,21 +38,14 @@ class Timing:
     """Of a slice of many streams."""
     turns: int
     """Slices of each way."""
-    more: int
-    """Slices of off and of auto beside those, where slices are not longer."""
     warm_up: float
     """Seconds before the slices that count: the verifier learns what this load is like."""
+    varying: int
+    """Streams below which slices are longer: drafts of so few make the tokens of a second vary."""
 
     def slice(self, drafter: str, streams: int) -> float:
-        """Seconds of a slice: more where drafts of few streams make the tokens of a second vary."""
-        return self.seconds * self._length(drafter, streams)
-
-    def pairs(self, drafter: str, streams: int) -> int:
-        """Slices of off and of auto in which no draft length is fixed."""
-        return round(self.more / self._length(drafter, streams))
-
-    def _length(self, drafter: str, streams: int) -> float:
-        return 1.0 if drafter in FAULTS else max(1.0, _VARYING / streams)
+        """Seconds of a slice."""
+        return self.seconds * (1.0 if drafter in FAULTS else max(1.0, self.varying / streams))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +59,7 @@ class Cell:
     """Tokens a second of each slice."""
     auto: Sequence[float]
     fixed: Sequence[Sequence[float]]
-    """The same for each fixed draft length, in the first of these turns."""
+    """The same for each fixed draft length."""
     reason: str
 
     @property
@@ -80,10 +71,7 @@ class Cell:
     @property
     def near(self) -> float | None:
         """Auto over the best fixed draft length, 0 among them; None where none was tried."""
-        if not self.fixed:
-            return None
-        turns = len(self.fixed[0])
-        return sum(self.auto[:turns]) / max(map(sum, (self.off[:turns], *self.fixed)))
+        return sum(self.auto) / max(map(sum, (self.off, *self.fixed))) if self.fixed else None
 
     def row(self) -> list[str]:
         """The cells of the table's row."""
@@ -136,9 +124,8 @@ class Grid:
         speeds: dict[int | None, list[float]] = {way: [] for way in ways}
         before = system.reasons()
         loaded(0, self.timing.warm_up)
-        for turn in range(self.timing.turns + self.timing.pairs(drafter, streams)):
-            asked = ways if turn < self.timing.turns else [0, None]
-            for way in asked if turn % 2 else reversed(asked):
+        for turn in range(self.timing.turns):
+            for way in ways if turn % 2 else reversed(ways):
                 speeds[way].append(loaded(1 + turn, self.timing.slice(drafter, streams), way))
         fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
         reason = _reason(before, system.reasons())

@@ -32,6 +32,8 @@ is certain of them. The reason is the one that most rounds without a draft gave.
 _FALLBACK = "specdec_spec_fallback_total/"
 _WARM_UP = 4
 """Slices, in one, before those that count: the verifier learns what this load is like."""
+_VARYING = 6
+"""Streams below which slices are longer."""
 _START_SECONDS = 120.0
 """Within which a faulty drafter starts, and the verifier meets it."""
 _STOP_SECONDS = 30.0
@@ -58,7 +60,7 @@ class _Loaded:
 def measure(lab: Lab) -> Report:
     """Every cell."""
     seconds = lab.scale.grid_seconds
-    timing = Timing(seconds, lab.scale.grid_turns, 0, _WARM_UP * seconds)
+    timing = Timing(seconds, lab.scale.grid_turns, _WARM_UP * seconds, _VARYING)
     text = _TEXT.format(seconds=seconds, tokens=lab.scale.grid_tokens)
     return Grid("grid_stack", text, timing, partial(_system, lab)).measure(lab)
 

@@ -52,6 +52,16 @@ class SimulatedBatch:
             self._round(fixed)
         return (self.tokens - tokens) / (self.clock.now - started)
 
+    def burst(self, rows: int, prompt: int) -> None:
+        """Compute a piece of the prompts that came together, beside the first `rows` sessions, which draft nothing."""
+        for session in self.sessions[:rows]:
+            session.gamma()
+        started, seconds = self.clock.now, self.costs.base + self.costs.token * (rows + prompt)
+        self.clock.now += seconds
+        self.tokens += rows
+        sample = PassSample(rows, rows, rows + prompt, rows, 0, started, seconds, follows=True, prompt=prompt)
+        self.speculation.passed(sample)
+
     def _round(self, fixed: int | None) -> None:
         wanted = [session.gamma() if fixed is None else fixed for session in self.sessions]
         self.gammas = [0 if self.dice.random() < self.silent else gamma for gamma in wanted]

@@ -83,6 +83,16 @@ def test_a_prediction_that_is_wrong_is_corrected_by_what_is_measured() -> None:
     assert batch.speculation.trials.correction < 0.8
 
 
+def test_the_prompts_of_a_burst_are_not_taken_for_slow_plain_rounds() -> None:
+    batch = SimulatedBatch([0.7] * 8, costs(8, 0.1, 0.6, 0.3))
+    assert batch.run(100, fixed=1) < plain_rate(batch)
+    batch = SimulatedBatch([0.7] * 8, costs(8, 0.1, 0.6, 0.3))
+    for rows in (2, 4, 6, 8):
+        batch.burst(rows, prompt=500)
+    batch.run(30)
+    assert batch.gammas == [0] * 8
+
+
 def test_exploring_costs_one_token_in_a_hundred() -> None:
     batch = SimulatedBatch([0.05] * 4, costs(4, 0.5, 0.4, 1.0))
     batch.run(WARM)
