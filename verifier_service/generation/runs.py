@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from enum import Enum
 
 from specdec.errors import Draining, Fenced, SpecdecError
 from specdec.wire.generation import Round
@@ -21,17 +22,27 @@ _AHEAD = 2
 """Rounds that a run may be ahead of its reader: enough to hide the write, few enough to hold back for a slow reader."""
 
 
+class _Mark(Enum):
+    """What lies between rounds."""
+
+    SILENCE = "silence"
+    """There was no round for the time of a heartbeat."""
+    END = "end"
+
+
 class Run:
     """One generation in a task of its own, a little ahead of its one reader."""
 
     def __init__(self, source: AsyncGenerator[Round, None], older: "Run | None") -> None:
         """Start; an `older` run of the same session is fenced, and has ended before this one begins."""
-        self._buffer: asyncio.Queue[Round | None] = asyncio.Queue()
-        """Rounds that the reader has not taken yet, and None behind the last one."""
+        self._buffer: asyncio.Queue[Round | _Mark] = asyncio.Queue()
+        """Rounds that the reader has not taken yet."""
+        self._heard = 0.0
+        """When there was a round or a mark last, by the event loop's clock."""
         self._space = asyncio.Semaphore(_AHEAD)
         self._error: SpecdecError | None = None
         self.task = asyncio.create_task(self._generate(source, older))
-        self.task.add_done_callback(lambda _: self._buffer.put_nowait(None))
+        self.task.add_done_callback(lambda _: self._buffer.put_nowait(_Mark.END))
 
     def cancel(self) -> None:
         """Stop generating."""
@@ -49,32 +60,44 @@ class Run:
         Raises:
             SpecdecError: the error that the run was failed with, or that the source raised.
         """
+        # One task for the whole run: to set and to take back a timer for each round costs time in every round.
+        silence = None if heartbeat is None else asyncio.create_task(self._mark_silence(heartbeat))
         try:
-            while True:
-                try:
-                    async with asyncio.timeout(heartbeat):
-                        done = await self._buffer.get()
-                except TimeoutError:
+            while (done := await self._buffer.get()) is not _Mark.END:
+                if done is _Mark.SILENCE:
                     yield None
-                    continue
-                if done is None:
-                    break
-                self._space.release()
-                yield done
+                else:
+                    self._space.release()
+                    yield done
             if self._error is not None:
                 raise self._error
             self.task.result()
         finally:
-            self.task.cancel()
-            await asyncio.wait([self.task])
+            ending = [self.task] if silence is None else [self.task, silence]
+            for each in ending:
+                each.cancel()
+            await asyncio.wait(ending)
+
+    async def _mark_silence(self, heartbeat: float) -> None:
+        """Put a mark behind every `heartbeat` seconds without a round, unless the reader has something to take."""
+        clock = asyncio.get_running_loop().time
+        self._heard = clock()
+        while True:
+            await asyncio.sleep(self._heard + heartbeat - clock())
+            if clock() >= self._heard + heartbeat:
+                self._heard = clock()
+                if self._buffer.empty():
+                    self._buffer.put_nowait(_Mark.SILENCE)
 
     async def _generate(self, source: AsyncGenerator[Round, None], older: "Run | None") -> None:
         if older is not None:
             older.fail(Fenced("a newer owner has the session"))
             await asyncio.wait([older.task])
+        clock = asyncio.get_running_loop().time
         async with aclosing(source) as rounds:
             async for done in rounds:
                 await self._space.acquire()
+                self._heard = clock()
                 self._buffer.put_nowait(done)
 
 

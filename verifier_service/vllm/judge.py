@@ -36,11 +36,12 @@ class Lines:
             InternalError: vLLM computed other ids. They were not drawn by the row's q̂, so a verdict on them would bias
                 the output, and so would a plain token, for whether ids agree depends on the draft.
         """
-        first = sum(self.counts[:index])
-        draft = row.draft.cut(self.counts[index])
-        if draft.tokens != tuple(self.drafts[first : first + len(draft.tokens)]):
+        first, count = sum(self.counts[:index]), self.counts[index]
+        whole = count >= len(row.draft.tokens)
+        own = row if whole else replace(row, draft=row.draft.cut(count))
+        if own.draft.tokens != tuple(self.drafts[first : first + len(own.draft.tokens)]):
             raise InternalError("vllm computed other drafts than those of the row")
-        return replace(row, draft=draft)
+        return own
 
     def first(self, index: int) -> int:
         """The first line of a request."""
