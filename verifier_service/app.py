@@ -11,8 +11,8 @@ from functools import partial
 import structlog
 
 from specdec.engine import NativeEngine, load_tokenizer_json
-from specdec.engine.host_draw import draw_by_operator
 from specdec.engine.byte_tokenizer import ByteTokenizer
+from specdec.engine.host_draw import draw_by_operator
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler

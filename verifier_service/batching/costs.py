@@ -215,7 +215,7 @@ class BatchCosts:
         self._passes.observe(tokens, seconds)
 
     def without_prompts(self, sample: PassSample) -> float | None:
-        """What a pass with prompts would have taken without them, in seconds, where that can be told; learns from it."""
+        """What a pass with prompts would have taken without them, in seconds; None if unknown. Learns from it."""
         if not self.known:
             return None
         base, token = self._passes.fit()

@@ -61,7 +61,7 @@ class DrafterPool:
         Where some drafters are far, in another zone, the near ones are used while their load allows it.
         """
         ready = list(self._ready(avoid, name))
-        if len(ready) < 2:  # a hash takes longer than all else here, and each judgement of a batch asks for every session
+        if len(ready) < 2:  # hashes take time, and each judgement of a batch asks for every session
             return ready[0] if ready else None
         usual = ready if name else _usual(ready)
         candidates = [link.address for link in _near(usual) or usual]
