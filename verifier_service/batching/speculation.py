@@ -147,11 +147,10 @@ class BatchSpeculation:
         costs = self._costs[self._level]
         if sample.prompt:
             self.prompts.observe(sample.computed, sample.seconds)
-            took = self._nearest.without_prompts(sample)
         else:
             self._rows = sample.sessions
             costs.observe(sample.computed, sample.seconds)
-            took = sample.seconds
+        took = self._without_prompts(sample)
         # Sessions whose drafts are not chosen here tell nothing.
         asked = sample.follows and self._judged + self._prompted >= self._pass
         settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
@@ -162,9 +161,7 @@ class BatchSpeculation:
         steady = sample.follows and not sample.prompt and not self.trials.running
         if steady and 2 * sample.drafting > sample.rows:
             self._groups[self._level].observe(sample.rows, sample.seconds, gap)
-        # Where many sessions still read their prompts, a pass is not one over the batch.
-        whole = took is not None and (2 * sample.rows >= self._load or 2 * took >= sample.seconds)
-        if asked and took is not None and whole and self._plan_for[0] == self._level:
+        if asked and took is not None and self._plan_for[0] == self._level:
             predicted = self.forecast.speedup
             self.trials.observe(BatchRound(sample.committed, gap + took, self._drafting, settled, predicted))
         self._ended = sample.started + sample.seconds
@@ -229,6 +226,17 @@ class BatchSpeculation:
         self._allotment = allot(assumed, others, costs, self._budget)
         self.forecast = forecast([self._allotment.gamma(each) for each in assumed], demands, others, costs)
         self._plan_for = (self._level, exploring)
+
+    def _without_prompts(self, sample: PassSample) -> float | None:
+        """What a pass would have taken without its prompts, in seconds.
+
+        None where that is unknown, and where most of the batch is still reading its prompts.
+        """
+        if not sample.prompt:
+            return sample.seconds
+        took = self._nearest.without_prompts(sample)
+        reading = took is not None and 2 * sample.rows < self._load and 2 * took < sample.seconds
+        return None if reading else took
 
     @property
     def _nearest(self) -> BatchCosts:
