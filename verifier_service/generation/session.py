@@ -153,8 +153,7 @@ class Session:
             await self._target.prefill(self._next_row(goal))
 
     def _next_row(self, goal: int, draft: Draft | TreeDraft = NO_DRAFT) -> Row:
-        first = self._row
-        return Row(first.call, first.kv_name, first.rank, first.limit, self._tokens, goal, draft, first.grammar)
+        return replace(self._row, tokens=self._tokens, goal=goal, draft=draft)
 
     def _next_gamma(self) -> int:
         """The γ of the next round, within the room left: a round commits one token more than it accepts."""
