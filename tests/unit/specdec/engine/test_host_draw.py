@@ -63,6 +63,14 @@ def test_a_row_that_is_no_distribution_disturbs_no_other(draw: Draw) -> None:
     assert torch.equal(draw(broken, words(ROWS), LIKELY)[others], draw(p, words(ROWS), LIKELY)[others])
 
 
+@pytest.mark.usefixtures("draw")
+def test_a_process_that_wants_the_operator_draws_by_it() -> None:
+    draw_by_operator()
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("specdec::draw", "CPU")
+    p, words_of = distributions(300, 2.0), words(ROWS)
+    assert torch.equal(torch.ops.specdec.draw(p, words_of, LIKELY), draw_on_host(p, words_of, LIKELY))
+
+
 def test_no_rows_give_no_tokens(draw: Draw) -> None:
     assert draw(torch.empty(0, 5), words(0), LIKELY).shape == (0,)
 
