@@ -60,6 +60,10 @@ class Demand:
         """The same, of no more than so many drafts."""
         return Demand(self.alpha, min(self.limit, most))
 
+    def at_least(self, alpha: float) -> "Demand":
+        """The same, by an α of at least that."""
+        return Demand(max(self.alpha, alpha), self.limit)
+
 
 @dataclass(frozen=True, slots=True)
 class Allotment:

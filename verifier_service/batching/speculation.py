@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from specdec.rules.allotment import NO_DRAFTS, Demand, Forecast, Judgement, RoundSeconds, allot, forecast
+from specdec.rules.allotment import NO_DRAFTS, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PassSample, PromptRate
@@ -162,8 +162,8 @@ class BatchSpeculation:
         if steady and 2 * sample.drafting > sample.rows:
             self._groups[self._level].observe(sample.rows, sample.seconds, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
-            predicted = self.forecast.speedup
-            self.trials.observe(BatchRound(sample.committed, gap + took, self._drafting, settled, predicted))
+            done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup)
+            self.trials.observe(done)
         self._ended = sample.started + sample.seconds
         self._prompted = sample.prompt > 0
         self._pass += 1
@@ -183,7 +183,7 @@ class BatchSpeculation:
         if not self._drafting:
             return 0
         demand = session.demand(session.source)
-        gamma = self._allotment.gamma(_optimistic(demand) if self.trials.exploring else demand)
+        gamma = self._allotment.gamma(demand.at_least(_OPTIMISTIC) if self.trials.exploring else demand)
         self._wanting += gamma > 0
         self._longest = max(self._longest, gamma)
         return gamma
@@ -222,21 +222,17 @@ class BatchSpeculation:
         most = costs.drafts_within(_PUNCTUAL * self._timeout, self._gamma_max)
         demands = [each.demand(source).up_to(most) for each, source in zip(self._active, sources, strict=True)]
         others = self._load - len(demands)
-        assumed = [_optimistic(demand) for demand in demands] if exploring else demands
+        assumed = [demand.at_least(_OPTIMISTIC) for demand in demands] if exploring else demands
         self._allotment = allot(assumed, others, costs, self._budget)
         self.forecast = forecast([self._allotment.gamma(each) for each in assumed], demands, others, costs)
         self._plan_for = (self._level, exploring)
 
     def _without_prompts(self, sample: PassSample) -> float | None:
-        """What a pass would have taken without its prompts, in seconds.
-
-        None where that is unknown, and where most of the batch is still reading its prompts.
-        """
+        """Seconds of a pass without its prompts; None if unknown, or while most of the batch still reads its own."""
         if not sample.prompt:
             return sample.seconds
-        took = self._nearest.without_prompts(sample)
-        reading = took is not None and 2 * sample.rows < self._load and 2 * took < sample.seconds
-        return None if reading else took
+        took, partial = self._nearest.without_prompts(sample), 2 * sample.rows < self._load
+        return None if took is None or (partial and 2 * took < sample.seconds) else took
 
     @property
     def _nearest(self) -> BatchCosts:
@@ -252,7 +248,3 @@ class BatchSpeculation:
     def _level(self) -> int:
         """The batch size, as the nearest power of two: clients that come and go around 16 make one level."""
         return round(math.log2(self._load))
-
-
-def _optimistic(demand: Demand) -> Demand:
-    return replace(demand, alpha=max(demand.alpha, _OPTIMISTIC))
