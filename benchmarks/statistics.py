@@ -1,5 +1,6 @@
 """Ratios of interleaved runs: a slow moment of the machine meets both sides, so it is the pairs that are compared."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
@@ -28,6 +29,16 @@ def spread(samples: Sequence[float]) -> Ratio:
 def paired(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
     """Median and quartiles of the ratios of runs that were made side by side."""
     return spread([over / under for over, under in zip(numerators, denominators, strict=True)])
+
+
+def error_of_sums(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """Standard error of the ratio of two sums over pairs, by what the pairs differ from it; infinite for one pair."""
+    count, whole = len(numerators), sum(denominators)
+    if count == 1:
+        return math.inf
+    ratio = sum(numerators) / whole
+    squares = sum((over - ratio * under) ** 2 for over, under in zip(numerators, denominators, strict=True))
+    return math.sqrt(squares * count / (count - 1)) / whole
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

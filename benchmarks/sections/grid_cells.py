@@ -1,5 +1,6 @@
 """The cells of a grid: the draft length that the verifier chooses, against none and against fixed ones."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -11,10 +12,14 @@ from benchmarks.kept import Kept
 from benchmarks.results import Figure, Goal, Report, Table
 from benchmarks.run import MIXED, Ask, at_temperature
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import Ratio, paired, spread
+from benchmarks.statistics import Ratio, error_of_sums, paired, spread
 
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _LEAST, _NEAR = 0.97, 0.95
+_CLEAR = 3.0
+"""Standard errors between auto / off and what is asked at which a cell needs no more turns."""
+_TURN_ERROR = 0.01
+"""Least standard error of a turn's ratio: beside a dead drafter, where auto is off, turns differ by about that."""
 FAULTS = ("dead", "slow", "lying")
 _ANSWERS = 12
 """Answers that each stream has of its own in a slice; more than it can read there."""
@@ -42,6 +47,8 @@ class Timing:
     """Seconds before the slices that count: the verifier learns what this load is like."""
     varying: int
     """Streams below which slices are longer: drafts of so few make the tokens of a second vary."""
+    more: int = 0
+    """Most turns of auto and off alone behind those, while they leave open whether auto is as fast as is asked."""
 
     def slice(self, drafter: str, streams: int) -> float:
         """Seconds of a slice."""
@@ -70,8 +77,11 @@ class Cell:
 
     @property
     def near(self) -> float | None:
-        """Auto over the best fixed draft length, 0 among them; None where none was tried."""
-        return sum(self.auto) / max(map(sum, (self.off, *self.fixed))) if self.fixed else None
+        """Auto over the best fixed draft length, 0 among them, in the turns that had all; None where none was tried."""
+        if not self.fixed:
+            return None
+        turns = len(self.fixed[0])
+        return sum(self.auto[:turns]) / max(map(sum, (self.off[:turns], *self.fixed)))
 
     def row(self) -> list[str]:
         """The cells of the table's row."""
@@ -124,12 +134,22 @@ class Grid:
         speeds: dict[int | None, list[float]] = {way: [] for way in ways}
         before = system.reasons()
         loaded(0, self.timing.warm_up)
-        for turn in range(self.timing.turns):
+        for turn in range(self.timing.turns + self.timing.more):
+            if turn >= self.timing.turns:
+                if clear(speeds[None], speeds[0]):
+                    break
+                ways = [0, None]
             for way in ways if turn % 2 else reversed(ways):
                 speeds[way].append(loaded(1 + turn, self.timing.slice(drafter, streams), way))
         fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
         reason = _reason(before, system.reasons())
         return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)
+
+
+def clear(auto: Sequence[float], off: Sequence[float]) -> bool:
+    """Whether auto is surely as fast as it is asked to be, or surely slower."""
+    error = max(error_of_sums(auto, off), _TURN_ERROR / math.sqrt(len(off)))
+    return abs(sum(auto) / sum(off) - _LEAST) >= _CLEAR * error
 
 
 def _figures(cells: Sequence[Cell]) -> list[Figure]:

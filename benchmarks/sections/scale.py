@@ -40,8 +40,8 @@ class Scale:
     """Prompts of a burst beside mixed loads, and tokens of an answer to each."""
     grid_seconds: float = 1.0
     """Of a slice of the whole stack, in its grid and in the table of controllers."""
-    grid_slices: tuple[float, int] = (4.0, 3)
-    """Seconds of a slice with slowed models, and slices of each way."""
+    grid_slices: tuple[float, int, int] = (4.0, 3, 9)
+    """Seconds of a slice with slowed models, slices of each way, and more of auto and off where a cell needs them."""
     grid_steps: tuple[float, ...] = (0.02, 0.0005, 0.002, 0.00005)
     """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
     spec: tuple[int, int] = (2, 40)
@@ -118,7 +118,7 @@ def quick(pair: Pair) -> Scale:
         grid_turns=1,
         grid_tokens=8,
         grid_seconds=0.5,
-        grid_slices=(0.1, 1),
+        grid_slices=(0.1, 1, 1),
         grid_steps=(0.002, 0.0, 0.001, 0.0),
         rtt_delays=(0.0, 0.005),
         rtt_steps=(0.01, 0.001),
