@@ -21,11 +21,12 @@ slowed to a base and a time for each token of a pass, as on an accelerator: a pa
 the drafter {drafter}. The processors have time to spare, so the judgement is compared, and not what processes take from
 each other: that is [grid_stack](#grid_stack). In a slice each stream asks for another text whenever its answer of
 {tokens} tokens has ended, and the starts are spread. All ways of a turn are asked for the same texts, and every turn
-has others. Auto / off is by the sums of all slices, with the middle half of the turns. Where its distance from 0.97 is less
-than three standard errors (of the turns, and 0.01 for each at least), auto and off have more turns, {more} at most. "Mixed" has half of its sessions
-at temperature 0 and half at 1, and beside them a burst of {burst} prompts every {pause:g} s. "Dead" is an address at
-which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up and says that it
-is certain of them. The reason is the one that most rounds without a draft gave."""
+has others. Auto / off is by the sums of all slices, with the middle half of the turns. Where its distance from 0.97 is
+less than three standard errors (by the turns, each of which errs by 0.01 at least), auto and off have more turns, up to
+{more}. "Mixed" has half of its sessions at temperature 0 and half at 1, and beside them a burst of {burst} prompts
+every {pause:g} s. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying"
+drafts tokens that it made up and says that it is certain of them. The reason is the one that most rounds without a
+draft gave."""
 _DRAFTER = "drafter"
 _WARM_UP = 2
 """Slices, in one, before those that count: the first trials of drafting are over then."""

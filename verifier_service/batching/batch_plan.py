@@ -62,6 +62,7 @@ class Gathers(Enum):
     """Whether the next pass waits for a round that waits for its draft, so that all go together."""
 
     NOT = "not"
+    """Not at all: a round that still waits when the next pass begins goes with what it has."""
     BRIEFLY = "briefly"
     """While every row that is ready has a draft, and it costs these less than a pass of their own costs the missing."""
     ALWAYS = "always"

@@ -7,14 +7,14 @@ rows that are announced, or where the sessions that draft are in two groups for 
 import asyncio
 import math
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 
 import structlog
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
+from verifier_service.batching.announced import Announced
 from verifier_service.batching.batch_plan import Gathers, Outcome, Row, turn
 from verifier_service.batching.costs import PassSample
 from verifier_service.batching.kv_admission import IDLE_SECONDS
@@ -60,17 +60,14 @@ class Scheduler:
         """The result that each row waits for; None for a prefill."""
         self._ended: list[str] = []
         """KV names of sequences that have ended, until the thread releases them."""
-        self._expected = Counter[Gathers]()
-        """Announced rows, by how the next pass waits for them."""
         self._ready = 0.0
         """When the first row of the next pass came, by `time.perf_counter`; 0 before it came."""
         self._pass_seconds = 0.0
         """Of the last pass."""
-        self._waited = 0.0
-        """Longest time, in seconds, that a row which came since the last pass began had been announced."""
         self._names_before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
         """KV names of the last two passes, the last one last."""
         self._wake = asyncio.Event()
+        self._announced = Announced(self._wake.set)
 
     @asynccontextmanager
     async def admitted(self, row: Row) -> AsyncIterator[int]:
@@ -104,17 +101,13 @@ class Scheduler:
             self._ended.append(row.kv_name)
             self._wake.set()
 
-    @contextmanager
-    def expected(self, gathers: Gathers = Gathers.ALWAYS) -> Iterator[None]:
-        """Announce a row that comes at the end of the context; a pass that computes a prompt does not wait for it."""
-        started = time.perf_counter()
-        self._expected[gathers] += 1
-        try:
-            yield
-        finally:
-            self._expected[gathers] -= 1
-            self._waited = max(self._waited, time.perf_counter() - started)
-            self._wake.set()
+    def expected(self, gathers: Gathers, hurry: Callable[[], None]) -> AbstractContextManager[None]:
+        """Announce a row that comes at the end of the context; a pass that computes a prompt does not wait for it.
+
+        Args:
+            hurry: lets the context end soon; called when a pass begins that does not wait for the row.
+        """
+        return self._announced.row(gathers, hurry)
 
     async def prefill(self, row: Row) -> None:
         """Compute the KV of the row's first `goal` tokens; raises InternalError when the pass failed."""
@@ -141,6 +134,7 @@ class Scheduler:
             if (seconds := self._held_back()) > 0.0:
                 await self._wait_for_change(seconds)
                 continue
+            await self._announced.hurry()
             busy = await self._step()
             # A session that got a verdict submits its next row before a pass over what is left begins without it.
             await asyncio.sleep(0)
@@ -156,7 +150,7 @@ class Scheduler:
 
     def _held_back(self) -> float:
         """Seconds for which the next pass waits for announced rows: for all, or half where there are two groups."""
-        always, briefly = self._expected[Gathers.ALWAYS], self._expected[Gathers.BRIEFLY]
+        always, briefly = self._announced[Gathers.ALWAYS], self._announced[Gathers.BRIEFLY]
         if not always + briefly or self._prompts_wait():
             return 0.0
         ready = [row for row in self._waiting if row.goal > 0]
@@ -164,7 +158,7 @@ class Scheduler:
             return 0.0
         if always:
             return math.inf
-        if not ready or not all(row.draft.tokens for row in ready):
+        if self._announced[Gathers.NOT] or not ready or not all(row.draft.tokens for row in ready):
             return 0.0
         return self._ready + self._pass_seconds * briefly / len(ready) - time.perf_counter()
 
@@ -188,7 +182,7 @@ class Scheduler:
     async def _step(self) -> bool:
         """Let the thread do what it can; False when there was nothing it could do."""
         self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
-        groups, waited, self._waited, self._ready = self._speculation.groups, self._waited, 0.0, 0.0
+        groups, waited, self._ready = self._speculation.groups, self._announced.waited(), 0.0
         chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []

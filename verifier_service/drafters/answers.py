@@ -20,6 +20,11 @@ class Answers:
         self._drafted_to = 0
         """Where the draft that came since the last commit ended; 0 where none came."""
 
+    @property
+    def promise(self) -> bool:
+        """Whether a draft is to be expected of the next answer."""
+        return self.caught_up and self.matching
+
     def drafted(self, message: DraftTokens) -> None:
         """Note a draft, of whatever prefix."""
         self.caught_up = self.matching = True

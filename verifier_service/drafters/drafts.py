@@ -31,7 +31,10 @@ class Proposal:
 class Drafts:
     """A session's source of drafts. This one is for sessions that do not speculate: it does nothing."""
 
-    gathers = Gathers.NOT
+    @property
+    def gathers(self) -> Gathers:
+        """Whether the next pass waits for a round that waits for these drafts."""
+        return Gathers.NOT
 
     def source(self) -> str | None:
         """Names what the drafts are made with, and how; None while there is nothing that drafts."""
@@ -43,6 +46,9 @@ class Drafts:
     async def propose(self, gamma: int) -> Proposal:
         """Up to `gamma` drafts; waits for them while that pays."""
         return Proposal()
+
+    def hurry(self) -> None:
+        """End the wait of a round for which the next pass does not wait."""
 
     def declined(self) -> Fallback:
         """Why a round that might draft has γ = 0."""

@@ -53,6 +53,11 @@ class JoinedDrafts(Drafts):
         )
 
     @override
+    def hurry(self) -> None:
+        for each in self._members:
+            each.hurry()
+
+    @override
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         for each, drafted, share in zip(self._members, self._drafted, self._shares(gamma), strict=True):
             each.commit(tokens, drafted if judged else 0, share)

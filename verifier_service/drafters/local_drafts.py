@@ -55,13 +55,17 @@ class LocalDrafts(Drafts):
         self._room = room
         self._mode = mode
         self._drafter = drafter
-        self.gathers = Gathers.NOT if drafter is None else drafter.gathers
         self._reading: asyncio.Task[None] | None = None
         self._used: LocalSource | None = None
         """The source that made the last draft; None when none did."""
         self._draft = NO_DRAFT
         self._asked = False
         """Whether a source was to draft in this round, or was still reading."""
+
+    @property
+    @override
+    def gathers(self) -> Gathers:
+        return Gathers.NOT if self._drafter is None else self._drafter.gathers
 
     @override
     def begin(self, gamma: int) -> None:
@@ -89,6 +93,11 @@ class LocalDrafts(Drafts):
         if self._drafter is None:
             return Proposal(fallback=Fallback.NO_MATCH if self._asked else Fallback.NOT_WORTH_IT, local=True)
         return await self._drafter.propose(gamma)
+
+    @override
+    def hurry(self) -> None:
+        if self._drafter is not None:
+            self._drafter.hurry()
 
     @override
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:

@@ -52,7 +52,6 @@ class RemoteDrafts(Drafts):
         self._pool = pool
         self._settings = settings
         self._worth = patience
-        self.gathers = Gathers.BRIEFLY if patience is None else Gathers.ALWAYS
         self._clock = clock
         self._plan = plan
         self._buffer = (DraftBuffer if plan is None else TreeBuffer)(call.tokens, _MOST_DRAFTS)
@@ -65,6 +64,14 @@ class RemoteDrafts(Drafts):
         """Committed tokens that the buffer has not been told while no drafter was used."""
         self._avoided = Avoided(settings, clock)
         self._changed = asyncio.Event()
+        self._hurried = False
+
+    @property
+    def gathers(self) -> Gathers:
+        """Not for a drafter that still reads the committed tokens, or that had no draft when it answered last."""
+        if self._worth is None:
+            return Gathers.BRIEFLY
+        return Gathers.ALWAYS if self._link is not None and self._answers.promise else Gathers.NOT
 
     @property
     def epoch(self) -> int:
@@ -87,8 +94,7 @@ class RemoteDrafts(Drafts):
     async def propose(self, gamma: int) -> Proposal:
         """Take the drafts that have come, after a wait until there are γ, or no more come, or waiting pays no more.
 
-        Unless γ is fixed, nothing waits for a drafter that still reads the committed tokens, or that had no draft when
-        it answered last: where its source matches again, its draft comes during the pass, and the next round waits.
+        A round for which the pass does not wait takes what has come when the pass begins.
         """
         if gamma == 0:
             return Proposal()
@@ -96,9 +102,9 @@ class RemoteDrafts(Drafts):
         if self._link is None:
             return Proposal(fallback=self._absence())
         started, kind, distance = self._clock(), self._link.kind, self._link.distance
-        patient = self._worth is None or (self._answers.caught_up and self._answers.matching)
-        if patient and not self._complete(gamma):
-            await self._wait(self._link, gamma, started)
+        patient = self.gathers is not Gathers.NOT
+        if not self._complete(gamma):
+            await (self._wait(self._link, gamma, started) if patient else self._linger(self._link, gamma))
         draft = self._buffer.take(gamma)
         reason = Fallback.NONE if draft.tokens else self._reason(patient)
         awaited = len(draft.tokens) if self._complete(gamma) else gamma
@@ -121,6 +127,11 @@ class RemoteDrafts(Drafts):
             self._answers.asked(len(self._unsent))
             self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
             self._unsent = ()
+
+    def hurry(self) -> None:
+        """End a wait for which the next pass does not wait."""
+        self._hurried = True
+        self._changed.set()
 
     def distrust(self) -> None:
         """Leave this drafter and never come back."""
@@ -215,6 +226,13 @@ class RemoteDrafts(Drafts):
                 link.breaker.failed(self._clock())
         else:
             link.breaker.succeeded()
+
+    async def _linger(self, link: DrafterLink, gamma: int) -> None:
+        """Wait for γ drafts until the next pass begins."""
+        self._hurried = False
+        while not self._hurried and self._link is link and not self._complete(gamma):
+            self._changed.clear()
+            await self._changed.wait()
 
     def _reason(self, patient: bool) -> Fallback:
         """Why a session that was open has no draft."""

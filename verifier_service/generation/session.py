@@ -119,7 +119,7 @@ class Session:
             return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
         if not self._wanted:  # so it waits for no drafter
             return await self._drafts.propose(0)
-        with self._target.expected(self._drafts.gathers):
+        with self._target.expected(self._drafts.gathers, self._drafts.hurry):
             return await self._drafts.propose(self._wanted)
 
     def _detail(self, proposal: Proposal, drafted: int, verdict: Verdict) -> RoundDetail | None:

@@ -15,6 +15,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_speculation,
     point_mass,
 )
+from verifier_service.batching.batch_plan import Gathers
 from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
@@ -50,7 +51,7 @@ async def _strayed(scheduler: Scheduler, number: int) -> int:
     name, tokens = f"s{number}", [number]
     async with scheduler.admitted(make_row(name, tuple(tokens), 0, limit=LIMIT)):
         for _ in range(ROUNDS):
-            with scheduler.expected():
+            with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
                 await asyncio.sleep(0)
             draft = point_mass(following(tokens[-1]))
             outcome = await scheduler.verify(make_row(name, tuple(tokens), draft=draft, limit=LIMIT))

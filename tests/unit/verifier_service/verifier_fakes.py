@@ -1,7 +1,7 @@
 """An engine whose logits are a table, a target without a queue, a source of drafts that a test writes."""
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -207,7 +207,7 @@ class DirectTarget:
             self.holds_kv = False
 
     @contextmanager
-    def expected(self, gathers: Gathers) -> Iterator[None]:
+    def expected(self, gathers: Gathers, hurry: Callable[[], None]) -> Iterator[None]:
         self.expecting += gathers is not Gathers.NOT
         yield
 
@@ -239,6 +239,9 @@ class WrittenDrafts:
 
     def begin(self, gamma: int) -> None:
         self.begun = gamma
+
+    def hurry(self) -> None:
+        pass
 
     async def propose(self, gamma: int) -> Proposal:
         self.asked.append(gamma)

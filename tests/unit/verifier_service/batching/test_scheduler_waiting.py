@@ -9,13 +9,14 @@ from specdec.rules.draft import NO_DRAFT
 from tests.unit.verifier_service.batching.scheduling import admitted, row, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_row, point_mass
 from verifier_service.batching.batch_plan import Gathers, Outcome
+from verifier_service.batching.scheduler import Scheduler
 
 
 async def test_a_pass_waits_for_a_row_that_is_announced() -> None:
     engine = TableEngine()
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
         first = make_row("a", (1, 2, 3, 4))
-        with scheduler.expected():
+        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
             task = asyncio.create_task(scheduler.verify(first))
             await steps()
             assert not task.done()
@@ -30,7 +31,7 @@ async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less
             await stack.enter_async_context(admitted(scheduler, name, 1))
         await scheduler.verify(row("a"))
         scheduler._pass_seconds = 1e9
-        with scheduler.expected(Gathers.BRIEFLY):
+        with scheduler.expected(Gathers.BRIEFLY, hurry=lambda: None):
             task = asyncio.create_task(scheduler.verify(make_row("a", (3, 3), draft=point_mass(following(3)))))
             await steps()
             assert not task.done()
@@ -42,16 +43,48 @@ async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less
 async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_draft_length() -> None:
     async with scheduling(TableEngine()) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
         scheduler._pass_seconds = 1e9
-        with scheduler.expected(Gathers.BRIEFLY):
+        with scheduler.expected(Gathers.BRIEFLY, hurry=lambda: None):
             await scheduler.verify(row("a"))
             async with admitted(scheduler, "c", 1):
                 pass
 
 
+async def lingering(scheduler: Scheduler, name: str, drafted: asyncio.Event | None = None) -> Outcome:
+    """A round for which no pass waits, whose draft is there once `drafted` is set."""
+    hurried = asyncio.Event()
+    draft = NO_DRAFT
+    with scheduler.expected(Gathers.NOT, hurried.set):
+        await hurried.wait()
+        if drafted is not None and drafted.is_set():
+            draft = point_mass(following(3))
+    return await scheduler.verify(make_row(name, (3, 3), draft=draft))
+
+
+async def test_a_round_for_which_no_pass_waits_comes_when_the_pass_begins_for_which_others_are_waited_for() -> None:
+    engine, drafted = TableEngine(), asyncio.Event()
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+        await asyncio.gather(scheduler.verify(row("a")), scheduler.verify(row("b")))
+        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
+            task = asyncio.create_task(lingering(scheduler, "b", drafted))
+            await steps()
+            drafted.set()
+        outcome, _ = await asyncio.gather(task, scheduler.verify(make_row("a", (3, 3))))
+    assert outcome.offered == 1
+    assert [len(batch) for batch in engine.batches] == [2, 2]
+
+
+async def test_rounds_for_which_no_pass_waits_wait_for_nobody() -> None:
+    async with scheduling(TableEngine()) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
+        await scheduler.verify(row("a"))
+        scheduler._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY, hurry=lambda: None):
+            assert (await lingering(scheduler, "a")).offered == 0
+
+
 async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
     engine = TableEngine()
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 3):
-        with scheduler.expected():
+        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
             assert (await scheduler.verify(make_row("a", (1, 2, 3)))).verdict.tokens == (following(3),)
 
 
@@ -60,7 +93,7 @@ async def test_two_announced_rows_share_a_pass() -> None:
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
 
         async def announced(name: str, pause: float) -> None:
-            with scheduler.expected():
+            with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
                 await asyncio.sleep(pause)
             await scheduler.verify(make_row(name, (1, 2, 3, 4)))
 
@@ -103,7 +136,7 @@ async def test_of_two_groups_a_pass_waits_for_half_of_the_announced_rows() -> No
         await asyncio.gather(*(scheduler.verify(row(name)) for name in names))
 
         async def announced(name: str, came: asyncio.Event) -> None:
-            with scheduler.expected():
+            with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
                 await came.wait()
             await scheduler.verify(make_row(name, (3, 3), draft=point_mass(following(3))))
 

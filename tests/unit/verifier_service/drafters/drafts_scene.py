@@ -40,6 +40,8 @@ class Scene:
         return self.links[0]
 
     async def propose(self, gamma: int = 2) -> Proposal:
+        """What a round gets behind which a pass begins at once, unless it waits for the round."""
+        asyncio.get_running_loop().call_soon(self.drafts.hurry)
         return await self.drafts.propose(gamma)
 
     def caught_up(self) -> None:
@@ -52,11 +54,15 @@ class Scene:
         return await (link or self.link).outbox.take()
 
     async def waiting(self, gamma: int = 2) -> "asyncio.Task[Proposal]":
-        task = asyncio.create_task(self.propose(gamma))
+        task = asyncio.create_task(self.drafts.propose(gamma))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not task.done()
         return task
+
+    async def hurried(self) -> Proposal:
+        """What a round gets that takes no draft until the next pass begins."""
+        return await self.after(self.drafts.hurry)
 
     async def after(self, event: Callable[[], None], gamma: int = 2) -> Proposal:
         """What a waiting round gets once `event` happens."""

@@ -7,6 +7,7 @@ from specdec.wire.generation import Fallback
 from specdec.wire.session import DraftEnd
 from tests.unit.verifier_service.drafters.drafts_scene import PROMPT, SETTINGS, Scene
 from tests.unit.verifier_service.verifier_fakes import chunk_after
+from verifier_service.batching.batch_plan import Gathers
 
 
 async def test_a_round_waits_for_all_its_drafts() -> None:
@@ -100,13 +101,13 @@ async def test_a_drafter_that_hangs_for_others_is_not_waited_for() -> None:
         assert (await scene.propose()).fallback is Fallback.LATE
 
 
-async def test_nothing_waits_for_a_drafter_that_still_reads() -> None:
+async def test_no_pass_waits_for_a_drafter_that_still_reads() -> None:
     scene = Scene(worth=math.inf)
-    async with asyncio.timeout(0):
-        proposal = await scene.propose()
+    proposal = await scene.hurried()
     assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.FIRST_ROUND)
     assert (proposal.waited, proposal.awaited) == (0.0, 0)
     scene.caught_up()
+    assert scene.drafts.gathers is Gathers.ALWAYS
     task = await scene.waiting()
     scene.link.drafted(chunk_after(PROMPT, 7, 8))
     assert (await task).awaited == 2
@@ -117,7 +118,7 @@ async def test_a_drafter_with_much_to_read_has_to_catch_up_again() -> None:
     scene.caught_up()
     scene.drafts.commit(range(40), 0, 0)
     scene.drafts.commit((7,), 0, 2)
-    assert (await scene.propose()).fallback is Fallback.FIRST_ROUND
+    assert (await scene.hurried()).fallback is Fallback.FIRST_ROUND
 
 
 async def test_what_the_drafter_could_not_draft_was_not_waited_for() -> None:
@@ -138,13 +139,12 @@ async def let_it_wait(scene: Scene) -> None:
     scene.drafts.commit((3,), 0, 2)
 
 
-async def test_behind_an_answer_without_a_draft_nothing_waits_until_the_source_matches_again() -> None:
+async def test_behind_an_answer_without_a_draft_no_pass_waits_until_the_source_matches_again() -> None:
     scene = Scene(worth=math.inf)
     await let_it_wait(scene)
     assert (await scene.after(lambda: no_match(scene, 4))).fallback is Fallback.NO_MATCH
     scene.drafts.commit((4,), 0, 2)
-    async with asyncio.timeout(0):
-        proposal = await scene.propose()
+    proposal = await scene.hurried()
     assert (proposal.draft.tokens, proposal.fallback, proposal.awaited) == ((), Fallback.NO_MATCH, 0)
     scene.link.drafted(chunk_after((*PROMPT, 3, 4), 5, 6, 7))  # during the pass
     scene.drafts.commit((5,), 0, 2)
@@ -153,6 +153,16 @@ async def test_behind_an_answer_without_a_draft_nothing_waits_until_the_source_m
     task = await scene.waiting()
     scene.link.drafted(chunk_after((*PROMPT, 3, 4, 5, 6, 7, 8), 9, 10))
     assert (await task).draft.tokens == (9, 10)
+
+
+async def test_a_draft_that_comes_before_the_pass_begins_is_taken() -> None:
+    scene = Scene(worth=math.inf)
+    await let_it_wait(scene)
+    await scene.after(lambda: no_match(scene, 4))
+    scene.drafts.commit((4,), 0, 2)
+    assert scene.drafts.gathers is Gathers.NOT
+    proposal = await scene.after(lambda: scene.link.drafted(chunk_after((*PROMPT, 3, 4), 5, 6)))
+    assert proposal.draft.tokens == (5, 6)
 
 
 async def test_a_draft_that_is_shorter_than_asked_for_is_no_answer_without_one() -> None:
