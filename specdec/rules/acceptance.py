@@ -4,18 +4,46 @@ Shapes: B drafts, Γ the length of the longest, K the size of the largest suppor
 draft's own length p_x = 0 and q_x = 1, and past a support q_s = 0, so padding is never kept and takes nothing from p.
 A row of p that is no distribution counts as 0 everywhere: no draft is kept there, and drafts before it are kept or not
 as if it were the row behind the whole draft.
-Only `residual` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
+Only `sample_rest` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specdec.rules.padding import PaddedDrafts
 from specdec.rules.params import Mode
+from specdec.rules.sampling import sample
 
 
-def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Tensor]:
-    """How many tokens of each draft are kept, τ, int64 [B], and the law of each last token [B, V], not normalised.
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What last tokens are drawn from: of a row of p, scaled, what q̂ leaves."""
+
+    rows: Tensor
+    """Rows of p, int64 [B]."""
+    scale: Tensor
+    """π_τ in the block rule, 1 in token rejection, float64 [B]."""
+    ids: Tensor
+    """Supports of the q̂ of the rejected positions, int64 [B, K]."""
+    q: Tensor
+    """Draft probabilities over them, float64 [B, K]; 0 past a support, and all 0 where no draft was rejected."""
+
+    @classmethod
+    def whole(cls, rows: Tensor) -> "Rest":
+        """Whole rows of p, for tokens that no draft stands before."""
+        none = rows.new_zeros(len(rows), 0)
+        return cls(rows, torch.ones_like(rows, dtype=torch.float64), none, none.double())
+
+    def part(self, members: Sequence[int]) -> "Rest":
+        """Those at the indices `members`."""
+        return Rest(self.rows[members], self.scale[members], self.ids[members], self.q[members])
+
+
+def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Rest]:
+    """How many tokens of each draft are kept, τ, int64 [B], and what each last token is drawn from.
 
     There is no device sync in here.
 
@@ -26,7 +54,7 @@ def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Te
         padded: the drafts, on the same device.
     """
     if not padded.tokens.shape[1]:
-        return torch.zeros_like(padded.first), p[padded.first].double() / mass[padded.first, None]
+        return torch.zeros_like(padded.first), Rest.whole(padded.first)
     rows, q_s = _rows(padded, len(p)), padded.weights.double()
     q_s = q_s / q_s.sum(-1, keepdim=True).clamp_min_(1.0)
     p_x, q_x = _drafted(p, mass, padded, rows, q_s)
@@ -37,9 +65,14 @@ def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Te
         scale = pi.gather(1, tau[:, None])[:, 0]
     else:
         tau = rejection(p_x, q_x, padded.u, padded.lenience)
-    batch, last = torch.arange(len(tau), device=p.device), padded.first + tau
-    law = residual(p[last].double() / mass[last, None], scale, padded.ids[batch, tau], q_s[batch, tau])
-    return tau, law
+    batch = torch.arange(len(tau), device=p.device)
+    return tau, Rest(padded.first + tau, scale, padded.ids[batch, tau], q_s[batch, tau])
+
+
+def sample_rest(p: Tensor, mass: Tensor, rest: Rest, u: Tensor) -> Tensor:
+    """Draw each last token at u [B], int64 [B]; `mass` is the sum of each row of p [R, V], float64 [R]."""
+    law = p[rest.rows].double() / mass[rest.rows, None]
+    return sample(residual(law, rest.scale, rest.ids, rest.q), u)
 
 
 def thresholds(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Tensor, Tensor]:

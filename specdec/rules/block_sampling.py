@@ -1,17 +1,21 @@
-"""Draws from wide distributions on the host, by the sums of blocks of ids: one look at each number instead of several.
+"""Draws of last tokens on the host, by the sums of blocks of ids: one look at each number of p instead of several.
 
 A cumulative sum over a vocabulary waits for one addition after the other, in float64. Sums of blocks do not, and only
-the block that holds the drawn id is then summed step by step. Both ways round differently, by less than a known margin:
-a number that falls within it of a border between two ids is drawn again the slow way, so every token is the same.
+the block that holds the drawn id is then summed step by step. What a draft takes from p lies at few ids, so a block
+has the law of what is left at these ids and, for the others together, one number. Both ways round differently, by less
+than a known margin: a number that falls within it of a border between two ids is drawn again the slow way, so every
+token is the same.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.rules.checks import check_rows, masses
-from specdec.rules.sampling import sample
+from specdec.rules.acceptance import Rest, residual, sample_rest
+from specdec.rules.checks import check_rows
 
 _BLOCK = 128
 """Ids of a block."""
@@ -38,30 +42,56 @@ def block_sums(p: Tensor, rows: int) -> Tensor:
     return torch.from_numpy(sums).masked_fill_(p.amin(-1, keepdim=True) < 0, -np.inf)
 
 
-@np.errstate(invalid="ignore")  # rows that are no distribution are not sure
-def sample_by_blocks(p: Tensor, sums: Tensor, u: Tensor) -> Tensor:
-    """What `specdec.rules.sampling.sample` draws from each row of p [N, V], divided by its sum, at u [N]; int64 [N].
-
-    `sums` are the `block_sums` of p.
-    """
-    ends = sums.numpy().cumsum(1)
-    target = u.numpy() * ends[:, -1]
-    block = np.minimum((ends <= target[:, None]).sum(1), ends.shape[1] - 1)
-    rows = np.arange(len(ends))
-    before = np.where(block > 0, ends[rows, block - 1], 0.0)
-    borders = _borders(p.numpy(), rows, block, before)
-    inside = np.minimum((borders[:, 1:] <= target[:, None]).sum(1), _BLOCK - 1)
-    margin = _ROUNDING * p.shape[1] * ends[:, -1]
-    sure = (borders[rows, inside] + margin < target) & (target + margin < borders[rows, inside + 1])
-    drawn = torch.from_numpy(block * _BLOCK + inside)
-    if unsure := np.flatnonzero(~sure).tolist():
-        some = p[unsure]
-        drawn[unsure] = sample(some.double() / masses(some, len(some))[:, None], u[unsure])
+def sample_by_blocks(p: Tensor, sums: Tensor, rest: Rest, u: Tensor) -> Tensor:
+    """What `specdec.rules.acceptance.sample_rest` draws, int64 [B]; `sums` are the `block_sums` of p [R, V]."""
+    mass = sums.sum(-1)
+    law = _Law.of(p, sums[rest.rows] / mass[rest.rows, None], mass, rest)
+    drawn, sure = law.draw(p, mass, rest, u)
+    if unsure := (~sure).nonzero()[:, 0].tolist():
+        drawn[unsure] = sample_rest(p, mass, rest.part(unsure), u[unsure])
     return drawn
 
 
-def _borders(p: NDArray[np.floating], rows: NDArray[np.int64], block: NDArray[np.int64], before: Sums) -> Sums:
-    """The mass before each id of a row's block and behind its last, [N, 129]; ids past the vocabulary have none."""
-    ids = block[:, None] * _BLOCK + np.arange(_BLOCK)
-    own = np.where(ids < p.shape[1], p[rows[:, None], np.minimum(ids, p.shape[1] - 1)], 0.0)
-    return np.concatenate([before[:, None], before[:, None] + own.cumsum(1, dtype=np.float64)], axis=1)
+@dataclass(frozen=True, slots=True)
+class _Law:
+    """The law of last tokens, by blocks; float64."""
+
+    blocks: Tensor
+    """The block of each id of a support, int64 [B, K]."""
+    at: Tensor
+    """At the ids of each support [B, K]; 0 past its end."""
+    others: Tensor
+    """Of all other ids of each block [B, blocks]."""
+    scale: Tensor
+    """Over the target's probabilities, at those other ids [B, blocks]."""
+    exact: Tensor
+    """Whether the row is what is left and not p itself, which the sums of blocks cannot tell for sure [B]."""
+
+    @classmethod
+    def of(cls, p: Tensor, sums: Tensor, mass: Tensor, rest: Rest) -> "_Law":
+        """The law of what is left; `sums` are those of the blocks of each row, of a mass of 1 [B, blocks]."""
+        size, blocks = rest.ids.shape[1], rest.ids // _BLOCK
+        supported = (p[rest.rows[:, None], rest.ids].double() / mass[rest.rows, None]).masked_fill_(rest.q == 0.0, 0.0)
+        others = sums.scatter_add(1, blocks, -supported).clamp_min_(0.0)
+        whole = torch.cat([supported, others], dim=1)
+        left = residual(whole, rest.scale, torch.arange(size).expand(len(whole), -1), rest.q)
+        exact = (left != whole).any(1) | (rest.q == 0.0).all(1)
+        return cls(blocks, left[:, :size], left[:, size:], (left[:, size:] / others).nan_to_num_(0.0, 0.0), exact)
+
+    def draw(self, p: Tensor, mass: Tensor, rest: Rest, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The ids drawn at u, int64 [B], and whether rounding cannot have changed each, bool [B]."""
+        ends = self.others.scatter_add(1, self.blocks, self.at).cumsum(1)
+        target = (u * ends[:, -1])[:, None]
+        block = (ends <= target).sum(1, keepdim=True).clamp_max_(ends.shape[1] - 1)
+        before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_min_(0)), 0.0)
+        ids = block * _BLOCK + torch.arange(_BLOCK)
+        own = p[rest.rows[:, None], ids.clamp_max(p.shape[1] - 1)].double() / mass[rest.rows, None]
+        own = own.mul_(self.scale.gather(1, block)).masked_fill_(ids >= p.shape[1], 0.0)
+        row, place = ((self.blocks == block) & (rest.q > 0.0)).nonzero(as_tuple=True)
+        own[row, rest.ids[row, place] % _BLOCK] = self.at[row, place]
+        borders = torch.cat([before, before + own.cumsum(1)], dim=1)
+        inside = (borders[:, 1:] <= target).sum(1, keepdim=True).clamp_max_(_BLOCK - 1)
+        margin = _ROUNDING * p.shape[1]
+        below, above = borders.gather(1, inside), borders.gather(1, inside + 1)
+        sure = (below + margin < target) & (target + margin < above)
+        return (block * _BLOCK + inside)[:, 0], sure[:, 0] & self.exact

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError
-from specdec.rules.acceptance import judge
+from specdec.rules.acceptance import Rest, judge, sample_rest
 from specdec.rules.block_sampling import block_sums, sample_by_blocks
 from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
@@ -19,7 +19,7 @@ from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, pad_dra
 from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
 from specdec.rules.rng import Lane, final_uniform, uniform
-from specdec.rules.sampling import argmax, sample
+from specdec.rules.sampling import argmax
 from specdec.rules.transfer import to_device, to_host
 
 _RACED = (Mode.COUPLED, Mode.OFF)
@@ -127,29 +127,30 @@ def _check_batch(batch: DraftBatch, vocab_size: int) -> None:
 
 def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     """Reading a number costs nothing on the host, so numbers decide early which work can be left out."""
-    drafts = batch.drafts
-    if drafts and batch.mode not in _RACED and not any(draft.tokens for draft in drafts):
-        return _verify_plain(p, batch)
-    mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
+    drafts, rows = batch.drafts, sum(len(draft.tokens) + 1 for draft in batch.drafts)
+    sums = masses(p, rows)[:, None] if batch.mode in _RACED or not drafts else block_sums(p, rows)
+    mass = sums.sum(-1)
     _check_batch(batch, p.shape[1])
     if not drafts:
         return []
-    if all(torch.equal(p[rows].amax(-1).double(), mass[rows]) for rows in (slice(1), slice(1, None))):
+    if batch.mode not in _RACED and rows == len(drafts):
+        committed = _plain(p, sums, batch)
+    elif all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
         committed = _certain(argmax(p).tolist(), batch.first, drafts)
     elif batch.mode in _RACED:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     else:
-        tau, last = _drawn(batch.mode, p, mass, pad_drafts(batch, accept_noise(batch), _last_noise(batch)))
+        padded = pad_drafts(batch, accept_noise(batch), _last_noise(batch))
+        tau, rest = judge(batch.mode, p, mass, padded)
+        last = sample_by_blocks(p, sums, rest, padded.last.gather(1, tau[:, None])[:, 0])
         committed = _with_last(drafts, tau.tolist(), last.tolist())
     return _verdicts(mass, batch.first, drafts, committed)
 
 
-def _verify_plain(p: Tensor, batch: DraftBatch) -> list[Verdict]:
+def _plain(p: Tensor, sums: Tensor, batch: DraftBatch) -> Committed:
     """One token for each row of p, which is what a ratio rule makes of empty drafts."""
-    sums = block_sums(p, rows=len(batch.drafts))
-    _check_batch(batch, p.shape[1])
-    drawn = sample_by_blocks(p, sums, final_uniform(batch.seeds, batch.positions, [False] * len(p)))
-    return _verdicts(sums.sum(-1), batch.first, batch.drafts, [(token,) for token in drawn.tolist()])
+    u = final_uniform(batch.seeds, batch.positions, [False] * len(p))
+    return [(token,) for token in sample_by_blocks(p, sums, Rest.whole(torch.arange(len(p))), u).tolist()]
 
 
 def _certain(only: Sequence[int], first: Sequence[int], drafts: Sequence[Draft]) -> Committed:
@@ -186,7 +187,8 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
         if isinstance(padded, PaddedRaces):
             results += coupled_on_device(p, padded)
         else:
-            results += _drawn(batch.mode, p, mass, padded)
+            tau, rest = judge(batch.mode, p, mass, padded)
+            results += tau, sample_rest(p, mass, rest, padded.last.gather(1, tau[:, None])[:, 0])
     mass, *numbers = to_host(mass, *results)
     ends = zip(batches, numbers[::2], numbers[1::2], strict=True)
     return [
@@ -203,12 +205,6 @@ def _copied(device: torch.device, batches: Sequence[DraftBatch]) -> list[PaddedD
     ]
     parts = iter(to_device(device, *chain(*padded)))
     return [type(each)(*islice(parts, len(each))) for each in padded]
-
-
-def _drawn(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Tensor]:
-    """τ of each draft and its last token, both int64 [B]."""
-    tau, law = judge(mode, p, mass, padded)
-    return tau, sample(law, padded.last.gather(1, tau[:, None])[:, 0])
 
 
 def _last_noise(batch: DraftBatch) -> Tensor:

@@ -75,14 +75,15 @@ def test_a_cell_is_measured_again_unless_the_run_goes_on(
 
 
 class Listening:
-    """A system that notes what it is asked for."""
+    """A system that notes what it is asked for; automatic γ has so many of its tokens a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, auto: float = 2.0) -> None:
         self.slices = list[tuple[list[Ask], float]]()
+        self._auto = auto
 
     def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
         self.slices.append(([*asks, *burst], seconds))
-        return 1.0
+        return self._auto if asks[0].gamma is None else 1.0
 
     def reasons(self) -> dict[str, float]:
         return {}
@@ -103,6 +104,22 @@ def test_the_ways_of_a_turn_answer_the_same_and_each_turn_has_prompts_of_its_own
     assert [len(each) for each in asked] == [1, 1, 1]
     prompts = [ask.prompt for (each,) in asked for ask in each]
     assert len(set(prompts)) == len(prompts)
+
+
+@pytest.mark.parametrize(("auto", "turns"), [(1.2, 2), (0.98, 8), (0.94, 2)])
+def test_a_cell_that_leaves_the_question_open_has_more_turns_of_auto_and_off(auto: float, turns: int) -> None:
+    pair = Pair(machine.ROOT / "models/demo/target", machine.ROOT / "models/demo/drafter")
+    lab, heard = Lab(replace(quick(pair), grid_gammas=(3,))), Listening(auto)
+    timing = grid_cells.Timing(1.0, 2, 5.0, 6, more=6)
+    cell = Grid("grid", "", timing, lambda drafter: nullcontext(heard)).cell(lab, lambda: heard, "model", "1", 8)
+    assert (len(cell.off), len(cell.auto), len(cell.fixed[0])) == (turns, turns, 2)
+    assert cell.near == pytest.approx(auto)
+
+
+def test_turns_that_differ_leave_the_question_open() -> None:
+    assert grid_cells.clear([1.01, 1.03, 1.02], [1.0, 1.0, 1.0])
+    assert not grid_cells.clear([0.9, 1.14, 1.02], [1.0, 1.0, 1.0])
+    assert not grid_cells.clear([1.5], [1.0])
 
 
 def test_a_drafter_that_gives_nothing_does_not_make_slices_longer() -> None:

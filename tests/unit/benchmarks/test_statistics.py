@@ -1,12 +1,20 @@
 """Ratios of runs made side by side, and the line through a cost."""
 
+import math
+
 import pytest
 
-from benchmarks.statistics import Ratio, paired, percentile, slope, spread
+from benchmarks.statistics import Ratio, error_of_sums, paired, percentile, slope, spread
 
 
 def test_a_slow_moment_that_meets_both_sides_leaves_the_ratio_alone() -> None:
     assert paired([2.0, 20.0, 4.0], [1.0, 10.0, 2.0]) == Ratio(2.0, 2.0, 2.0)
+
+
+def test_the_error_of_a_ratio_of_sums_is_what_its_pairs_differ_by() -> None:
+    assert error_of_sums([2.0, 20.0, 4.0], [1.0, 10.0, 2.0]) == 0.0
+    assert error_of_sums([0.9, 1.1], [1.0, 1.0]) == pytest.approx(0.1)
+    assert error_of_sums([1.0], [1.0]) == math.inf
 
 
 def test_the_spread_is_the_middle_half() -> None:
