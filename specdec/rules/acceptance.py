@@ -31,12 +31,6 @@ class Rest:
     q: Tensor
     """Draft probabilities over them, float64 [B, K]; 0 past a support, and all 0 where no draft was rejected."""
 
-    @classmethod
-    def whole(cls, rows: Tensor) -> "Rest":
-        """Whole rows of p, for tokens that no draft stands before."""
-        none = rows.new_zeros(len(rows), 0)
-        return cls(rows, torch.ones_like(rows, dtype=torch.float64), none, none.double())
-
     def part(self, members: Sequence[int]) -> "Rest":
         """Those at the indices `members`."""
         return Rest(self.rows[members], self.scale[members], self.ids[members], self.q[members])
@@ -53,8 +47,6 @@ def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Te
         mass: the sum of each row of p, float64 [R].
         padded: the drafts, on the same device.
     """
-    if not padded.tokens.shape[1]:
-        return torch.zeros_like(padded.first), Rest.whole(padded.first)
     rows, q_s = _rows(padded, len(p)), padded.weights.double()
     q_s = q_s / q_s.sum(-1, keepdim=True).clamp_min_(1.0)
     p_x, q_x = _drafted(p, mass, padded, rows, q_s)

@@ -1,4 +1,4 @@
-"""Draws of last tokens on the host, by the sums of blocks of ids: one look at each number of p instead of several.
+"""Draws from wide distributions on the host, by the sums of blocks of ids: one look at each number instead of several.
 
 A cumulative sum over a vocabulary waits for one addition after the other, in float64. Sums of blocks do not, and only
 the block that holds the drawn id is then summed step by step. What a draft takes from p lies at few ids, so a block
@@ -7,7 +7,7 @@ than a known margin: a number that falls within it of a border between two ids i
 token is the same.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -15,14 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.rules.acceptance import Rest, residual, sample_rest
-from specdec.rules.checks import check_rows
+from specdec.rules.checks import check_rows, masses
+from specdec.rules.sampling import sample
 
+WIDE = 8192
+"""Vocabulary from which it pays to draw behind drafts by blocks."""
 _BLOCK = 128
 """Ids of a block."""
 _ROUNDING = 2.0**-50
 """What one addition or division may change a sum by, relative to the whole: four times the rounding of float64."""
 
-Sums = NDArray[np.float64]
+_Floats = NDArray[np.float64]
+_Ids = NDArray[np.int64]
+_Inside = Callable[[_Ids, _Ids], _Floats]
+"""The law inside a block of each row, by block [N, 1] and by ids [N, 128]; both are valid."""
 
 
 def block_sums(p: Tensor, rows: int) -> Tensor:
@@ -36,62 +42,74 @@ def block_sums(p: Tensor, rows: int) -> Tensor:
     check_rows(p, rows)
     numbers = p.numpy()
     whole = numbers.shape[1] // _BLOCK * _BLOCK
-    sums: Sums = numbers[:, :whole].reshape(rows, -1, _BLOCK).sum(-1, dtype=np.float64)
+    sums: _Floats = numbers[:, :whole].reshape(rows, -1, _BLOCK).sum(-1, dtype=np.float64)
     if whole < numbers.shape[1]:
         sums = np.concatenate([sums, numbers[:, whole:].sum(-1, dtype=np.float64, keepdims=True)], axis=1)
     return torch.from_numpy(sums).masked_fill_(p.amin(-1, keepdim=True) < 0, -np.inf)
 
 
-def sample_by_blocks(p: Tensor, sums: Tensor, rest: Rest, u: Tensor) -> Tensor:
-    """What `specdec.rules.acceptance.sample_rest` draws, int64 [B]; `sums` are the `block_sums` of p [R, V]."""
-    mass = sums.sum(-1)
-    law = _Law.of(p, sums[rest.rows] / mass[rest.rows, None], mass, rest)
-    drawn, sure = law.draw(p, mass, rest, u)
-    if unsure := (~sure).nonzero()[:, 0].tolist():
+def sample_by_blocks(p: Tensor, sums: Tensor, u: Tensor) -> Tensor:
+    """What `specdec.rules.sampling.sample` draws from each row of p [N, V], divided by its sum, at u [N]; int64 [N].
+
+    `sums` are the `block_sums` of p.
+    """
+    numbers, rows, blocks = p.numpy(), np.arange(len(p))[:, None], sums.numpy()
+    drawn, sure = _draw(blocks, lambda _, ids: numbers[rows, ids].astype(np.float64), u, blocks.sum(1), p.shape[1])
+    if unsure := np.flatnonzero(~sure).tolist():
+        some = p[unsure]
+        drawn[unsure] = sample(some.double() / masses(some, len(some))[:, None], u[unsure])
+    return drawn
+
+
+def sample_rest_by_blocks(p: Tensor, sums: Tensor, rest: Rest, u: Tensor) -> Tensor:
+    """What `specdec.rules.acceptance.sample_rest` draws at u [B], int64 [B]; `sums` are the `block_sums` of p [R, V].
+
+    The others of a block are one id more to the rule that says what is left.
+    """
+    mass, size, blocks = sums.sum(-1), rest.ids.shape[1], rest.ids // _BLOCK
+    own = mass[rest.rows, None]
+    supported = (p[rest.rows[:, None], rest.ids].double() / own).masked_fill_(rest.q == 0.0, 0.0)
+    others = (sums[rest.rows] / own).scatter_add_(1, blocks, -supported).clamp_min_(0.0)
+    whole = torch.cat([supported, others], dim=1)
+    left = residual(whole, rest.scale, torch.arange(size).expand(len(whole), -1), rest.q)
+    scale = (left[:, size:] / others).nan_to_num_(0.0, 0.0)
+    taken = rest.q > 0.0
+
+    def inside(block: _Ids, ids: _Ids) -> _Floats:
+        chosen = torch.from_numpy(block)
+        found = p[rest.rows[:, None], torch.from_numpy(ids)].double() / own * scale.gather(1, chosen)
+        row, place = ((blocks == chosen) & taken).nonzero(as_tuple=True)
+        found[row, rest.ids[row, place] % _BLOCK] = left[row, place]
+        return found.numpy()
+
+    law = left[:, size:].scatter_add(1, blocks, left[:, :size])
+    drawn, sure = _draw(law.numpy(), inside, u, np.ones(len(law)), p.shape[1])
+    # Whether nothing is left, so that the law is p itself, is more than the sums of blocks can tell for sure.
+    exact = (left != whole).any(1) | ~taken.any(1)
+    if unsure := np.flatnonzero(~(sure & exact.numpy())).tolist():
         drawn[unsure] = sample_rest(p, mass, rest.part(unsure), u[unsure])
     return drawn
 
 
-@dataclass(frozen=True, slots=True)
-class _Law:
-    """The law of last tokens, by blocks; float64."""
+@np.errstate(invalid="ignore")  # rows that are no distribution are not sure
+def _draw(law: _Floats, inside: _Inside, u: Tensor, mass: _Floats, wide: int) -> tuple[Tensor, NDArray[np.bool_]]:
+    """The ids drawn at u, int64 [N], and whether rounding cannot have changed them, bool [N].
 
-    blocks: Tensor
-    """The block of each id of a support, int64 [B, K]."""
-    at: Tensor
-    """At the ids of each support [B, K]; 0 past its end."""
-    others: Tensor
-    """Of all other ids of each block [B, blocks]."""
-    scale: Tensor
-    """Over the target's probabilities, at those other ids [B, blocks]."""
-    exact: Tensor
-    """Whether the row is what is left and not p itself, which the sums of blocks cannot tell for sure [B]."""
-
-    @classmethod
-    def of(cls, p: Tensor, sums: Tensor, mass: Tensor, rest: Rest) -> "_Law":
-        """The law of what is left; `sums` are those of the blocks of each row, of a mass of 1 [B, blocks]."""
-        size, blocks = rest.ids.shape[1], rest.ids // _BLOCK
-        supported = (p[rest.rows[:, None], rest.ids].double() / mass[rest.rows, None]).masked_fill_(rest.q == 0.0, 0.0)
-        others = sums.scatter_add(1, blocks, -supported).clamp_min_(0.0)
-        whole = torch.cat([supported, others], dim=1)
-        left = residual(whole, rest.scale, torch.arange(size).expand(len(whole), -1), rest.q)
-        exact = (left != whole).any(1) | (rest.q == 0.0).all(1)
-        return cls(blocks, left[:, :size], left[:, size:], (left[:, size:] / others).nan_to_num_(0.0, 0.0), exact)
-
-    def draw(self, p: Tensor, mass: Tensor, rest: Rest, u: Tensor) -> tuple[Tensor, Tensor]:
-        """The ids drawn at u, int64 [B], and whether rounding cannot have changed each, bool [B]."""
-        ends = self.others.scatter_add(1, self.blocks, self.at).cumsum(1)
-        target = (u * ends[:, -1])[:, None]
-        block = (ends <= target).sum(1, keepdim=True).clamp_max_(ends.shape[1] - 1)
-        before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_min_(0)), 0.0)
-        ids = block * _BLOCK + torch.arange(_BLOCK)
-        own = p[rest.rows[:, None], ids.clamp_max(p.shape[1] - 1)].double() / mass[rest.rows, None]
-        own = own.mul_(self.scale.gather(1, block)).masked_fill_(ids >= p.shape[1], 0.0)
-        row, place = ((self.blocks == block) & (rest.q > 0.0)).nonzero(as_tuple=True)
-        own[row, rest.ids[row, place] % _BLOCK] = self.at[row, place]
-        borders = torch.cat([before, before + own.cumsum(1)], dim=1)
-        inside = (borders[:, 1:] <= target).sum(1, keepdim=True).clamp_max_(_BLOCK - 1)
-        margin = _ROUNDING * p.shape[1]
-        below, above = borders.gather(1, inside), borders.gather(1, inside + 1)
-        sure = (below + margin < target) & (target + margin < above)
-        return (block * _BLOCK + inside)[:, 0], sure[:, 0] & self.exact
+    Args:
+        law: of each block, not normalised [N, blocks].
+        inside: the law inside a block.
+        mass: what the numbers that the law was made of sum to [N].
+        wide: ids of the vocabulary.
+    """
+    ends = law.cumsum(1)
+    target = (u.numpy() * ends[:, -1])[:, None]
+    block = np.minimum((ends <= target).sum(1, keepdims=True), ends.shape[1] - 1)
+    before = np.where(block > 0, np.take_along_axis(ends, np.maximum(block - 1, 0), axis=1), 0.0)
+    ids = block * _BLOCK + np.arange(_BLOCK)
+    own = np.where(ids < wide, inside(block, np.minimum(ids, wide - 1)), 0.0)
+    borders = np.concatenate([before, before + own.cumsum(1)], axis=1)
+    place = np.minimum((borders[:, 1:] <= target).sum(1, keepdims=True), _BLOCK - 1)
+    below, above = (np.take_along_axis(borders, place + side, axis=1) for side in (0, 1))
+    margin = (_ROUNDING * wide * mass)[:, None]
+    sure = (below + margin < target) & (target + margin < above)
+    return torch.from_numpy((block * _BLOCK + place)[:, 0]), sure[:, 0]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError
-from specdec.rules.acceptance import Rest, judge, sample_rest
-from specdec.rules.block_sampling import block_sums, sample_by_blocks
+from specdec.rules.acceptance import judge, sample_rest
+from specdec.rules.block_sampling import WIDE, block_sums, sample_by_blocks, sample_rest_by_blocks
 from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, Verdict
@@ -128,29 +128,33 @@ def _check_batch(batch: DraftBatch, vocab_size: int) -> None:
 def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     """Reading a number costs nothing on the host, so numbers decide early which work can be left out."""
     drafts, rows = batch.drafts, sum(len(draft.tokens) + 1 for draft in batch.drafts)
-    sums = masses(p, rows)[:, None] if batch.mode in _RACED or not drafts else block_sums(p, rows)
+    if drafts and batch.mode not in _RACED and rows == len(drafts):
+        return _verify_plain(p, batch)
+    wide = batch.mode not in _RACED and p.shape[-1] >= WIDE
+    sums = block_sums(p, rows) if wide else masses(p, rows)[:, None]
     mass = sums.sum(-1)
     _check_batch(batch, p.shape[1])
     if not drafts:
         return []
-    if batch.mode not in _RACED and rows == len(drafts):
-        committed = _plain(p, sums, batch)
-    elif all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
+    if all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
         committed = _certain(argmax(p).tolist(), batch.first, drafts)
     elif batch.mode in _RACED:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     else:
         padded = pad_drafts(batch, accept_noise(batch), _last_noise(batch))
         tau, rest = judge(batch.mode, p, mass, padded)
-        last = sample_by_blocks(p, sums, rest, padded.last.gather(1, tau[:, None])[:, 0])
+        u = padded.last.gather(1, tau[:, None])[:, 0]
+        last = sample_rest_by_blocks(p, sums, rest, u) if wide else sample_rest(p, mass, rest, u)
         committed = _with_last(drafts, tau.tolist(), last.tolist())
     return _verdicts(mass, batch.first, drafts, committed)
 
 
-def _plain(p: Tensor, sums: Tensor, batch: DraftBatch) -> Committed:
+def _verify_plain(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     """One token for each row of p, which is what a ratio rule makes of empty drafts."""
-    u = final_uniform(batch.seeds, batch.positions, [False] * len(p))
-    return [(token,) for token in sample_by_blocks(p, sums, Rest.whole(torch.arange(len(p))), u).tolist()]
+    sums = block_sums(p, rows=len(batch.drafts))
+    _check_batch(batch, p.shape[1])
+    drawn = sample_by_blocks(p, sums, final_uniform(batch.seeds, batch.positions, [False] * len(p)))
+    return _verdicts(sums.sum(-1), batch.first, batch.drafts, [(token,) for token in drawn.tolist()])
 
 
 def _certain(only: Sequence[int], first: Sequence[int], drafts: Sequence[Draft]) -> Committed:

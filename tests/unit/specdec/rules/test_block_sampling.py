@@ -7,7 +7,7 @@ from torch import Tensor
 from specdec.errors import InternalError
 from specdec.rules import block_sampling
 from specdec.rules.acceptance import Rest, sample_rest
-from specdec.rules.block_sampling import block_sums, sample_by_blocks
+from specdec.rules.block_sampling import block_sums, sample_by_blocks, sample_rest_by_blocks
 from specdec.rules.checks import masses
 from specdec.rules.sampling import sample
 from tests.unit.specdec.rules.random_drafts import distributions
@@ -24,7 +24,7 @@ def slowly(p: Tensor, u: Tensor) -> Tensor:
 
 
 def by_blocks(p: Tensor, u: Tensor) -> Tensor:
-    return sample_by_blocks(p, block_sums(p, len(p)), Rest.whole(torch.arange(len(p))), u)
+    return sample_by_blocks(p, block_sums(p, len(p)), u)
 
 
 @pytest.mark.parametrize("wide", [1, 2, 127, 128, 129, 2048, 20_011])
@@ -47,11 +47,11 @@ def test_ids_without_probability_are_never_drawn() -> None:
 def test_a_number_at_a_border_is_drawn_from_the_cumulative_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     p, asked = torch.full((8, 512), 1 / 512), list[int]()
 
-    def counted(p: Tensor, mass: Tensor, rest: Rest, u: Tensor) -> Tensor:
-        asked.append(len(rest.rows))
-        return sample_rest(p, mass, rest, u)
+    def counted(law: Tensor, u: Tensor) -> Tensor:
+        asked.append(len(law))
+        return sample(law, u)
 
-    monkeypatch.setattr(block_sampling, "sample_rest", counted)
+    monkeypatch.setattr(block_sampling, "sample", counted)
     u = torch.tensor([0.0, 1 / 512, 128 / 512, 3.5 / 512, 200.5 / 512, 256 / 512, 511 / 512, 1 - 2.0**-53]).double()
     assert by_blocks(p, u).tolist() == slowly(p, u).tolist()
     assert asked == [6]
@@ -87,7 +87,7 @@ def test_what_a_draft_leaves_is_drawn_as_from_the_whole_row(wide: int, size: int
     p = distributions(50, wide, wide, dtype)
     rest, u = rests(p, 400, size), uniforms(400)
     sums = block_sums(p, len(p))
-    assert torch.equal(sample_by_blocks(p, sums, rest, u), sample_rest(p, sums.sum(-1), rest, u))
+    assert torch.equal(sample_rest_by_blocks(p, sums, rest, u), sample_rest(p, sums.sum(-1), rest, u))
 
 
 @pytest.mark.parametrize("left", [0.0, 1e-15, 1e-9])
@@ -99,14 +99,14 @@ def test_where_drafts_leave_next_to_nothing_the_whole_row_decides(left: float) -
     q = p[:, :100] / sums.sum(-1, keepdim=True)
     q[:, 99] -= left
     rest = Rest(torch.arange(20), torch.ones(20).double(), torch.arange(100).expand(20, -1), q.clamp_min(0.0))
-    drawn = sample_by_blocks(p, sums, rest, uniforms(20))
+    drawn = sample_rest_by_blocks(p, sums, rest, uniforms(20))
     assert torch.equal(drawn, sample_rest(p, sums.sum(-1), rest, uniforms(20)))
 
 
 def test_most_draws_behind_a_draft_need_no_whole_row(monkeypatch: pytest.MonkeyPatch) -> None:
     p = distributions(50, 5, 20_011)
     monkeypatch.setattr(block_sampling, "sample_rest", None)
-    sample_by_blocks(p, block_sums(p, 50), rests(p, 400, 64), torch.linspace(0.001, 0.999, 400).double())
+    sample_rest_by_blocks(p, block_sums(p, 50), rests(p, 400, 64), torch.linspace(0.001, 0.999, 400).double())
 
 
 def test_sums_tell_what_is_no_distribution() -> None:
