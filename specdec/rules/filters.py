@@ -28,19 +28,29 @@ _Weights = NDArray[np.floating[Any]]
 
 
 def filtered_softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The distributions [N, V] of what the filters leave of logits after temperature, whose best in each row is 0."""
-    weights = scores.exp()
+    """The distributions [N, V] of what the filters leave of logits after temperature."""
+    p = scores.softmax(-1)
     filtered = [row for row, wanted in enumerate(params) if _filters(wanted, scores.shape[-1])]
-    if scores.is_cpu:
-        for row in filtered:
-            _filter_row(weights[row], params[row])
-    elif filtered:
-        weights.mul_(weights >= _sorted_floors(weights, params))
-    return weights.div_(weights.sum(-1, keepdim=True))
+    if filtered:
+        (rows,) = to_device(scores.device, torch.tensor(filtered))
+        own = scores[rows]
+        weights = own.sub_(own.amax(-1, keepdim=True)).exp_()
+        _filter(weights, [params[row] for row in filtered])
+        p[rows] = weights.div_(weights.sum(-1, keepdim=True))
+    return p
 
 
 def _filters(params: SamplingParams, vocab_size: int) -> bool:
     return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0
+
+
+def _filter(weights: Tensor, params: Sequence[SamplingParams]) -> None:
+    """Set the weights [N, V] to 0 that their rows do not keep."""
+    if weights.is_cpu:
+        for row, wanted in zip(weights, params, strict=True):
+            _filter_row(row, wanted)
+    else:
+        weights.mul_(weights >= _sorted_floors(weights, params))
 
 
 def _filter_row(weights: Tensor, params: SamplingParams) -> None:

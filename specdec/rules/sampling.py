@@ -71,15 +71,15 @@ def certain_tokens(
 def _probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
     scores = logits if logits.dtype == torch.float64 else logits.float()
     scores = _edited(scores, params, histories)
-    top = scores.amax(-1, keepdim=True)
     sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
     if len(sampled) == len(params):
-        return _softmax(scores - top, params)
+        return _softmax(scores, params)
     p = torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
+    top = scores.amax(-1, keepdim=True)
     p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
     if sampled:
         (drawn,) = to_device(scores.device, torch.tensor(sampled))
-        p[drawn] = _softmax(scores[drawn] - top[drawn], [params[row] for row in sampled])
+        p[drawn] = _softmax(scores[drawn], [params[row] for row in sampled])
     return p
 
 
@@ -126,9 +126,10 @@ def _rules_out(params: SamplingParams) -> bool:
 
 
 def _softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Apply temperature, filters and softmax; each best score is 0, so a tiny temperature cannot overflow."""
+    """Apply temperature, filters and softmax."""
     temperatures = [wanted.temperature for wanted in params]
     if any(temperature != 1.0 for temperature in temperatures):
         (divisors,) = to_device(scores.device, torch.tensor(temperatures, dtype=torch.float64))
-        scores = scores / divisors.to(scores.dtype).clamp_min_(torch.finfo(scores.dtype).tiny)[:, None]
+        divisors = divisors.to(scores.dtype).clamp_min_(torch.finfo(scores.dtype).tiny)[:, None]
+        scores = (scores - scores.amax(-1, keepdim=True)).div_(divisors)  # the best is 0, so nothing overflows
     return filtered_softmax(scores, params)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from specdec.rules import proposal, sampling, verification
+from specdec.rules import acceptance, proposal, sampling, verification
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode
 from specdec.rules.rng import Lane
@@ -158,7 +158,7 @@ class _Judge:
             laws.append(law)
             return law.argmax(1)
 
-        with _noise(u), patch.object(verification, "sample", recorded):
+        with _noise(u), patch.object(acceptance, "sample", recorded):
             verdicts = verification.verify(
                 self._mode,
                 self._p.repeat(times, 1, 1).flatten(0, 1),

@@ -10,6 +10,7 @@ from torch import Tensor
 from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules import verification
+from specdec.rules.acceptance import Rest
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.proposal import propose
@@ -131,7 +132,7 @@ def test_a_sync_planted_in_a_pass_is_counted(
 ) -> None:
     judge = verification.judge
 
-    def planted(mode: Mode, p: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
+    def planted(mode: Mode, p: Tensor, *rest: object) -> tuple[Tensor, Rest]:
         plant(p)
         return judge(mode, p, *rest)  # type: ignore[arg-type]
 
