@@ -40,12 +40,11 @@ def block_sums(p: Tensor, rows: int) -> Tensor:
         InternalError: p is not floating, or has another shape than [rows, V].
     """
     check_rows(p, rows)
-    numbers = p.numpy()
-    whole = numbers.shape[1] // _BLOCK * _BLOCK
-    sums: _Floats = numbers[:, :whole].reshape(rows, -1, _BLOCK).sum(-1, dtype=np.float64)
-    if whole < numbers.shape[1]:
-        sums = np.concatenate([sums, numbers[:, whole:].sum(-1, dtype=np.float64, keepdims=True)], axis=1)
-    return torch.from_numpy(sums).masked_fill_(p.amin(-1, keepdim=True) < 0, -np.inf)
+    whole = p.shape[1] // _BLOCK * _BLOCK
+    parts = [p[:, :whole].unflatten(1, (whole // _BLOCK, _BLOCK)).double().sum(-1)]
+    if whole < p.shape[1]:
+        parts.append(p[:, whole:].double().sum(-1, keepdim=True))
+    return torch.cat(parts, dim=1).masked_fill_(p.amin(-1, keepdim=True) < 0, -torch.inf)
 
 
 def sample_by_blocks(p: Tensor, sums: Tensor, u: Tensor) -> Tensor:
