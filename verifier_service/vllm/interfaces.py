@@ -19,7 +19,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.v1.engine.llm_engine:LLMEngine.__init__": ("vllm_config", "executor_class", "log_stats", "multiprocess_mode"),
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": ("request_id", "prompt", "params", "lora_request", "priority"),
     "vllm.v1.engine.llm_engine:LLMEngine.abort_request": ("request_ids", "internal"),
-    "vllm.v1.engine.llm_engine:LLMEngine.step": (),
+    "vllm.v1.engine.core_client:InprocClient.get_output": (),
     "vllm.v1.executor.abstract:Executor.get_class": ("vllm_config",),
     "vllm.sampling_params:SamplingParams": ("max_tokens", "ignore_eos", "detokenize", "temperature", "output_kind"),
     "vllm.sampling_params:RequestOutputKind": (),

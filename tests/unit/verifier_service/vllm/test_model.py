@@ -44,7 +44,7 @@ class WrittenEngine:
 
     def __init__(self) -> None:
         self.scheduler = WrittenScheduler()
-        self.engine_core = SimpleNamespace(engine_core=self)
+        self.engine_core = SimpleNamespace(engine_core=self, get_output=self.step)
         self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=BLOCKS))
         self.aborted: list[str] = []
         self.steps = 0
