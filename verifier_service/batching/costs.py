@@ -42,25 +42,31 @@ class PassSample:
     """By `time.perf_counter`."""
     seconds: float
     follows: bool
-    """Whether a session of the pass before takes part, so that the time between belongs to the batch's rounds; where
-    groups take turns, one of the two passes before."""
+    """Whether a session of the pass before takes part, or waits for its drafts, so that the time between belongs to the
+    batch's rounds; where groups take turns, one of the two passes before."""
     prompt: int = 0
     """Tokens of prompts among those computed."""
+    reading: int = 0
+    """Sessions whose prompts are read, in the pass or behind it."""
     groups: int = 1
     """Groups that the batch was in."""
     waited: float = 0.0
     """Longest time that one of the drafts which came since the pass before took."""
 
     @classmethod
-    def of(cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float) -> Self:
-        """What a step's pass showed."""
+    def of(
+        cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float, prompts_left: int
+    ) -> Self:
+        """What a step's pass showed; so many sessions wait for a pass over their prompts."""
         drafts = [chunk.drafts for chunk in step.chunks if chunk.judged is not None]
+        prompts = [read for chunk in step.chunks if (read := chunk.count - (chunk.judged is not None))]
         outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
         return cls(
             rows=len(drafts),
             sessions=sessions,
             computed=step.computed,
-            prompt=sum(chunk.count - (chunk.judged is not None) for chunk in step.chunks),
+            prompt=sum(prompts),
+            reading=len(prompts) + prompts_left,
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
             started=step.started,

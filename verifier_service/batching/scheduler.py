@@ -167,9 +167,9 @@ class Scheduler:
         """Sequences that have been let in."""
         return len(self._sequences) - len(self._entering)
 
-    def _prompts_wait(self) -> bool:
-        """Whether a pass could compute a part of a prompt now; what waits for room does not count."""
-        return any(row.goal > 0 and len(row.tokens) == len(row.call.tokens) for row in self._waiting)
+    def _prompts_wait(self) -> int:
+        """Of how many prompts a pass could compute a part now; what waits for room does not count."""
+        return sum(row.goal > 0 and len(row.tokens) == len(row.call.tokens) for row in self._waiting)
 
     async def _submit(self, row: Row) -> Outcome | None:
         result: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
@@ -183,6 +183,7 @@ class Scheduler:
         """Let the thread do what it can; False when there was nothing it could do."""
         self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
         groups, waited, self._ready = self._speculation.groups, self._announced.waited(), 0.0
+        left_out = self._announced[Gathers.ALWAYS] > 0
         chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
@@ -198,7 +199,7 @@ class Scheduler:
         self._deliver(step.results)
         self._measure(step)
         if step.chunks:
-            self._measure_pass(step, groups, waited)
+            self._measure_pass(step, groups, waited, left_out=left_out)
         return bool(step.chunks or step.results)
 
     def _deliver(self, results: dict[Row, Outcome | InternalError | None]) -> None:
@@ -222,12 +223,13 @@ class Scheduler:
         for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
             metrics.kv_bytes.labels(state).set(size)
 
-    def _measure_pass(self, step: ModelStep, groups: int, waited: float) -> None:
+    def _measure_pass(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
         names, self._pass_seconds = step.names, step.seconds
         self._metrics.batch_rows.observe(len(step.chunks))
         self._metrics.pass_seconds.observe(step.seconds)
         before = frozenset[str]().union(*self._names_before[-groups:])
         sessions = len(names) if groups == 1 else len(names | self._names_before[-1])
-        follows = not names.isdisjoint(before)
-        self._speculation.passed(PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited))
+        follows, left = left_out or not names.isdisjoint(before), self._prompts_wait()
+        sample = PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, prompts_left=left)
+        self._speculation.passed(sample)
         self._names_before = self._names_before[1], names

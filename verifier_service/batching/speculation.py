@@ -231,8 +231,8 @@ class BatchSpeculation:
         """Seconds of a pass without its prompts; None if unknown, or while most of the batch still reads its own."""
         if not sample.prompt:
             return sample.seconds
-        took, partial = self._nearest.without_prompts(sample), 2 * sample.rows < self._load
-        return None if took is None or (partial and 2 * took < sample.seconds) else took
+        took = self._nearest.without_prompts(sample)
+        return None if 2 * sample.reading > self._load else took
 
     @property
     def _nearest(self) -> BatchCosts:

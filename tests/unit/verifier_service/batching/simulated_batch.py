@@ -56,11 +56,7 @@ class SimulatedBatch:
         """Compute a piece of the prompts that came together, beside the first `rows` sessions, which draft nothing."""
         for session in self.sessions[:rows]:
             session.gamma()
-        started, seconds = self.clock.now, self.costs.base + self.costs.token * (rows + prompt)
-        self.clock.now += seconds
-        self.tokens += rows
-        sample = PassSample(rows, rows, rows + prompt, rows, 0, started, seconds, follows=True, prompt=prompt)
-        self.speculation.passed(sample)
+        self._over_prompts(rows, prompt, reading=len(self.sessions) - rows)
 
     def _round(self, fixed: int | None) -> None:
         wanted = [session.gamma() if fixed is None else fixed for session in self.sessions]
@@ -86,12 +82,15 @@ class SimulatedBatch:
 
     def _prompt_pass(self, *, drafting: bool) -> None:
         """Compute a prompt, while sessions that draft wait for their drafts."""
-        rows = 0 if drafting else len(self.alphas)
-        started, computed = self.clock.now, rows + self.prompts
+        self._over_prompts(0 if drafting else len(self.alphas), self.prompts, reading=1)
+
+    def _over_prompts(self, rows: int, prompt: int, reading: int) -> None:
+        """A pass over so many sessions, and over the prompts of others."""
+        started, computed = self.clock.now, rows + prompt
         seconds = self.costs.base + self.costs.token * computed
         self.clock.now += seconds
         self.tokens += rows
-        sample = PassSample(rows, rows, computed, rows, 0, started, seconds, follows=True, prompt=self.prompts)
+        sample = PassSample(rows, rows, computed, rows, 0, started, seconds, True, prompt, reading)
         self.speculation.passed(sample)
 
     def _wait(self, longest: int, patience: float) -> float:

@@ -209,8 +209,10 @@ def test_rounds_that_did_not_wait_for_their_drafts_do_not_show_how_long_drafts_t
     assert batch.speculation.costs.draft == pytest.approx(0.05)
 
 
-def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_drafts() -> None:
-    costs = RoundSeconds(1.0, 0.0, 0.0, 0.02)
+@pytest.mark.parametrize("token", [0.0, 0.02])
+def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_drafts(token: float) -> None:
+    """They are so also where the prompts take most of such a pass, and nobody else is in it."""
+    costs = RoundSeconds(1.0, token, 0.0, 0.02)
     batch = SimulatedBatch([0.4] * 4, costs, prompts=64)
     batch.run(2 * WARM)
     off = SimulatedBatch([0.4] * 4, costs, prompts=64).run(LONG, fixed=0)
