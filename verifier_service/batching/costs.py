@@ -57,16 +57,16 @@ class PassSample:
     def of(
         cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float, prompts_left: int
     ) -> Self:
-        """What a step's pass showed; so many sessions wait for a pass over their prompts."""
+        """What a step's pass showed; so many sessions wait for a pass over the rest of their prompts."""
         drafts = [chunk.drafts for chunk in step.chunks if chunk.judged is not None]
-        prompts = [read for chunk in step.chunks if (read := chunk.count - (chunk.judged is not None))]
+        prompts = {chunk: read for chunk in step.chunks if (read := chunk.count - (chunk.judged is not None))}
         outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
         return cls(
             rows=len(drafts),
             sessions=sessions,
             computed=step.computed,
-            prompt=sum(prompts),
-            reading=len(prompts) + prompts_left,
+            prompt=sum(prompts.values()),
+            reading=sum(chunk.complete for chunk in prompts) + prompts_left,
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
             started=step.started,

@@ -9,6 +9,7 @@ from specdec.rules.draft import NO_DRAFT
 from tests.unit.verifier_service.batching.scheduling import admitted, row, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_row, point_mass
 from verifier_service.batching.batch_plan import Gathers, Outcome
+from verifier_service.batching.costs import PassSample
 from verifier_service.batching.scheduler import Scheduler
 
 
@@ -86,6 +87,21 @@ async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 3):
         with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
             assert (await scheduler.verify(make_row("a", (1, 2, 3)))).verdict.tokens == (following(3),)
+
+
+@pytest.mark.parametrize(("chunk", "passes"), [(16, [(True, 2, 4, 2)]), (3, [(True, 0, 3, 2), (True, 2, 1, 1)])])
+async def test_a_pass_over_prompts_is_one_of_the_rounds_of_those_that_wait_for_their_drafts(
+    chunk: int, passes: list[tuple[bool, int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = list[PassSample]()
+    async with scheduling(TableEngine(), chunk_tokens=chunk) as scheduler, AsyncExitStack() as stack:
+        for name in "abc":
+            await stack.enter_async_context(admitted(scheduler, name, 3))
+        await scheduler.verify(row("a"))
+        monkeypatch.setattr(scheduler._speculation, "passed", samples.append)
+        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
+            await asyncio.gather(*(scheduler.verify(make_row(name, (1, 2, 3))) for name in "bc"))
+    assert [(each.follows, each.rows, each.prompt, each.reading) for each in samples] == passes
 
 
 async def test_two_announced_rows_share_a_pass() -> None:
