@@ -156,10 +156,10 @@ class BatchSpeculation:
         settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
         # A round that gave its drafts up shows no more than that they take longer.
         shows = settled or not self._longest or gap >= self.forecast.wait
-        if asked and shows and not sample.prompt and not (self._drafting and self.trials.settling):
+        prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
+        if asked and shows and not prompted and not (self._drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
-        steady = sample.follows and not sample.prompt and not self.trials.running
-        if steady and 2 * sample.drafting > sample.rows:
+        if sample.follows and not sample.prompt and not self.trials.running and 2 * sample.drafting > sample.rows:
             self._groups[self._level].observe(sample.rows, sample.seconds, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
             done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup)
