@@ -15,8 +15,8 @@ from verifier_service.batching.groups import LEAST_SESSIONS, Groups
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
 
-_PLAN_SECONDS = 0.1
-"""How long a judgement of the same batch holds."""
+_PLAN_SECONDS, _PLAN_SHARE = 0.1, 0.001
+"""How long a judgement of the same batch holds at least, and the share of the time that judging may take."""
 _ACTIVE_PASSES = 4
 """Passes after which a session that asked for nothing does not count any more."""
 _OPTIMISTIC = 0.5
@@ -81,7 +81,8 @@ class BatchSpeculation:
         """The pass that the judgement was made behind."""
         self._prompted = False
         """Whether the last pass had prompts: these wait for no drafts, so the next has drafts of the same round."""
-        self._planned, self._plan_for = float("-inf"), (0, False)
+        self._holds, self._plan_for = float("-inf"), (0, False)
+        """Until when the plan holds, and the batch that it is for."""
         self._allotment = NO_DRAFTS
         self._drafting = False
 
@@ -206,13 +207,12 @@ class BatchSpeculation:
     def _judge(self) -> None:
         """Plan, where the batch has changed or the plan is old, and choose whether to draft."""
         now = self._clock()
-        if self._plan_for != (self._level, self.trials.exploring) or now - self._planned >= _PLAN_SECONDS:
+        if self._plan_for != (self._level, self.trials.exploring) or now >= self._holds:
             self._plan(self.trials.exploring)
-            self._planned = now
-        trials = self.trials
-        self._drafting = self._allotment != NO_DRAFTS and trials.drafts(self.forecast.speedup)
-        if trials.exploring is not self._plan_for[1]:
-            self._plan(trials.exploring)
+            self._holds = now + max(_PLAN_SECONDS, (self._clock() - now) / _PLAN_SHARE)
+        self._drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
+        if self.trials.exploring is not self._plan_for[1]:
+            self._plan(self.trials.exploring)
 
     def _plan(self, exploring: bool) -> None:
         self._active = {each: last for each, last in self._active.items() if self._pass - last <= _ACTIVE_PASSES}
