@@ -61,7 +61,7 @@ class RemoteDrafts(Drafts):
         """Committed tokens that the drafter does not know yet."""
         self._answers = Answers()
         self._behind: list[int] = []
-        """Committed tokens that the buffer has not been told while no drafter was used."""
+        """Committed tokens that the buffer has not been told, because it had no drafts and none were wanted."""
         self._avoided = Avoided(settings, clock)
         self._changed = asyncio.Event()
         self._hurried = False
@@ -114,9 +114,10 @@ class RemoteDrafts(Drafts):
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Commit in the buffer and at the drafter; with γ = 0 the drafter learns of it when drafts are wanted again."""
-        if self._link is None:
+        if self._link is None or not (gamma or judged or len(self._buffer)):
             self._behind += tokens
             return
+        self._catch_up()
         if not self._buffer.advance(tokens, judged):
             self.close()
             return
@@ -179,25 +180,21 @@ class RemoteDrafts(Drafts):
         call = self._call
         rounds = self._pool.rounds(self._link.source(call.sampling.temperature))
         outcomes = self._link.wanted_outcomes(self._settings.outcomes, rounds, gamma)
-        self._buffer.advance(self._behind, 0)
-        self._behind.clear()
+        self._catch_up()
         self._unsent, self._answers = (), Answers()
         opening = Open(
-            call.session_id,
-            call.epoch,
-            self._buffer.committed,
-            call.prompt_len,
-            call.sampling,
-            call.speculation.mode,
-            gamma,
-            self._max_len,
-            call.cache_salt,
-            trace_headers().get(TRACEPARENT, ""),
-            call.speculation.policy,
-            self._plan,
-            outcomes if self._plan is None else 0,
-        )
+            call.session_id, call.epoch, self._buffer.committed, call.prompt_len, call.sampling, call.speculation.mode,
+            gamma, self._max_len, call.cache_salt, trace_headers().get(TRACEPARENT, ""), call.speculation.policy,
+            self._plan, outcomes if self._plan is None else 0,
+        )  # fmt: skip
         self._link.open(opening, self)
+
+    def _catch_up(self) -> None:
+        """Tell the buffer what it has not been told."""
+        if self._behind:
+            self._buffer.advance(self._behind, 0)
+            self._unsent += tuple(self._behind)
+            self._behind.clear()
 
     def _choice(self) -> DrafterLink | None:
         """The drafter that the session would use now."""

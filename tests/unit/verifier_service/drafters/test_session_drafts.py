@@ -94,6 +94,20 @@ async def test_verdicts_are_kept_while_no_drafts_are_wanted() -> None:
     assert (await scene.sent()).commits == (Commit("s", 1, 3, (7, 8, 9), 4),)
 
 
+@pytest.mark.parametrize(("late", "left"), [((7, 8, 9), (9,)), ((7, 5, 6), ()), ((4, 8, 9), ())])
+async def test_a_draft_that_comes_while_none_is_wanted_is_used_as_far_as_it_was_right(
+    late: tuple[int, ...], left: tuple[int, ...]
+) -> None:
+    scene = Scene(worth=0.0)
+    scene.drafts.begin(2)
+    await scene.sent()
+    scene.drafts.commit((7,), 0, 0)
+    scene.link.drafted(chunk_after(PROMPT, *late))
+    scene.drafts.commit((8,), 0, 2)
+    assert (await scene.sent()).commits == (Commit("s", 1, 3, (7, 8), 2),)
+    assert (await scene.propose()).draft.tokens == left
+
+
 async def test_drafts_of_another_epoch_or_prefix_never_get_in() -> None:
     scene = Scene(worth=0.0)
     scene.drafts.begin(1)
