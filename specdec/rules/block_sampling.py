@@ -41,7 +41,7 @@ def block_sums(p: Tensor, rows: int) -> Tensor:
     """
     check_rows(p, rows)
     whole = p.shape[1] // _BLOCK * _BLOCK
-    parts = [p[:, :whole].unflatten(1, (whole // _BLOCK, _BLOCK)).double().sum(-1)]
+    parts = [p[:, :whole].reshape(rows, whole // _BLOCK, _BLOCK).double().sum(-1)]
     if whole < p.shape[1]:
         parts.append(p[:, whole:].double().sum(-1, keepdim=True))
     return torch.cat(parts, dim=1).masked_fill_(p.amin(-1, keepdim=True) < 0, -torch.inf)

@@ -42,8 +42,8 @@ class PassSample:
     """By `time.perf_counter`."""
     seconds: float
     follows: bool
-    """Whether a session of the pass before takes part, or waits for its drafts, so that the time between belongs to the
-    batch's rounds; where groups take turns, one of the two passes before."""
+    """Whether a session of the pass before takes part, or waits for drafts: then the time between belongs to the batch's
+    rounds; where groups take turns, one of the two passes before."""
     prompt: int = 0
     """Tokens of prompts among those computed."""
     reading: int = 0
@@ -54,10 +54,8 @@ class PassSample:
     """Longest time that one of the drafts which came since the pass before took."""
 
     @classmethod
-    def of(
-        cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float, prompts_left: int
-    ) -> Self:
-        """What a step's pass showed; so many sessions wait for a pass over the rest of their prompts."""
+    def of(cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float, left: int) -> Self:
+        """What a step's pass showed; `left` sessions wait for a pass over the rest of their prompts."""
         drafts = [chunk.drafts for chunk in step.chunks if chunk.judged is not None]
         prompts = {chunk: read for chunk in step.chunks if (read := chunk.count - (chunk.judged is not None))}
         outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
@@ -66,7 +64,7 @@ class PassSample:
             sessions=sessions,
             computed=step.computed,
             prompt=sum(prompts.values()),
-            reading=sum(chunk.complete for chunk in prompts) + prompts_left,
+            reading=sum(chunk.complete for chunk in prompts) + left,
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
             started=step.started,

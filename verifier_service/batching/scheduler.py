@@ -230,6 +230,6 @@ class Scheduler:
         before = frozenset[str]().union(*self._names_before[-groups:])
         sessions = len(names) if groups == 1 else len(names | self._names_before[-1])
         follows, left = left_out or not names.isdisjoint(before), self._prompts_wait()
-        sample = PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, prompts_left=left)
+        sample = PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, left=left)
         self._speculation.passed(sample)
         self._names_before = self._names_before[1], names
