@@ -42,8 +42,8 @@ class PassSample:
     """By `time.perf_counter`."""
     seconds: float
     follows: bool
-    """Whether a session of the pass before takes part, or waits for drafts: then the time between belongs to the batch's
-    rounds; where groups take turns, one of the two passes before."""
+    """Whether a session of the pass before takes part, or waits for drafts: the time between belongs to the rounds of the
+    batch then. Where groups take turns, it is one of the two passes before."""
     prompt: int = 0
     """Tokens of prompts among those computed."""
     reading: int = 0
@@ -102,9 +102,7 @@ class Line:
     def fit(self, slope: float, spread: float) -> tuple[float, float]:
         """Base and slope, neither below 0, where something is known.
 
-        Args:
-            slope: assumed, with the weight of two observations.
-            spread: how far in x those two lie from the mean.
+        `slope` is assumed, with the weight of two observations that lie `spread` in x from the mean.
         """
         x, y = self.mean
         prior = _PRIOR * spread * spread
