@@ -42,8 +42,8 @@ class PassSample:
     """By `time.perf_counter`."""
     seconds: float
     follows: bool
-    """Whether a session of the pass before takes part, or waits for drafts: the time between belongs to the rounds of the
-    batch then. Where groups take turns, it is one of the two passes before."""
+    """Whether a session of the pass before takes part, or waits for drafts: then the time between belongs to the rounds
+    of the batch. Where groups take turns, it is one of the two passes before."""
     prompt: int = 0
     """Tokens of prompts among those computed."""
     reading: int = 0
