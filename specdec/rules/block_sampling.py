@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.rules.acceptance import Rest, residual, sample_rest
+from specdec.rules.cache import parts
 from specdec.rules.checks import check_rows, masses
 from specdec.rules.sampling import sample
 
@@ -40,11 +41,16 @@ def block_sums(p: Tensor, rows: int) -> Tensor:
         InternalError: p is not floating, or has another shape than [rows, V].
     """
     check_rows(p, rows)
+    return torch.cat([p.new_zeros(0, -(-p.shape[1] // _BLOCK)).double(), *(_sums(p[part]) for part in parts(*p.shape))])
+
+
+def _sums(p: Tensor) -> Tensor:
+    """The same of as many rows as the cache holds in float64: the host adds up a copy faster than numbers it widens."""
     whole = p.shape[1] // _BLOCK * _BLOCK
-    parts = [p[:, :whole].reshape(rows, whole // _BLOCK, _BLOCK).double().sum(-1)]
+    sums = p[:, :whole].reshape(len(p), whole // _BLOCK, _BLOCK).double().sum(-1)
     if whole < p.shape[1]:
-        parts.append(p[:, whole:].double().sum(-1, keepdim=True))
-    return torch.cat(parts, dim=1).masked_fill_(p.amin(-1, keepdim=True) < 0, -torch.inf)
+        sums = torch.cat([sums, p[:, whole:].double().sum(-1, keepdim=True)], dim=1)
+    return sums.masked_fill_(p.amin(-1, keepdim=True) < 0, -torch.inf)
 
 
 def sample_by_blocks(p: Tensor, sums: Tensor, u: Tensor) -> Tensor:
