@@ -41,7 +41,8 @@ def block_sums(p: Tensor, rows: int) -> Tensor:
         InternalError: p is not floating, or has another shape than [rows, V].
     """
     check_rows(p, rows)
-    return torch.cat([p.new_zeros(0, -(-p.shape[1] // _BLOCK)).double(), *(_sums(p[part]) for part in parts(*p.shape))])
+    cuts = parts(*p.shape)
+    return _sums(p) if len(cuts) < 2 else torch.cat([_sums(p[part]) for part in cuts])
 
 
 def _sums(p: Tensor) -> Tensor:
@@ -109,12 +110,12 @@ def _draw(law: _Floats, inside: _Inside, u: Tensor, mass: _Floats, wide: int) ->
     ends = law.cumsum(1)
     target = (u.numpy() * ends[:, -1])[:, None]
     block = np.minimum((ends <= target).sum(1, keepdims=True), ends.shape[1] - 1)
-    before = np.where(block > 0, np.take_along_axis(ends, np.maximum(block - 1, 0), axis=1), 0.0)
+    rows = np.arange(len(law))[:, None]
+    before = np.where(block > 0, ends[rows, block - 1], 0.0)
     ids = block * _BLOCK + np.arange(_BLOCK)
     own = np.where(ids < wide, inside(block, np.minimum(ids, wide - 1)), 0.0)
     borders = np.concatenate([before, before + own.cumsum(1)], axis=1)
     place = np.minimum((borders[:, 1:] <= target).sum(1, keepdims=True), _BLOCK - 1)
-    below, above = (np.take_along_axis(borders, place + side, axis=1) for side in (0, 1))
     margin = (_ROUNDING * wide * mass)[:, None]
-    sure = (below + margin < target) & (target + margin < above)
+    sure = (borders[rows, place] + margin < target) & (target + margin < borders[rows, place + 1])
     return torch.from_numpy((block * _BLOCK + place)[:, 0]), sure[:, 0]
