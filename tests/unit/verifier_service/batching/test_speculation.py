@@ -236,3 +236,19 @@ def test_a_session_that_has_ended_does_not_count() -> None:
     for session in others:
         session.close()
     assert speculation.trials is alone
+
+
+def test_judging_takes_a_thousandth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, took = SimulatedBatch([0.02] * 4, costs(4, 1.0, 0.5, 1.0)), list[float]()
+    batch.run(WARM)
+    plan = batch.speculation._plan
+
+    def slow(exploring: bool) -> None:
+        batch.clock.now += 0.005
+        took.append(0.005)
+        plan(exploring)
+
+    monkeypatch.setattr(batch.speculation, "_plan", slow)
+    started = batch.clock.now
+    batch.run(5000)
+    assert 0.0 < sum(took) <= 0.003 * (batch.clock.now - started)  # a trial's beginning and end have plans of their own
