@@ -115,8 +115,9 @@ def test_a_wrong_setting_is_one_line_and_status_2(tmp_path: Path, change: dict[s
 def test_redis_cluster_is_refused_by_name_when_it_starts(
     setting: str, name: str, tmp_path: Path, redis_url: str
 ) -> None:
-    port = ports.free("127.0.0.1")
-    settings = ("--cluster-enabled", "yes", "--bind", "127.0.0.1", "--dir", str(tmp_path))
+    port, bus = ports.free("127.0.0.1"), ports.free("127.0.0.1")
+    # Without a port for the bus the node takes its port + 10000, which the kernel gives to others.
+    settings = ("--cluster-enabled", "yes", "--cluster-port", str(bus), "--bind", "127.0.0.1", "--dir", str(tmp_path))
     argv = (str(valkey.resolve().path), "--port", str(port), *settings)
     cluster = f"redis://127.0.0.1:{port}/0"
     given: dict[str, Any] = {"redis_url": cluster} if setting == "redis_url" else {"kv": {"redis_url": cluster}}
