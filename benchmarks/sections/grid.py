@@ -17,16 +17,16 @@ _TEXT = """\
 Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in
 slices that take turns on one verifier and its drafter, so that a slow moment of the machine meets all of them. Each has
 {turns} slices, of {seconds:g} s, and of {long:g} s where one stream drafts, whose tokens of a second vary. Models are
-slowed to a base and a time for each token of a pass, as on an accelerator: a pass of the target takes {target}, one of
-the drafter {drafter}. The processors have time to spare, so the judgement is compared, and not what processes take from
-each other: that is [grid_stack](#grid_stack). In a slice each stream asks for another text whenever its answer of
-{tokens} tokens has ended, and the starts are spread. All ways of a turn are asked for the same texts, and every turn
-has others. Auto / off is by the sums of all slices, with the middle half of the turns. Where its distance from 0.97 is
-less than three standard errors (by the turns, each of which errs by 0.01 at least), auto and off have more turns, up to
-{more}. "Mixed" has half of its sessions at temperature 0 and half at 1, and beside them a burst of {burst} prompts
-every {pause:g} s. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying"
-drafts tokens that it made up and says that it is certain of them. The reason is the one that most rounds without a
-draft gave."""
+compiled, and slowed to a base and a time for each token of a pass, as on an accelerator: a pass of the target takes
+{target}, one of the drafter {drafter}. The processors have time to spare, so the judgement is compared, and not what
+processes take from each other: that is [grid_stack](#grid_stack). In a slice each stream asks for another text whenever
+its answer of {tokens} tokens has ended, and the starts are spread. All ways of a turn are asked for the same texts, and
+every turn has others. Auto / off is by the sums of all slices, with the middle half of the turns. Where its distance
+from 0.97 is less than three standard errors (by the turns, each of which errs by 0.01 at least), auto and off have more
+turns, up to {more}. "Mixed" has half of its sessions at temperature 0 and half at 1, and beside them a burst of {burst}
+prompts every {pause:g} s. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each step, and
+"lying" drafts tokens that it made up and says that it is certain of them. The reason is the one that most rounds
+without a draft gave."""
 _DRAFTER = "drafter"
 _WARM_UP = 2
 """Slices, in one, before those that count: the first trials of drafting are over then."""
@@ -74,6 +74,7 @@ def _took(step: StepTime) -> str:
 
 @contextmanager
 def _system(lab: Lab, steps: tuple[StepTime, StepTime], drafter: str) -> Iterator[Loaded]:
-    spec = DrafterSpec({}, drafter) if drafter in FAULTS else DrafterSpec({"KIND": drafter})
-    with apart(lab.scale.pair, steps, {_DRAFTER: spec}, {}) as system:
+    compiled = {"MODEL__COMPILE": str(lab.scale.compiled).lower()}
+    spec = DrafterSpec(compiled, drafter) if drafter in FAULTS else DrafterSpec({**compiled, "KIND": drafter})
+    with apart(lab.scale.pair, steps, {_DRAFTER: spec}, compiled) as system:
         yield _Verifier(system)
