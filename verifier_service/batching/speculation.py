@@ -38,6 +38,7 @@ class BatchSpeculation:
         draft_tokens: int,
         drafters: Callable[[], DrafterTimes],
         clock: Callable[[], float] = time.perf_counter,
+        spent: Callable[[], float] = time.thread_time,
         groups: int | Literal["auto"] = 1,
         timeout: float = math.inf,
     ) -> None:
@@ -48,6 +49,7 @@ class BatchSpeculation:
             draft_tokens: most drafts of one pass.
             drafters: reads what drafters report of their speed.
             clock: gives seconds, on the scale of `PassSample.started`.
+            spent: seconds that the thread of the event loop has computed; it often waits for other threads meanwhile.
             groups: in how many the sessions that draft are, by measured times where it is `auto`.
             timeout: longest wait for a draft, in seconds.
         """
@@ -60,6 +62,7 @@ class BatchSpeculation:
         self._budget = draft_tokens
         self._drafters = drafters
         self._clock = clock
+        self._spent = spent
         self._timeout = timeout
         self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
         self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
@@ -160,8 +163,8 @@ class BatchSpeculation:
         prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
         if asked and shows and not prompted and not (self._drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
-        if sample.follows and not sample.prompt and not self.trials.running and 2 * sample.drafting > sample.rows:
-            self._groups[self._level].observe(sample.rows, sample.seconds, gap)
+        if asked and took is not None and not self.trials.running and 2 * sample.drafting > sample.rows:
+            self._groups[self._level].observe(sample.rows, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
             done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup)
             self.trials.observe(done)
@@ -208,8 +211,9 @@ class BatchSpeculation:
         """Plan, where the batch has changed or the plan is old, and choose whether to draft."""
         now = self._clock()
         if self._plan_for != (self._level, self.trials.exploring) or now >= self._holds:
+            before = self._spent()
             self._plan(self.trials.exploring)
-            self._holds = now + max(_PLAN_SECONDS, (self._clock() - now) / _PLAN_SHARE)
+            self._holds = now + max(_PLAN_SECONDS, (self._spent() - before) / _PLAN_SHARE)
         self._drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
         if self.trials.exploring is not self._plan_for[1]:
             self._plan(self.trials.exploring)

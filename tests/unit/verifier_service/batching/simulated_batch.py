@@ -34,6 +34,8 @@ class SimulatedBatch:
     """Longest wait, in seconds; a draft that is not complete then is not there at all."""
     source: str | None = "model"
     clock: Clock = field(default_factory=Clock)
+    spent: float = 0.0
+    """Seconds that the thread which judges has computed."""
     dice: random.Random = field(default_factory=lambda: random.Random(1))
     tokens: int = 0
     drafted_tokens: int = 0
@@ -42,7 +44,8 @@ class SimulatedBatch:
     """Those of the last pass."""
 
     def __post_init__(self) -> None:
-        self.speculation = BatchSpeculation(GAMMA_MAX, 512, lambda: self.told, self.clock, timeout=self.timeout)
+        clocks = self.clock, lambda: self.spent
+        self.speculation = BatchSpeculation(GAMMA_MAX, 512, lambda: self.told, *clocks, timeout=self.timeout)
         self.sessions: list[SessionGamma] = [self.speculation.session(lambda: self.source) for _ in self.alphas]
 
     def run(self, rounds: int, fixed: int | None = None) -> float:

@@ -6,8 +6,9 @@ from statistics import mean
 import pytest
 
 from specdec.rules.allotment import RoundSeconds
+from tests.clock import Clock
 from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch, plain_rate
-from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.costs import DrafterTimes, PassSample
 from verifier_service.batching.speculation import BatchSpeculation
 
 WARM, LONG = 300, 1200
@@ -238,17 +239,57 @@ def test_a_session_that_has_ended_does_not_count() -> None:
     assert speculation.trials is alone
 
 
-def test_judging_takes_a_thousandth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, took = SimulatedBatch([0.02] * 4, costs(4, 1.0, 0.5, 1.0)), list[float]()
+def _planned(monkeypatch: pytest.MonkeyPatch, waited: float, spent: float) -> tuple[int, float]:
+    """How often 5000 rounds are planned where that takes so many seconds, and how long the rounds take."""
+    batch, plans = SimulatedBatch([0.02] * 4, costs(4, 1.0, 0.5, 1.0)), list[float]()
     batch.run(WARM)
     plan = batch.speculation._plan
 
     def slow(exploring: bool) -> None:
-        batch.clock.now += 0.005
-        took.append(0.005)
+        batch.clock.now += waited + spent
+        batch.spent += spent
+        plans.append(batch.clock.now)
         plan(exploring)
 
     monkeypatch.setattr(batch.speculation, "_plan", slow)
     started = batch.clock.now
     batch.run(5000)
-    assert 0.0 < sum(took) <= 0.003 * (batch.clock.now - started)  # a trial's beginning and end have plans of their own
+    return len(plans), batch.clock.now - started
+
+
+def test_judging_takes_a_thousandth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, seconds = _planned(monkeypatch, waited=0.0, spent=0.005)
+    assert 0.0 < plans * 0.005 <= 0.003 * seconds  # a trial's beginning and end have plans of their own
+
+
+def test_a_judgement_that_waited_for_other_threads_holds_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, seconds = _planned(monkeypatch, waited=0.005, spent=0.0)
+    assert plans >= 5 * seconds
+
+
+def _grouping(fixed: int | None, prompt: int) -> float | None:
+    """What two groups are found to bring 8 sessions whose drafts take as long as half of a pass."""
+    clock = Clock()
+    speculation = BatchSpeculation(4, 64, lambda: DrafterTimes(0.01), clock, lambda: 0.0, groups="auto")
+    sessions = [speculation.session(lambda: "model", fixed) for _ in range(8)]
+    for turn in range(100):
+        for session in sessions:
+            session.gamma()
+        rows, gap = (8, 0.05) if speculation.groups == 1 else (4, 0.0)
+        read = prompt if turn >= 8 else 0
+        drafted = rows * (1 + turn % 3)
+        started, seconds = clock.now + gap, 0.003 * (rows + drafted) + 0.001 * read
+        clock.now = started + seconds
+        reading = int(read > 0)
+        sample = PassSample(rows, 8, rows + drafted + read, 2 * rows, rows, started, seconds, True, read, reading)
+        speculation.passed(sample)
+    return speculation.report().grouping
+
+
+def test_passes_over_prompts_show_what_two_groups_bring() -> None:
+    assert (_grouping(None, prompt=64) or 0.0) > 1.2
+
+
+def test_rounds_whose_drafts_others_chose_do_not_show_what_two_groups_bring() -> None:
+    assert _grouping(None, prompt=0) is not None
+    assert _grouping(3, prompt=0) is None
