@@ -18,6 +18,7 @@ from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
 from specdec.engine import NativeEngine, load_tokenizer_json, load_vocabulary
 from specdec.engine.byte_tokenizer import ByteTokenizer
+from specdec.engine.host_draw import draw_by_operator
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.metrics import serve_metrics
@@ -125,6 +126,7 @@ def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
 
 def load_engine(settings: DrafterSettings) -> NativeEngine:
     """The engine with the model that drafts."""
+    draw_by_operator()
     model = settings.model
     return NativeEngine.load(model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options)
 

@@ -1,6 +1,8 @@
-// The target's own draws of coupled mode on the host, from the numbers of `rules/rng.py`: for each row of p the winner of
-// the race that `rules/coupling.py` describes. `host_draw.py` builds this file where there is a compiler.
+// What the host draws by: the numbers of `rules/rng.py`, the target's own draws of coupled mode, which are for each row of p
+// the winner of the race that `rules/coupling.py` describes, and the sums of `rules/block_sampling.py`. `host_draw.py`
+// builds this file where there is a compiler.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -33,6 +35,10 @@ void philox(uint32_t (&a)[COUNT], uint32_t (&b)[COUNT], uint32_t (&c)[COUNT], ui
     low += 0x9E3779B9;
     high += 0xBB67AE85;
   }
+}
+
+double uniform_of(uint32_t first, uint32_t second) {  // of 53 bits, may be 0
+  return double(uint64_t(first) << 21 | second >> 11) * 0x1p-53;
 }
 
 double open_uniform(uint32_t first, uint32_t second) {  // of 52 bits, neither 0 nor 1
@@ -111,7 +117,30 @@ int64_t drawn_token(const float* p, int64_t vocab, const Place& place, float lik
   philox(a, b, c, d, place.low, place.high);
   const double arrival = -std::log(open_uniform(a[0], b[0])) / rest;
   if (winner.id >= 0 && !(arrival < winner.arrival)) return winner.id;
-  return unlikely_token(p, vocab, likely, double(uint64_t(c[0]) << 21 | d[0] >> 11) * 0x1p-53);
+  return unlikely_token(p, vocab, likely, uniform_of(c[0], d[0]));
+}
+
+Place place_of(const int64_t* words, int64_t rows, int64_t row) {  // words [4, rows]
+  const auto word = [&](int64_t which) { return uint32_t(words[which * rows + row]); };
+  return {word(0), word(1), word(2), word(3)};
+}
+
+// The sum of `count` numbers; `least` becomes the least of them and of what it was.
+double sum(const float* numbers, int64_t count, float (&least)[SIDE]) {
+  double sums[SIDE] = {}, total = 0.0;
+  int64_t begin = 0;
+  for (; begin + SIDE <= count; begin += SIDE) {
+    for (int i = 0; i < SIDE; ++i) {
+      sums[i] += numbers[begin + i];
+      least[i] = std::min(least[i], numbers[begin + i]);
+    }
+  }
+  for (; begin < count; ++begin) {
+    total += numbers[begin];
+    least[0] = std::min(least[0], numbers[begin]);
+  }
+  for (const double part : sums) total += part;
+  return total;
 }
 
 }  // namespace
@@ -120,7 +149,28 @@ int64_t drawn_token(const float* p, int64_t vocab, const Place& place, float lik
 extern "C" void draw(const float* p, int64_t rows, int64_t vocab, const int64_t* words, double likely, int64_t* drawn) {
   std::vector<uint32_t> ids(vocab + BLOCK);
   for (int64_t row = 0; row < rows; ++row) {
-    const auto word = [&](int64_t which) { return uint32_t(words[which * rows + row]); };
-    drawn[row] = drawn_token(p + row * vocab, vocab, {word(0), word(1), word(2), word(3)}, float(likely), ids);
+    drawn[row] = drawn_token(p + row * vocab, vocab, place_of(words, rows, row), float(likely), ids);
+  }
+}
+
+// words [4, rows], the coordinates of the rows, and the index of each number in its row -> u [rows]
+extern "C" void uniform(const int64_t* words, const int64_t* indices, int64_t rows, int64_t lane, double* u) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const Place place = place_of(words, rows, row);
+    uint32_t a[1] = {uint32_t(indices[row])}, b[1] = {place.position}, c[1] = {place.start}, d[1] = {uint32_t(lane)};
+    philox(a, b, c, d, place.low, place.high);
+    u[row] = uniform_of(a[0], b[0]);
+  }
+}
+
+// p [rows, vocab] -> sums [rows, blocks] of `size` numbers each, the last of fewer; -inf in a row with a negative number
+extern "C" void block_sums(const float* p, int64_t rows, int64_t vocab, int64_t size, double* sums) {
+  const int64_t blocks = (vocab + size - 1) / size;
+  for (int64_t row = 0; row < rows; ++row, p += vocab, sums += blocks) {
+    float least[SIDE] = {};
+    for (int64_t block = 0; block < blocks; ++block)
+      sums[block] = sum(p + block * size, std::min(size, vocab - block * size), least);
+    if (*std::min_element(least, least + SIDE) < 0.0f)
+      std::fill(sums, sums + blocks, -std::numeric_limits<double>::infinity());
   }
 }

@@ -1,7 +1,9 @@
-"""The target's own draws on the host: `host_draw.cpp`, in place of NumPy's."""
+"""What the host draws by: `host_draw.cpp`, in place of NumPy's and PyTorch's way."""
 
 import logging
-from ctypes import c_double, c_int64, c_void_p
+from collections.abc import Callable
+from ctypes import CDLL, c_double, c_int64, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -9,21 +11,58 @@ import torch
 from torch import Tensor
 
 from specdec.engine.cpp_library import SOURCES, LibraryMissing, load_library
+from specdec.rules.block_sampling import BLOCK, block_sums_on_host
 from specdec.rules.coupling import Draw, draw_on_host
-from specdec.rules.rng import coordinates
+from specdec.rules.rng import coordinates, uniform_on_host
 
 _log = logging.getLogger(__name__)
 
 
-def load_draws(folder: Path = SOURCES) -> Draw:
-    """The library's way to draw, once some of its draws were those of `draw_on_host`.
+@dataclass(frozen=True, slots=True)
+class HostDraws:
+    """The library's operators, which return what the functions of the rules do."""
+
+    draw: Draw
+    """`draw_on_host`, of float32."""
+    uniform: Callable[[Tensor, Tensor, int], Tensor]
+    """`uniform_on_host`."""
+    block_sums: Callable[[Tensor], Tensor]
+    """`block_sums_on_host`, of float32, but for the order of its additions."""
+
+    def serve(self) -> None:
+        """Let them do the work in this process from here on."""
+        torch.library.impl("specdec::draw", "CPU", self.draw)
+        torch.library.impl("specdec::uniform", "CPU", self.uniform)
+        torch.library.impl("specdec::block_sums", "CPU", self.block_sums)
+
+
+def load_draws(folder: Path = SOURCES) -> HostDraws:
+    """The library's operators, once some of their results were those of the rules.
 
     Raises:
         LibraryMissing: it cannot be had on this machine.
     """
-    library = load_library(folder / "host_draw.cpp")
+    draws = _opened(load_library(folder / "host_draw.cpp"))
+    _check(draws)
+    return draws
+
+
+@cache
+def draw_by_operator() -> None:
+    """Let the operators draw in this process from here on, where they can be had."""
+    try:
+        draws = load_draws()
+    except LibraryMissing as missing:
+        _log.info("draws are NumPy's, because their operators cannot be had: %s", missing)
+    else:
+        draws.serve()
+
+
+def _opened(library: CDLL) -> HostDraws:
     library.draw.argtypes = (c_void_p, c_int64, c_int64, c_void_p, c_double, c_void_p)
-    library.draw.restype = None
+    library.uniform.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_void_p)
+    library.block_sums.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
+    library.draw.restype = library.uniform.restype = library.block_sums.restype = None
 
     def draw(p: Tensor, words: Tensor, likely: float) -> Tensor:
         p, words = p.contiguous(), words.contiguous()
@@ -31,26 +70,30 @@ def load_draws(folder: Path = SOURCES) -> Draw:
         library.draw(p.data_ptr(), *p.shape, words.data_ptr(), likely, drawn.data_ptr())
         return drawn
 
-    _check(draw)
-    return draw
+    def uniform(words: Tensor, indices: Tensor, lane: int) -> Tensor:
+        words, indices = words.contiguous(), indices.contiguous()
+        u = torch.empty(len(indices), dtype=torch.float64)
+        library.uniform(words.data_ptr(), indices.data_ptr(), len(indices), lane, u.data_ptr())
+        return u
+
+    def block_sums(p: Tensor) -> Tensor:
+        p = p.contiguous()
+        sums = torch.empty(len(p), -(-p.shape[1] // BLOCK), dtype=torch.float64)
+        library.block_sums(p.data_ptr(), *p.shape, BLOCK, sums.data_ptr())
+        return sums
+
+    return HostDraws(draw, uniform, block_sums)
 
 
-@cache
-def draw_by_operator() -> None:
-    """Let the operator draw in this process from here on, where it can be had."""
-    try:
-        draw = load_draws()
-    except LibraryMissing as missing:
-        _log.info("draws are NumPy's, because their operator cannot be had: %s", missing)
-    else:
-        torch.library.impl("specdec::draw", "CPU", draw)
-
-
-def _check(draw: Draw) -> None:
-    """Compare draws of likely and of unlikely tokens."""
+def _check(draws: HostDraws) -> None:
+    """Compare draws of likely and of unlikely tokens, uniforms, and sums of blocks of which the last is not whole."""
     rows, likely = 64, 0.01
-    p = torch.rand(rows, 100, generator=torch.Generator().manual_seed(1)).square()
+    p = torch.rand(rows, 300, generator=torch.Generator().manual_seed(1)).square()
     p /= p.sum(-1, keepdim=True)
-    words = coordinates(range(2**33, 2**33 + rows), range(rows))
-    if not torch.equal(draw(p, words, likely), draw_on_host(p, words, likely)):
+    words, indices = coordinates(range(2**33, 2**33 + rows), range(rows), range(rows)), torch.arange(rows)
+    if not torch.equal(draws.draw(p, words, likely), draw_on_host(p, words, likely)):
         raise LibraryMissing("it draws other tokens than NumPy")
+    if not torch.equal(draws.uniform(words, indices, 3), uniform_on_host(words, indices, 3)):
+        raise LibraryMissing("it makes other random numbers than NumPy")
+    if not torch.allclose(draws.block_sums(p), block_sums_on_host(p), rtol=1e-12, atol=0.0):
+        raise LibraryMissing("it adds up otherwise than PyTorch")

@@ -21,7 +21,7 @@ from specdec.rules.sampling import sample
 
 WIDE = 8192
 """Vocabulary from which it pays to draw behind drafts by blocks."""
-_BLOCK = 128
+BLOCK = 128
 """Ids of a block."""
 _ROUNDING = 2.0**-50
 """What one addition or division may change a sum by, relative to the whole: four times the rounding of float64."""
@@ -41,14 +41,27 @@ def block_sums(p: Tensor, rows: int) -> Tensor:
         InternalError: p is not floating, or has another shape than [rows, V].
     """
     check_rows(p, rows)
+    if p.dtype != torch.float32:  # which no model gives
+        return block_sums_on_host(p)
+    sums: Tensor = torch.ops.specdec.block_sums(p)
+    return sums
+
+
+def block_sums_on_host(p: Tensor) -> Tensor:
+    """What `block_sums` returns, by PyTorch."""
     cuts = parts(*p.shape)
     return _sums(p) if len(cuts) < 2 else torch.cat([_sums(p[part]) for part in cuts])
 
 
+# `host_draw.cpp` of the engine is an implementation for the CPU, where it can be had.
+torch.library.define("specdec::block_sums", "(Tensor p) -> Tensor")
+torch.library.impl("specdec::block_sums", "CompositeExplicitAutograd", block_sums_on_host)
+
+
 def _sums(p: Tensor) -> Tensor:
     """The same of as many rows as the cache holds in float64: the host adds up a copy faster than numbers it widens."""
-    whole = p.shape[1] // _BLOCK * _BLOCK
-    sums = p[:, :whole].reshape(len(p), whole // _BLOCK, _BLOCK).double().sum(-1)
+    whole = p.shape[1] // BLOCK * BLOCK
+    sums = p[:, :whole].reshape(len(p), whole // BLOCK, BLOCK).double().sum(-1)
     if whole < p.shape[1]:
         sums = torch.cat([sums, p[:, whole:].double().sum(-1, keepdim=True)], dim=1)
     return sums.masked_fill_(p.amin(-1, keepdim=True) < 0, -torch.inf)
@@ -72,7 +85,7 @@ def sample_rest_by_blocks(p: Tensor, sums: Tensor, rest: Rest, u: Tensor) -> Ten
 
     The others of a block are one id more to the rule that says what is left.
     """
-    mass, size, blocks = sums.sum(-1), rest.ids.shape[1], rest.ids // _BLOCK
+    mass, size, blocks = sums.sum(-1), rest.ids.shape[1], rest.ids // BLOCK
     own = mass[rest.rows, None]
     supported = (p[rest.rows[:, None], rest.ids].double() / own).masked_fill_(rest.q == 0.0, 0.0)
     others = (sums[rest.rows] / own).scatter_add_(1, blocks, -supported).clamp_min_(0.0)
@@ -85,7 +98,7 @@ def sample_rest_by_blocks(p: Tensor, sums: Tensor, rest: Rest, u: Tensor) -> Ten
         chosen = torch.from_numpy(block)
         found = p[rest.rows[:, None], torch.from_numpy(ids)].double() / own * scale.gather(1, chosen)
         row, place = ((blocks == chosen) & taken).nonzero(as_tuple=True)
-        found[row, rest.ids[row, place] % _BLOCK] = left[row, place]
+        found[row, rest.ids[row, place] % BLOCK] = left[row, place]
         return found.numpy()
 
     law = left[:, size:].scatter_add(1, blocks, left[:, :size])
@@ -112,10 +125,10 @@ def _draw(law: _Floats, inside: _Inside, u: Tensor, mass: _Floats, wide: int) ->
     block = np.minimum((ends <= target).sum(1, keepdims=True), ends.shape[1] - 1)
     rows = np.arange(len(law))[:, None]
     before = np.where(block > 0, ends[rows, block - 1], 0.0)
-    ids = block * _BLOCK + np.arange(_BLOCK)
+    ids = block * BLOCK + np.arange(BLOCK)
     own = np.where(ids < wide, inside(block, np.minimum(ids, wide - 1)), 0.0)
     borders = np.concatenate([before, before + own.cumsum(1)], axis=1)
-    place = np.minimum((borders[:, 1:] <= target).sum(1, keepdims=True), _BLOCK - 1)
+    place = np.minimum((borders[:, 1:] <= target).sum(1, keepdims=True), BLOCK - 1)
     margin = (_ROUNDING * wide * mass)[:, None]
     sure = (borders[rows, place] + margin < target) & (target + margin < borders[rows, place + 1])
-    return torch.from_numpy((block * _BLOCK + place)[:, 0]), sure[:, 0]
+    return torch.from_numpy((block * BLOCK + place)[:, 0]), sure[:, 0]

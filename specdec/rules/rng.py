@@ -99,10 +99,23 @@ def uniform(
         starts: position at which the draft or round began, for rules that read a position in several rounds; None is 0.
         indices: which of several numbers of one position, below 2^32; None is 0.
     """
-    low, high, position, start = _host_words(coordinates(seeds, positions, starts))
-    index, purpose = (np.array(word, dtype=np.uint32) for word in (indices or [0], [lane]))
+    words = coordinates(seeds, positions, starts)
+    index = torch.zeros(len(seeds), dtype=torch.int64) if indices is None else torch.tensor(indices, dtype=torch.int64)
+    u: Tensor = torch.ops.specdec.uniform(words, index, int(lane))
+    return u
+
+
+def uniform_on_host(words: Tensor, indices: Tensor, lane: int) -> Tensor:
+    """What `uniform` returns, by NumPy; `words` are `coordinates` [4, N], `indices` int64 [N]."""
+    low, high, position, start = _host_words(words)
+    index, purpose = indices.numpy().astype(np.uint32), np.array([lane], dtype=np.uint32)
     first, second, _, _ = _philox_on_host((index, position, start, purpose), (low, high))
     return torch.from_numpy(_joined(first, second, 53) * 2.0**-53)
+
+
+# `host_draw.cpp` of the engine is an implementation for the CPU, where it can be had.
+torch.library.define("specdec::uniform", "(Tensor words, Tensor indices, int lane) -> Tensor")
+torch.library.impl("specdec::uniform", "CompositeExplicitAutograd", uniform_on_host)
 
 
 def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Sequence[bool]) -> Tensor:

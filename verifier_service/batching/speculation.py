@@ -32,7 +32,7 @@ _PATIENCE = 2.0
 class BatchSpeculation:
     """The judgement of a verifier's batches; all on the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two clocks, and one argument for each setting
         self,
         gamma_max: int,
         draft_tokens: int,

@@ -1,4 +1,4 @@
-"""The host's operator draws the tokens that NumPy draws, or is not used."""
+"""The host's operators draw what NumPy draws, make its numbers and add up as PyTorch does, or are not used."""
 
 import logging
 from pathlib import Path
@@ -9,19 +9,25 @@ from torch import Tensor
 
 from specdec.engine import host_draw
 from specdec.engine.cpp_library import SOURCES, LibraryMissing
-from specdec.engine.host_draw import draw_by_operator, load_draws
+from specdec.engine.host_draw import HostDraws, draw_by_operator, load_draws
+from specdec.rules.block_sampling import block_sums_on_host
 from specdec.rules.coupling import LIKELY, Draw, draw_on_host
-from specdec.rules.rng import coordinates
+from specdec.rules.rng import Lane, coordinates, uniform_on_host
 
 ROWS = 200
 
 
-@pytest.fixture
-def draw() -> Draw:
+@pytest.fixture(scope="module")
+def draws() -> HostDraws:
     try:
         return load_draws()
     except LibraryMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture
+def draw(draws: HostDraws) -> Draw:
+    return draws.draw
 
 
 def words(rows: int) -> Tensor:
@@ -63,10 +69,37 @@ def test_a_row_that_is_no_distribution_disturbs_no_other(draw: Draw) -> None:
     assert torch.equal(draw(broken, words(ROWS), LIKELY)[others], draw(p, words(ROWS), LIKELY)[others])
 
 
-@pytest.mark.usefixtures("draw")
-def test_a_process_that_wants_the_operator_draws_by_it() -> None:
+@pytest.mark.parametrize("lane", Lane)
+def test_numbers_are_those_of_numpy(draws: HostDraws, lane: Lane) -> None:
+    places = coordinates(range(2**64 - ROWS, 2**64), range(2**32 - ROWS, 2**32), range(ROWS))
+    indices = torch.arange(2**32 - ROWS, 2**32)
+    assert torch.equal(draws.uniform(places, indices, lane), uniform_on_host(places, indices, lane))
+    part = draws.uniform(places[:, ::3], indices[::3], lane)
+    assert torch.equal(part, uniform_on_host(places, indices, lane)[::3])
+
+
+def test_no_rows_need_no_numbers(draws: HostDraws) -> None:
+    assert draws.uniform(words(0), torch.empty(0, dtype=torch.int64), 0).shape == (0,)
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 127, 128, 129, 2048, 20_011])
+def test_sums_of_blocks_are_those_of_pytorch(draws: HostDraws, vocab: int) -> None:
+    p = distributions(vocab, 3.0)
+    torch.testing.assert_close(draws.block_sums(p), block_sums_on_host(p), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(draws.block_sums(p[::2]), block_sums_on_host(p)[::2], rtol=1e-12, atol=0.0)
+
+
+def test_sums_tell_what_is_no_distribution(draws: HostDraws) -> None:
+    p = distributions(300, 1.0)[:6].clone()
+    p[1, 7], p[2, 200], p[3, 299], p[4, 255] = torch.nan, -0.5, -0.5, torch.inf
+    torch.testing.assert_close(draws.block_sums(p), block_sums_on_host(p), rtol=1e-12, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.usefixtures("draws")
+def test_a_process_that_wants_the_operators_draws_by_them() -> None:
     draw_by_operator()
-    assert torch._C._dispatch_has_kernel_for_dispatch_key("specdec::draw", "CPU")
+    for name in ("draw", "uniform", "block_sums"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", "CPU")
     p, words_of = distributions(300, 2.0), words(ROWS)
     assert torch.equal(torch.ops.specdec.draw(p, words_of, LIKELY), draw_on_host(p, words_of, LIKELY))
 
@@ -75,17 +108,27 @@ def test_no_rows_give_no_tokens(draw: Draw) -> None:
     assert draw(torch.empty(0, 5), words(0), LIKELY).shape == (0,)
 
 
-def test_a_library_that_draws_other_tokens_is_refused(draw: Draw, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("0xBB67AE85", "0xBB67AE84", "other tokens"),
+        ("uint32_t(indices[row])", "uint32_t(row + 1)", "other random numbers"),
+        ("vocab - block * size)", "vocab - block * size) - 1", "adds up otherwise"),
+    ],
+)
+@pytest.mark.usefixtures("draws")
+def test_a_library_with_other_results_is_refused(right: str, wrong: str, says: str, tmp_path: Path) -> None:
     source = (SOURCES / "host_draw.cpp").read_text(encoding="utf-8")
-    (tmp_path / "host_draw.cpp").write_text(source.replace("0xBB67AE85", "0xBB67AE84"), encoding="utf-8")
-    with pytest.raises(LibraryMissing, match="other tokens"):
+    assert right in source
+    (tmp_path / "host_draw.cpp").write_text(source.replace(right, wrong), encoding="utf-8")
+    with pytest.raises(LibraryMissing, match=says):
         load_draws(tmp_path)
 
 
 def test_without_a_compiler_numpy_draws_and_one_line_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def missing() -> Draw:
+    def missing() -> HostDraws:
         raise LibraryMissing("there is no C++ compiler")
 
     monkeypatch.setattr(host_draw, "load_draws", missing)
