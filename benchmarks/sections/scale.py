@@ -40,7 +40,7 @@ class Scale:
     """Prompts of a burst beside mixed loads, and tokens of an answer to each."""
     grid_seconds: float = 1.0
     """Of a slice of the whole stack, in its grid and in the table of controllers."""
-    grid_slices: tuple[float, int, int] = (4.0, 3, 9)
+    grid_slices: tuple[float, int, int] = (3.0, 3, 9)
     """Seconds of a slice with slowed models, slices of each way, and more of auto and off where a cell needs them."""
     grid_steps: tuple[float, ...] = (0.02, 0.0005, 0.002, 0.00005)
     """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
