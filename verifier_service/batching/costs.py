@@ -147,11 +147,14 @@ class PassTimes:
         self._least = min(self._least, tokens)
         self._recent = before + _NEW * more, took + _NEW * longer
 
-    def fit(self) -> tuple[float, float]:
-        """Seconds of a pass without tokens, and of each token, where something is known."""
+    def fit(self, assumed: float = 0.0) -> tuple[float, float]:
+        """Seconds of a pass without tokens, and of each token, where something is known.
+
+        `assumed` is what a token is taken to cost before passes of different sizes show it; 0 is a small share.
+        """
         tokens, seconds = (self._changing if self._changing.known else self._all).mean
-        assumed = _PRIOR * (0.5 * self._least) ** 2
-        slope = (self._xy + assumed * _UNKNOWN_TOKEN * seconds / tokens) / (self._xx + assumed)
+        weight = _PRIOR * (0.5 * self._least) ** 2
+        slope = (self._xy + weight * (assumed or _UNKNOWN_TOKEN * seconds / tokens)) / (self._xx + weight)
         slope = min(max(slope, 0.0), _STEEPEST * seconds / tokens)
         rise = slope / (seconds - slope * tokens)
         tokens, seconds = self._all.mean
@@ -220,7 +223,7 @@ class BatchCosts:
         """What a pass with prompts would have taken without them, in seconds; None if unknown. Learns from it."""
         if not self.known:
             return None
-        base, token = self._passes.fit()
+        base, token = self._fitted()
         rest = base + token * (sample.computed - sample.prompt)
         self._prompts.observe(sample.prompt, max(sample.seconds - rest, 0.0))
         rate = self._prompts.per_second
@@ -247,4 +250,9 @@ class BatchCosts:
     def _pass_line(self, rows: int) -> tuple[float, float]:
         if not self._passes.known:
             return 1.0 - _UNKNOWN_TOKEN, _UNKNOWN_TOKEN / rows
-        return self._passes.fit()
+        return self._fitted()
+
+    def _fitted(self) -> tuple[float, float]:
+        """Base and token of passes, where some are known: what a token of a prompt costs is assumed of each."""
+        rate = self._prompts.per_second
+        return self._passes.fit(1.0 / rate if rate else 0.0)

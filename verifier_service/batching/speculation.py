@@ -15,8 +15,9 @@ from verifier_service.batching.groups import LEAST_SESSIONS, Groups
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
 
-_PLAN_SECONDS, _PLAN_SHARE = 0.1, 0.001
-"""How long a judgement of the same batch holds at least, and the share of the time that judging may take."""
+_PLAN_SECONDS, _PLAN_SHARE, _DRAFTING_SHARE = 0.1, 0.001, 0.01
+"""How long a judgement of the same batch holds at least, and the share of the time that judging may take: while nothing
+is drafted, and while drafts are, whose lengths follow it."""
 _ACTIVE_PASSES = 4
 """Passes after which a session that asked for nothing does not count any more."""
 _OPTIMISTIC = 0.5
@@ -213,7 +214,8 @@ class BatchSpeculation:
         if self._plan_for != (self._level, self.trials.exploring) or now >= self._holds:
             before = self._spent()
             self._plan(self.trials.exploring)
-            self._holds = now + max(_PLAN_SECONDS, (self._spent() - before) / _PLAN_SHARE)
+            share = _DRAFTING_SHARE if self._drafting else _PLAN_SHARE
+            self._holds = now + max(_PLAN_SECONDS, (self._spent() - before) / share)
         self._drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
         if self.trials.exploring is not self._plan_for[1]:
             self._plan(self.trials.exploring)

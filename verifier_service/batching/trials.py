@@ -12,7 +12,10 @@ _DRAFTED_ROUNDS = 8
 _PLAIN_ROUNDS = 4
 """Rounds of a trial of plain decoding."""
 _LEAST_ROUNDS = 3
-"""Rounds behind which a trial of drafting ends that has cost as much as all of its rounds may bring."""
+"""Rounds behind which a trial of drafting may end before all of them."""
+_SURE, _ROUND_ERROR = 3.0, 0.1
+"""Standard errors by which a trial is surely lost, and the least error of one round: few rounds may differ little by
+chance."""
 _FIRST_PAUSE, _LAST_PAUSE = 32, 128
 """Rounds between trials of plain decoding: the second is twice the first, and so on up to the last."""
 _EXPLORED = 0.01
@@ -178,11 +181,14 @@ class Trials:
             self._conclude(self._trial)
 
     def _is_lost(self, trial: _Tally) -> bool:
-        """Whether a trial of drafting has cost the tokens of as many plain rounds as it has at most."""
+        """Whether a trial of drafting surely shows a loss, or has cost the tokens of as many plain rounds as it has."""
         if self._drafting or trial.rounds < _LEAST_ROUNDS:
             return False
         lost = trial.seconds * self._use.rate - trial.tokens
-        return lost * self._use.rounds > _DRAFTED_ROUNDS * self._use.tokens
+        if lost * self._use.rounds > _DRAFTED_ROUNDS * self._use.tokens:
+            return True
+        error = math.sqrt(max(trial.variance, _ROUND_ERROR**2 / trial.rounds) + self._use.variance)
+        return trial.rate < _BEGIN * self._use.rate * math.exp(-_SURE * error)
 
     def _conclude(self, trial: _Tally) -> None:
         """Compare the trial with the rounds before it."""

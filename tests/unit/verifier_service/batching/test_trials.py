@@ -65,12 +65,33 @@ def test_trials_of_drafting_cost_a_token_in_a_hundred_with_their_lost_time() -> 
     assert 0 < 8 * drafted + lost <= 0.012 * 4 * 20000
 
 
-def test_a_trial_ends_early_once_it_has_cost_as_much_as_all_its_rounds_may_bring() -> None:
-    hopeless, poor = Play(0.05, 0.5), Play(0.7, 0.5)
-    hopeless.run(20)
+def test_a_trial_ends_early_once_it_is_surely_lost() -> None:
+    """Three rounds err by 0.06 at least, so three errors below 1.05 are 0.88."""
+    poor, little = Play(0.85, 0.5), Play(0.95, 0.5)
     poor.run(20)
-    assert (sum(hopeless.ways), sum(poor.ways)) == (3, 8)
-    assert hopeless.trials.measured == pytest.approx(0.05)
+    little.run(20)
+    assert (sum(poor.ways), sum(little.ways)) == (3, 8)
+    assert poor.trials.measured == pytest.approx(0.85)
+
+
+def test_a_trial_whose_rounds_differ_is_not_surely_lost_behind_a_few() -> None:
+    trials, ways = Trials(), list[bool]()
+    for turn in range(20):
+        drafting = trials.drafts(0.5)
+        trials.observe(BatchRound(2 + 6 * (turn % 2) if drafting else 4, PLAIN_SECONDS / 0.8, drafting, True, 0.5))
+        ways.append(drafting)
+    assert sum(ways) == 8
+
+
+def test_a_trial_ends_early_once_it_has_cost_as_much_as_all_its_rounds_may_bring() -> None:
+    """Rounds that differ as much as these show nothing for sure."""
+    trials, ways = Trials(), list[bool]()
+    for turn in range(20):
+        drafting = trials.drafts(0.5)
+        seconds = 20 * PLAIN_SECONDS * (1 + 9 * (turn % 2)) if drafting else PLAIN_SECONDS
+        trials.observe(BatchRound(4, seconds, drafting, True, 0.5))
+        ways.append(drafting)
+    assert sum(ways) == 3
 
 
 def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> None:
