@@ -36,6 +36,8 @@ class RowScheduler(Scheduler):
         """The verdicts of the last pass, by request."""
         self.preempted = 0
         """How often a request has given up its KV."""
+        self._drafted = False
+        """Whether rows of the last pass had drafts, which requests that it left out have kept."""
 
     @override
     def schedule(self, throttle_prefills: bool = False) -> Any:
@@ -81,11 +83,13 @@ class RowScheduler(Scheduler):
             time, and where it wants a fixed shape it puts placeholders behind them.
         """
         requests = [request.request_id for request in self.running]
-        drafts = [
-            list(self.rows[request].draft.tokens[: self.num_spec_tokens]) if request in self.rows else []
-            for request in requests
-        ]
-        self.update_draft_token_ids(DraftTokenIds(requests, drafts))
+        stale, self._drafted = self._drafted, any(row.draft.tokens for row in self.rows.values())
+        if stale or self._drafted:
+            drafts = [
+                list(self.rows[request].draft.tokens[: self.num_spec_tokens]) if request in self.rows else []
+                for request in requests
+            ]
+            self.update_draft_token_ids(DraftTokenIds(requests, drafts))
         return set(requests)
 
     @contextmanager
@@ -94,7 +98,8 @@ class RowScheduler(Scheduler):
         held = [request for request in self.running if request.request_id not in self.rows]
         waiting = [request for request in self.waiting if request.request_id not in self.rows]
         self.running = [request for request in self.running if request.request_id in self.rows]
-        self.waiting.remove_requests(waiting)
+        if waiting:
+            self.waiting.remove_requests(waiting)
         self.max_num_running_reqs -= len(held)
         try:
             yield held

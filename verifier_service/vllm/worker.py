@@ -32,10 +32,14 @@ class JudgingWorker(_Base):
         self._batch = PassRows()
         self._judged: dict[str, Judged] = {}
         self.model_runner._sample = self._sample
+        self._speculative = self.model_runner.speculative_config
 
     @override
     def execute_model(self, scheduler_output: Any) -> Any:
         self._batch = getattr(scheduler_output, ROWS, PassRows())
+        # Told to speculate, the runner prepares for drafts and asks for the next ones also where a pass has none.
+        drafted = bool(scheduler_output.scheduled_spec_decode_tokens)
+        self.model_runner.speculative_config = self._speculative if drafted else None
         return super().execute_model(scheduler_output)
 
     @override
