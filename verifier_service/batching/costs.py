@@ -147,14 +147,12 @@ class PassTimes:
         self._least = min(self._least, tokens)
         self._recent = before + _NEW * more, took + _NEW * longer
 
-    def fit(self, assumed: float = 0.0) -> tuple[float, float]:
-        """Seconds of a pass without tokens, and of each token, where something is known.
-
-        `assumed` is what a token is taken to cost before passes of different sizes show it; 0 is a small share.
-        """
+    def fit(self, prompts: "PromptRate") -> tuple[float, float]:
+        """Seconds of a pass without tokens, and of each, at first as of `prompts`, where something is known."""
         tokens, seconds = (self._changing if self._changing.known else self._all).mean
         weight = _PRIOR * (0.5 * self._least) ** 2
-        slope = (self._xy + weight * (assumed or _UNKNOWN_TOKEN * seconds / tokens)) / (self._xx + weight)
+        assumed = 1.0 / prompts.per_second if prompts.per_second else _UNKNOWN_TOKEN * seconds / tokens
+        slope = (self._xy + weight * assumed) / (self._xx + weight)
         slope = min(max(slope, 0.0), _STEEPEST * seconds / tokens)
         rise = slope / (seconds - slope * tokens)
         tokens, seconds = self._all.mean
@@ -223,7 +221,7 @@ class BatchCosts:
         """What a pass with prompts would have taken without them, in seconds; None if unknown. Learns from it."""
         if not self.known:
             return None
-        base, token = self._fitted()
+        base, token = self._passes.fit(self._prompts)
         rest = base + token * (sample.computed - sample.prompt)
         self._prompts.observe(sample.prompt, max(sample.seconds - rest, 0.0))
         rate = self._prompts.per_second
@@ -238,7 +236,8 @@ class BatchCosts:
 
     def of(self, rows: int, drafters: DrafterTimes) -> RoundSeconds:
         """The costs of a round of `rows` sessions."""
-        base, token = self._pass_line(rows)
+        unknown = 1.0 - _UNKNOWN_TOKEN, _UNKNOWN_TOKEN / rows
+        base, token = self._passes.fit(self._prompts) if self.known else unknown
         step = _UNKNOWN_DRAFT * (base + token * rows) if drafters.step is None else drafters.step
         idle = self._idle.mean[1] if self._idle.known else 0.0
         wait, draft = drafters.round_trip, step
@@ -246,13 +245,3 @@ class BatchCosts:
             wait, draft = self._waits.fit(step, self._waits.mean[0])
             wait -= min(idle, wait)
         return RoundSeconds(base + idle, token, wait, draft)
-
-    def _pass_line(self, rows: int) -> tuple[float, float]:
-        if not self._passes.known:
-            return 1.0 - _UNKNOWN_TOKEN, _UNKNOWN_TOKEN / rows
-        return self._fitted()
-
-    def _fitted(self) -> tuple[float, float]:
-        """Base and token of passes, where some are known: what a token of a prompt costs is assumed of each."""
-        rate = self._prompts.per_second
-        return self._passes.fit(1.0 / rate if rate else 0.0)

@@ -12,12 +12,10 @@ from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController,
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PassSample, PromptRate
 from verifier_service.batching.groups import LEAST_SESSIONS, Groups
+from verifier_service.batching.plan_pace import PlanPace
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
 
-_PLAN_SECONDS, _PLAN_SHARE, _DRAFTING_SHARE = 0.1, 0.001, 0.01
-"""How long a judgement of the same batch holds at least, and the share of the time that judging may take: while nothing
-is drafted, and while drafts are, whose lengths follow it."""
 _ACTIVE_PASSES = 4
 """Passes after which a session that asked for nothing does not count any more."""
 _OPTIMISTIC = 0.5
@@ -63,7 +61,7 @@ class BatchSpeculation:
         self._budget = draft_tokens
         self._drafters = drafters
         self._clock = clock
-        self._spent = spent
+        self._pace = PlanPace(clock, spent)
         self._timeout = timeout
         self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
         self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
@@ -85,10 +83,9 @@ class BatchSpeculation:
         """The pass that the judgement was made behind."""
         self._prompted = False
         """Whether the last pass had prompts: these wait for no drafts, so the next has drafts of the same round."""
-        self._holds, self._plan_for = float("-inf"), (0, False)
-        """Until when the plan holds, and the batch that it is for."""
-        self._allotment = NO_DRAFTS
-        self._drafting = False
+        self._plan_for = (0, False)
+        """The batch that the plan is for."""
+        self._allotment, self._drafting = NO_DRAFTS, False
 
     @property
     def trials(self) -> Trials:
@@ -210,12 +207,9 @@ class BatchSpeculation:
 
     def _judge(self) -> None:
         """Plan, where the batch has changed or the plan is old, and choose whether to draft."""
-        now = self._clock()
-        if self._plan_for != (self._level, self.trials.exploring) or now >= self._holds:
-            before = self._spent()
-            self._plan(self.trials.exploring)
-            share = _DRAFTING_SHARE if self._drafting else _PLAN_SHARE
-            self._holds = now + max(_PLAN_SECONDS, (self._spent() - before) / share)
+        if self._plan_for != (self._level, self.trials.exploring) or self._pace.over:
+            with self._pace.planning(drafting=self._drafting):
+                self._plan(self.trials.exploring)
         self._drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
         if self.trials.exploring is not self._plan_for[1]:
             self._plan(self.trials.exploring)
