@@ -3,7 +3,7 @@
 import pytest
 
 from specdec.rules.allotment import RoundSeconds
-from verifier_service.batching.costs import BatchCosts, DrafterTimes, Line, PromptRate
+from verifier_service.batching.costs import BatchCosts, DrafterTimes, Line, PassSample, PromptRate
 
 SILENT = DrafterTimes(None)
 
@@ -76,3 +76,13 @@ def test_the_prefill_rate_is_tokens_over_seconds_and_follows_the_newest() -> Non
     for _ in range(500):
         prompts.observe(400, 1.0)
     assert prompts.per_second == pytest.approx(400.0, rel=0.01)
+
+
+def test_before_passes_of_two_sizes_are_known_a_token_costs_what_one_of_a_prompt_does() -> None:
+    costs = BatchCosts()
+    for _ in range(3):
+        costs.observe(32, 0.036)
+    assert costs.of(32, SILENT).token < 0.0001
+    for _ in range(3):
+        costs.without_prompts(PassSample(32, 32, 95, 32, 0, 0.0, 0.036 + 63 * 0.0005, True, 63, 1))
+    assert costs.of(32, SILENT).token == pytest.approx(0.0005)
