@@ -15,7 +15,7 @@ _SETTLING = 3
 """Passes until the way just taken shows."""
 _TRIAL = 6
 """Passes of a trial behind those."""
-_FIRST_PAUSE, _LAST_PAUSE = 16, 1024
+_FIRST_PAUSE, _LAST_PAUSE = 32, 1024
 """Passes between trials: the second pause is twice the first, and so on up to the last."""
 _AFTER_A_CHANGE = 128
 """Passes between a change of the way and the next trial."""

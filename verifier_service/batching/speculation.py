@@ -161,8 +161,8 @@ class BatchSpeculation:
         prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
         if asked and shows and not prompted and not (self._drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
-        if asked and took is not None and not self.trials.running and 2 * sample.drafting > sample.rows:
-            self._groups[self._level].observe(sample.rows, took, gap)
+        if asked and not sample.prompt and not self.trials.running and 2 * sample.drafting > sample.rows:
+            self._groups[self._level].observe(sample.rows, sample.seconds, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
             done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup)
             self.trials.observe(done)
