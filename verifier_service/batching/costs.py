@@ -113,6 +113,23 @@ class Line:
         return y - fitted * x, fitted
 
 
+class PromptRate:
+    """How many tokens are computed in a second, of prompts."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Learn from a pass that computed `tokens` tokens, prompt chunks among them."""
+        self._tokens = self._tokens * _KEEP + tokens
+        self._seconds = self._seconds * _KEEP + seconds
+
+    @property
+    def per_second(self) -> float:
+        """Prompt tokens computed in a second; 0 before the first prompt."""
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+
 class PassTimes:
     """Seconds of a pass, base · (1 + rise · tokens), on a machine whose speed wanders.
 
@@ -147,7 +164,7 @@ class PassTimes:
         self._least = min(self._least, tokens)
         self._recent = before + _NEW * more, took + _NEW * longer
 
-    def fit(self, prompts: "PromptRate") -> tuple[float, float]:
+    def fit(self, prompts: PromptRate) -> tuple[float, float]:
         """Seconds of a pass without tokens, and of each, at first as of `prompts`, where something is known."""
         tokens, seconds = (self._changing if self._changing.known else self._all).mean
         weight = _PRIOR * (0.5 * self._least) ** 2
@@ -158,23 +175,6 @@ class PassTimes:
         tokens, seconds = self._all.mean
         base = seconds / (1.0 + rise * tokens)
         return base, base * rise
-
-
-class PromptRate:
-    """How many tokens are computed in a second, of prompts."""
-
-    def __init__(self) -> None:
-        self._tokens = self._seconds = 0.0
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Learn from a pass that computed `tokens` tokens, prompt chunks among them."""
-        self._tokens = self._tokens * _KEEP + tokens
-        self._seconds = self._seconds * _KEEP + seconds
-
-    @property
-    def per_second(self) -> float:
-        """Prompt tokens computed in a second; 0 before the first prompt."""
-        return self._tokens / self._seconds if self._seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,24 +74,25 @@ def test_a_trial_ends_early_once_it_is_surely_lost() -> None:
     assert poor.trials.measured == pytest.approx(0.85)
 
 
-def test_a_trial_whose_rounds_differ_is_not_surely_lost_behind_a_few() -> None:
+def _varied(seconds: float) -> list[bool]:
+    """Of 20 rounds, which draft where drafts commit 1 and 9 tokens in turn, in so many seconds."""
     trials, ways = Trials(), list[bool]()
     for turn in range(20):
         drafting = trials.drafts(0.5)
-        trials.observe(BatchRound(2 + 6 * (turn % 2) if drafting else 4, PLAIN_SECONDS / 0.8, drafting, True, 0.5))
+        tokens, took = (1 + 8 * (turn % 2), seconds) if drafting else (4, PLAIN_SECONDS)
+        trials.observe(BatchRound(tokens, took, drafting, True, 0.5))
         ways.append(drafting)
-    assert sum(ways) == 8
+    return ways
+
+
+def test_a_trial_whose_rounds_differ_is_not_surely_lost_behind_a_few() -> None:
+    """Three of them bring 0.76 of plain decoding, all eight 1.04."""
+    assert sum(_varied(1.2 * PLAIN_SECONDS)) == 8
 
 
 def test_a_trial_ends_early_once_it_has_cost_as_much_as_all_its_rounds_may_bring() -> None:
-    """Rounds that differ as much as these show nothing for sure."""
-    trials, ways = Trials(), list[bool]()
-    for turn in range(20):
-        drafting = trials.drafts(0.5)
-        seconds = 20 * PLAIN_SECONDS * (1 + 9 * (turn % 2)) if drafting else PLAIN_SECONDS
-        trials.observe(BatchRound(4, seconds, drafting, True, 0.5))
-        ways.append(drafting)
-    assert sum(ways) == 3
+    """Three of them bring 0.2, which is not sure to be a loss for how much they differ, and have cost 43 tokens."""
+    assert sum(_varied(4.5 * PLAIN_SECONDS)) == 3
 
 
 def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> None:
