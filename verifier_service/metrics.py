@@ -97,7 +97,7 @@ class VerifierMetrics:
         )
         self.grouping = gauge(
             "specdec_batch_groups_gain",
-            "Verdicts a second of two groups over those of one, as measured; 0 before that.",
+            "Tokens a second of two groups over those of one, as measured; 0 before that.",
         )
         # To look up what a label names takes longer than to count.
         self._of_origin = {origin: self.tokens.labels(origin.value) for origin in Origin}

@@ -116,7 +116,7 @@ class Judgement:
     groups: int = 1
     """Groups that are drafted for and verified in turns."""
     grouping: float | None = None
-    """Verdicts a second of two groups over those of one; None before it has been measured."""
+    """Tokens a second of two groups over those of one; None before it has been measured."""
 
 
 NO_DRAFTS = Allotment(1.0, 0)

@@ -157,10 +157,22 @@ def turn(waiting: Sequence[Row], sessions: int) -> list[Row]:
         waiting: rows in the order in which they came.
         sessions: all that run, whether they have a row now or not.
     """
-    drafted = [row for row in waiting if row.draft.tokens]
-    drafting = sessions - len(waiting) + len(drafted)
-    later = set(drafted[max((drafting + 1) // 2, 1) :])
+    later = set(_drafted(waiting)[(_drafting(waiting, sessions) + 1) // 2 :])
     return [row for row in waiting if row not in later]
+
+
+def is_turn(waiting: Sequence[Row], sessions: int) -> bool:
+    """Whether half of the sessions that draft have come; arguments as for `turn`."""
+    return len(_drafted(waiting)) >= max(_drafting(waiting, sessions) // 2, 1)
+
+
+def _drafted(waiting: Sequence[Row]) -> list[Row]:
+    return [row for row in waiting if row.draft.tokens]
+
+
+def _drafting(waiting: Sequence[Row], sessions: int) -> int:
+    """Of so many sessions, those that draft as far as is known: all but the ones that wait without a draft."""
+    return sessions - len(waiting) + len(_drafted(waiting))
 
 
 def level(wanted: Sequence[int], budget: int) -> int:

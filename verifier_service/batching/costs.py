@@ -48,6 +48,8 @@ class PassSample:
     """Tokens of prompts among those computed."""
     reading: int = 0
     """Sessions whose prompts are read, in the pass or behind it."""
+    left: int = 0
+    """Those of them whose prompts the next pass goes on with."""
     groups: int = 1
     """Groups that the batch was in."""
     waited: float = 0.0
@@ -65,6 +67,7 @@ class PassSample:
             computed=step.computed,
             prompt=sum(prompts.values()),
             reading=sum(chunk.complete for chunk in prompts) + left,
+            left=left,
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
             started=step.started,

@@ -6,21 +6,26 @@ pass over half of the sessions takes clearly less time than one over all of them
 not by reading the weights. Short trials of the other way find out which holds, on the batch as it is.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from verifier_service.batching.costs import PassSample
 
 LEAST_SESSIONS = 4
 """Sessions in a batch below which there is one group."""
 _SETTLING = 3
 """Passes until the way just taken shows."""
-_TRIAL = 6
+_TRIAL = 12
 """Passes of a trial behind those."""
-_FIRST_PAUSE, _LAST_PAUSE = 32, 1024
+_FIRST_PAUSE, _LAST_PAUSE = 16, 1024
 """Passes between trials: the second pause is twice the first, and so on up to the last."""
 _AFTER_A_CHANGE = 128
 """Passes between a change of the way and the next trial."""
 _KEEP = 0.95
 """Factor by which each pass lowers the weight of those before."""
+_KEEP_TRIAL = 0.7
+"""Factor by which each trial lowers the weight of those before: a few passes err by some percent."""
 _PROMISING = 1.1
 """Least gain, if half of a batch took half of its pass, for which two groups are tried."""
 _BEGIN, _END = 1.05, 1.02
@@ -31,21 +36,22 @@ _BEGIN, _END = 1.05, 1.02
 class _Tally:
     """Sums over passes of one way, older passes weighted less."""
 
-    rows: float = 0.0
+    tokens: float = 0.0
+    """Those committed. Verdicts would not do: with two groups drafts may be longer, and verdicts fewer."""
     computing: float = 0.0
     """Seconds of the passes."""
     waiting: float = 0.0
     """Seconds between them."""
 
-    def add(self, rows: int, seconds: float, gap: float) -> None:
-        self.rows = self.rows * _KEEP + rows
+    def add(self, tokens: int, seconds: float, gap: float) -> None:
+        self.tokens = self.tokens * _KEEP + tokens
         self.computing = self.computing * _KEEP + seconds
         self.waiting = self.waiting * _KEEP + gap
 
     @property
     def rate(self) -> float:
-        """Verdicts a second."""
-        return self.rows / (self.computing + self.waiting)
+        """Tokens a second."""
+        return self.tokens / (self.computing + self.waiting)
 
 
 class Groups:
@@ -60,27 +66,33 @@ class Groups:
         self._trial: _Tally | None = None
         self._settling = 0
         self._since, self._pause = 0, _FIRST_PAUSE
-        self.gain: float | None = None
-        """Verdicts a second of two groups over those of one, as last measured; None before that."""
+        self._weight = self._gains = 0.0
+        """Of the trials, and the sum of the logarithms of what they found."""
+
+    @property
+    def gain(self) -> float | None:
+        """Tokens a second of two groups over those of one, as measured; None before that."""
+        return math.exp(self._gains / self._weight) if self._weight else None
 
     @property
     def count(self) -> int:
         """The number of groups that the next pass is one of."""
         return self._used if self._trial is None else 3 - self._used
 
-    def observe(self, rows: int, seconds: float, gap: float) -> None:
-        """Learn from a pass over `rows` sessions, most of them with drafts, so many seconds behind the one before."""
-        if not self._auto:
+    def observe(self, sample: PassSample, seconds: float, gap: float) -> None:
+        """Learn from a pass that followed the one before by `gap` and took `seconds` without its prompts."""
+        plain = sample.rows - sample.drafting
+        if not self._auto or sample.groups != self.count or sample.groups * sample.drafting <= plain:
             return
         if self._settling:
             self._settling -= 1
         elif self._trial is None:
-            self._use.add(rows, seconds, gap)
+            self._use.add(sample.committed, seconds, gap)
             self._since += 1
             if self._since >= self._pause and (self._used == 2 or self._bound > _PROMISING):
                 self._begin(_Tally())
         else:
-            self._trial.add(rows, seconds, gap)
+            self._trial.add(sample.committed, seconds, gap)
             self._since += 1
             if self._since >= _TRIAL:
                 self._conclude(self._trial)
@@ -97,8 +109,10 @@ class Groups:
     def _conclude(self, trial: _Tally) -> None:
         """Compare the trial with the passes before it, and go on with the better way."""
         two, one = (trial, self._use) if self._used == 1 else (self._use, trial)
-        self.gain = two.rate / one.rate
-        better = 2 if self.gain > (_BEGIN if self._used == 1 else _END) else 1
+        self._weight = self._weight * _KEEP_TRIAL + 1.0
+        self._gains = self._gains * _KEEP_TRIAL + math.log(two.rate / one.rate)
+        gain = math.exp(self._gains / self._weight)
+        better = 2 if gain > (_BEGIN if self._used == 1 else _END) else 1
         self._pause = min(2 * self._pause, _LAST_PAUSE)
         if better != self._used:
             self._used, self._use, self._pause = better, _Tally(), _AFTER_A_CHANGE

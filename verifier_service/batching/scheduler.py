@@ -15,7 +15,7 @@ import structlog
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.batching.announced import Announced
-from verifier_service.batching.batch_plan import Gathers, Outcome, Row, turn
+from verifier_service.batching.batch_plan import Gathers, Outcome, Row, is_turn, turn
 from verifier_service.batching.costs import PassSample
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
@@ -154,7 +154,7 @@ class Scheduler:
         if not always + briefly or self._prompts_wait():
             return 0.0
         ready = [row for row in self._waiting if row.goal > 0]
-        if self._speculation.groups > 1 and len(ready) >= max(self._running // 2, 1):
+        if self._speculation.groups > 1 and is_turn(ready, self._running):
             return 0.0
         if always:
             return math.inf

@@ -6,19 +6,16 @@ from typing import Protocol
 from specdec.rules.allotment import Demand, Judgement
 from specdec.rules.gamma import SESSION_WEIGHT, AcceptanceEstimate, FixedGamma, GammaController
 from specdec.wire.generation import GammaReason, RoundDetail, Speedup
+from verifier_service.batching.fleet_acceptance import FleetAcceptance
 
 
 class Batch(Protocol):
     """What a session needs of the judgement of its batch."""
 
+    acceptance: FleetAcceptance
+
     def gamma(self, session: "SessionGamma") -> int:
         """The drafts of the session's next round."""
-
-    def alpha(self, source: str) -> float:
-        """Acceptance of the drafts of a source over all sessions."""
-
-    def learn(self, source: str, drafted: int, accepted: int) -> None:
-        """Learn from the session's verdict."""
 
     def left(self, session: "SessionGamma") -> None:
         """Forget the session."""
@@ -55,7 +52,7 @@ class SessionGamma:
         """Learn from a verdict."""
         if drafted:
             self._estimate = self._estimate.observed(drafted, accepted)
-            self._batch.learn(self._source() or "", drafted, accepted)
+            self._batch.acceptance.learn(self._source() or "", drafted, accepted)
         if self._own is not None:
             self._own.observe(drafted, accepted)
 
@@ -86,5 +83,5 @@ class SessionGamma:
 
     def demand(self, source: str | None) -> Demand:
         """What the session can make of drafts of its source: its α is near the fleet's until it has shown its own."""
-        alpha = self._estimate.over(self._batch.alpha(source or ""))
+        alpha = self._estimate.over(self._batch.acceptance.alpha(source or ""))
         return Demand(alpha, 0 if source is None else self._most)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Literal
 
 from specdec.rules.allotment import NO_DRAFTS, Forecast, Judgement, RoundSeconds, allot, forecast
-from specdec.rules.gamma import AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
+from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PassSample, PromptRate
+from verifier_service.batching.fleet_acceptance import FleetAcceptance
 from verifier_service.batching.groups import LEAST_SESSIONS, Groups
 from verifier_service.batching.plan_pace import PlanPace
 from verifier_service.batching.session_gamma import SessionGamma
@@ -26,6 +27,8 @@ _REPORT_SECONDS = 1.0
 """Least time between two reports."""
 _PATIENCE = 2.0
 """Times the expected wait that a round waits at least, for what comes later would otherwise never be measured."""
+_CLEARLY = 1.3
+"""Speed-up above which sessions draft beside prompts: such passes differ, so no trial checks what is predicted."""
 
 
 class BatchSpeculation:
@@ -53,8 +56,7 @@ class BatchSpeculation:
             timeout: longest wait for a draft, in seconds.
         """
         self.prompts = PromptRate()
-        self.overall = AcceptanceEstimate(decay=0.995)
-        """Acceptance over all sessions."""
+        self.acceptance = FleetAcceptance()
         self.forecast = Forecast(1.0, 0.0, 0.0)
         """What the drafts of the present batch are expected to bring."""
         self._gamma_max = gamma_max
@@ -70,20 +72,22 @@ class BatchSpeculation:
         """By batch size and by what drafts: greedy drafts that pay say nothing of sampled ones."""
         self._sources: frozenset[str | None] = frozenset()
         """What drafts for the sessions of the batch."""
-        self._fleet: dict[str, AcceptanceEstimate] = {}
         self._active: dict[SessionGamma, int] = {}
         """In which pass each session asked last."""
-        self._pass = 0
-        self._rows = 1
-        self._wanting = self._longest = 0
-        """Sessions that draft in the round under way, and the most that one of them drafts."""
+        self._pass, self._rows = 0, 1
+        self._wanting = self._longest = self._plain = 0
+        """Sessions that draft in the round under way, most drafts of one, and sessions to which the plan gives none."""
         self._ended = clock()
         self._reported, self._report = float("-inf"), Judgement()
         self._judged = -1
         """The pass that the judgement was made behind."""
         self._prompted = False
         """Whether the last pass had prompts: these wait for no drafts, so the next has drafts of the same round."""
-        self._plan_for = (0, False)
+        self._beside = 0.0
+        """Seconds that prompts are known to add to the next pass, which begins at once and waits for no drafts."""
+        self._unlike = 0
+        """Passes to come that are unlike others, because of what was judged beside prompts."""
+        self._plan_for = (0, False, 0.0)
         """The batch that the plan is for."""
         self._allotment, self._drafting = NO_DRAFTS, False
 
@@ -94,8 +98,9 @@ class BatchSpeculation:
 
     @property
     def groups(self) -> int:
-        """In how many groups, drafted for and verified in turns, the sessions of the batch are."""
-        return self._groups[self._level].count if self._load >= LEAST_SESSIONS else 1
+        """In how many groups, drafted for and verified in turns, the sessions of the batch are; one if few draft."""
+        few = self._load < LEAST_SESSIONS or 2 * min(self._plain, len(self._active)) >= self._load
+        return 1 if few else self._groups[self._level].count
 
     @property
     def costs(self) -> RoundSeconds:
@@ -112,9 +117,8 @@ class BatchSpeculation:
             predicted = self.forecast.speedup * self.trials.correction
             beta = costs.token * self._load / plain
             c, r = costs.draft / plain, costs.wait / plain
-            grouping = self._groups[self._level].gain
-            judged = Judgement(self.overall.alpha, c, beta, r, plain, predicted, measured)
-            self._report = replace(judged, groups=self.groups, grouping=grouping)
+            judged = Judgement(self.acceptance.overall.alpha, c, beta, r, plain, predicted, measured)
+            self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
         return self._report
 
     @property
@@ -145,29 +149,31 @@ class BatchSpeculation:
 
     def passed(self, sample: PassSample) -> None:
         """Learn from a pass."""
-        gap = sample.started - self._ended
-        costs = self._costs[self._level]
+        gap, costs = sample.started - self._ended, self._costs[self._level]
         if sample.prompt:
             self.prompts.observe(sample.computed, sample.seconds)
         else:
             self._rows = sample.sessions
             costs.observe(sample.computed, sample.seconds)
-        took = self._without_prompts(sample)
+        took = self._nearest.without_prompts(sample) if sample.prompt else sample.seconds
+        self._beside = sample.seconds - took if sample.left and took is not None else 0.0
+        if sample.prompt and 2 * sample.reading > self._load:
+            took = None
         # Sessions whose drafts are not chosen here tell nothing.
-        asked = sample.follows and self._judged + self._prompted >= self._pass
+        asked = sample.follows and self._judged + self._prompted >= self._pass and not self._unlike
         settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
         # A round that gave its drafts up shows no more than that they take longer.
         shows = settled or not self._longest or gap >= self.forecast.wait
         prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
         if asked and shows and not prompted and not (self._drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
-        if asked and not sample.prompt and not self.trials.running and 2 * sample.drafting > sample.rows:
-            self._groups[self._level].observe(sample.rows, sample.seconds, gap)
+        if asked and took is not None and not self.trials.running:
+            self._groups[self._level].observe(sample, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
             done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup)
             self.trials.observe(done)
         self._ended = sample.started + sample.seconds
-        self._prompted = sample.prompt > 0
+        self._prompted, self._unlike = sample.prompt > 0, max(self._unlike - 1, 0)
         self._pass += 1
 
     def patience(self) -> float:
@@ -190,49 +196,43 @@ class BatchSpeculation:
         self._longest = max(self._longest, gamma)
         return gamma
 
-    def alpha(self, source: str) -> float:
-        """Acceptance of the drafts of a source over all sessions."""
-        return self._fleet[source].alpha if source in self._fleet else AcceptanceEstimate().alpha
-
     def rounds(self, source: str) -> DraftedRounds:
         """What rounds with the drafts of a source are like."""
         known = any(costs.known for costs in self._costs.values())
-        return DraftedRounds(self.alpha(source), self.report().plain_seconds if known else 0.0)
-
-    def learn(self, source: str, drafted: int, accepted: int) -> None:
-        """Learn from a session's verdict, before it is cut: an end id among the accepted drafts is no rejection."""
-        self.overall = self.overall.observed(drafted, accepted)
-        fleet = self._fleet.get(source, AcceptanceEstimate(decay=0.995))
-        self._fleet[source] = fleet.observed(drafted, accepted)
+        return DraftedRounds(self.acceptance.alpha(source), self.report().plain_seconds if known else 0.0)
 
     def _judge(self) -> None:
         """Plan, where the batch has changed or the plan is old, and choose whether to draft."""
-        if self._plan_for != (self._level, self.trials.exploring) or self._pace.over:
+        if self._beside:
+            self._judge_beside_prompts()
+            return
+        if self._plan_for != (self._level, self.trials.exploring, 0.0) or self._pace.over:
             with self._pace.planning(drafting=self._drafting):
                 self._plan(self.trials.exploring)
         self._drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
         if self.trials.exploring is not self._plan_for[1]:
             self._plan(self.trials.exploring)
 
-    def _plan(self, exploring: bool) -> None:
+    def _judge_beside_prompts(self) -> None:
+        """Draft where a session makes more of every second pass, behind a draft, than of every pass without one."""
+        if self._plan_for != (self._level, False, self._beside):
+            self._plan(exploring=False, beside=self._beside)
+        self._drafting = self.forecast.speedup * self.trials.correction > _CLEARLY
+        self._unlike = 2
+
+    def _plan(self, exploring: bool, beside: float = 0.0) -> None:
         self._active = {each: last for each, last in self._active.items() if self._pass - last <= _ACTIVE_PASSES}
         sources = [session.source for session in self._active]
         self._sources = frozenset(sources)
-        costs = self.costs
+        costs = replace(self.costs, base=self.costs.base + beside, groups=2) if beside else self.costs
         most = costs.drafts_within(_PUNCTUAL * self._timeout, self._gamma_max)
         demands = [each.demand(source).up_to(most) for each, source in zip(self._active, sources, strict=True)]
         others = self._load - len(demands)
         assumed = [demand.at_least(_OPTIMISTIC) for demand in demands] if exploring else demands
         self._allotment = allot(assumed, others, costs, self._budget)
-        self.forecast = forecast([self._allotment.gamma(each) for each in assumed], demands, others, costs)
-        self._plan_for = (self._level, exploring)
-
-    def _without_prompts(self, sample: PassSample) -> float | None:
-        """Seconds of a pass without its prompts; None if unknown, or while most of the batch still reads its own."""
-        if not sample.prompt:
-            return sample.seconds
-        took = self._nearest.without_prompts(sample)
-        return None if 2 * sample.reading > self._load else took
+        gammas = [self._allotment.gamma(each) for each in assumed]
+        self.forecast, self._plain = forecast(gammas, demands, others, costs), gammas.count(0)
+        self._plan_for = (self._level, exploring, beside)
 
     @property
     def _nearest(self) -> BatchCosts:

@@ -55,11 +55,14 @@ class SimulatedBatch:
             self._round(fixed)
         return (self.tokens - tokens) / (self.clock.now - started)
 
-    def burst(self, rows: int, prompt: int) -> None:
-        """Compute a piece of the prompts that came together, beside the first `rows` sessions, which draft nothing."""
+    def burst(self, rows: int, prompt: int, left: int = 0) -> None:
+        """Compute a piece of the prompts that came together, beside the first `rows` sessions, which draft nothing.
+
+        `left` prompts wait for the next pass.
+        """
         for session in self.sessions[:rows]:
             session.gamma()
-        self._over_prompts(rows, prompt, reading=len(self.sessions) - rows)
+        self._over_prompts(rows, prompt, reading=len(self.sessions) - rows, left=left)
 
     def _round(self, fixed: int | None) -> None:
         wanted = [session.gamma() if fixed is None else fixed for session in self.sessions]
@@ -87,13 +90,13 @@ class SimulatedBatch:
         """Compute a prompt, while sessions that draft wait for their drafts."""
         self._over_prompts(0 if drafting else len(self.alphas), self.prompts, reading=1)
 
-    def _over_prompts(self, rows: int, prompt: int, reading: int) -> None:
+    def _over_prompts(self, rows: int, prompt: int, reading: int, left: int = 0) -> None:
         """A pass over so many sessions, and over the prompts of others."""
         started, computed = self.clock.now, rows + prompt
         seconds = self.costs.base + self.costs.token * computed
         self.clock.now += seconds
         self.tokens += rows
-        sample = PassSample(rows, rows, computed, rows, 0, started, seconds, True, prompt, reading)
+        sample = PassSample(rows, rows, computed, rows, 0, started, seconds, True, prompt, reading, left)
         self.speculation.passed(sample)
 
     def _wait(self, longest: int, patience: float) -> float:

@@ -1,10 +1,11 @@
 """Decoding sessions always go; prompts share a budget; rank is arrival, moved by priority."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.verifier_service.verifier_fakes import make_row, point_mass
-from verifier_service.batching.batch_plan import Row, ScheduledChunk, level, plan, rank
+from verifier_service.batching.batch_plan import Row, ScheduledChunk, is_turn, level, plan, rank, turn
 
 Waiting = tuple[Row, int]
 
@@ -106,3 +107,19 @@ def test_a_level_of_priority_is_worth_some_waiting_and_no_more() -> None:
     assert rank(0, 5.0) < rank(0, 6.0) < rank(1, 5.0)
     assert rank(-1, 20.0) < rank(0, 5.0)
     assert rank(5, 0.0) < rank(0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("plain", "drafted", "ready", "taken"),
+    [(0, 4, True, 4), (0, 3, False, 3), (4, 1, False, 1), (4, 3, True, 2), (6, 1, True, 1)],
+)
+def test_a_turn_is_half_of_the_sessions_that_draft_and_waits_for_no_others(
+    plain: int, drafted: int, ready: bool, taken: int
+) -> None:
+    """Of 8 sessions, rows without drafts are in every turn."""
+    waiting = [make_row(f"p{index}", range(5)) for index in range(plain)]
+    waiting += [decoding(f"d{index}")[0] for index in range(drafted)]
+    assert is_turn(waiting, 8) is ready
+    chosen = turn(waiting, 8)
+    assert [row.kv_name for row in chosen if not row.draft.tokens] == [f"p{index}" for index in range(plain)]
+    assert [row.kv_name for row in chosen if row.draft.tokens] == [f"d{index}" for index in range(taken)]

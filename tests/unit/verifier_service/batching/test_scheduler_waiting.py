@@ -89,9 +89,11 @@ async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
             assert (await scheduler.verify(make_row("a", (1, 2, 3)))).verdict.tokens == (following(3),)
 
 
-@pytest.mark.parametrize(("chunk", "passes"), [(16, [(True, 2, 4, 2)]), (3, [(True, 0, 3, 2), (True, 2, 1, 1)])])
+@pytest.mark.parametrize(
+    ("chunk", "passes"), [(16, [(True, 2, 4, 2, 0)]), (3, [(True, 0, 3, 2, 2), (True, 2, 1, 1, 0)])]
+)
 async def test_a_pass_over_prompts_is_one_of_the_rounds_of_those_that_wait_for_their_drafts(
-    chunk: int, passes: list[tuple[bool, int, int, int]], monkeypatch: pytest.MonkeyPatch
+    chunk: int, passes: list[tuple[bool, int, int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = list[PassSample]()
     async with scheduling(TableEngine(), chunk_tokens=chunk) as scheduler, AsyncExitStack() as stack:
@@ -101,7 +103,7 @@ async def test_a_pass_over_prompts_is_one_of_the_rounds_of_those_that_wait_for_t
         monkeypatch.setattr(scheduler._speculation, "passed", samples.append)
         with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
             await asyncio.gather(*(scheduler.verify(make_row(name, (1, 2, 3))) for name in "bc"))
-    assert [(each.follows, each.rows, each.prompt, each.reading) for each in samples] == passes
+    assert [(each.follows, each.rows, each.prompt, each.reading, each.left) for each in samples] == passes
 
 
 async def test_two_announced_rows_share_a_pass() -> None:

@@ -99,7 +99,7 @@ async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_c
     """At a mean length of 20 tokens, an end that counted as a rejection would lower 0.9 to 0.86."""
     monkeypatch.setattr(speculation, "_REPORT_SECONDS", 0.0)  # however fast the machine is, the last round is in it
     service, target = Service(), Random()
-    service.speculation.overall = AcceptanceEstimate(decay=1.0)
+    service.speculation.acceptance.overall = AcceptanceEstimate(decay=1.0)
     service.generations._target = target
     monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Endless())
     for number in range(800):
