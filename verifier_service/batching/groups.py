@@ -20,7 +20,7 @@ _TRIAL = 12
 """Passes of a trial behind those."""
 _FIRST_PAUSE, _LAST_PAUSE = 16, 1024
 """Passes between trials: the second pause is twice the first, and so on up to the last."""
-_AFTER_A_CHANGE = 128
+_AFTER_A_CHANGE = 256
 """Passes between a change of the way and the next trial."""
 _KEEP = 0.95
 """Factor by which each pass lowers the weight of those before."""
