@@ -16,7 +16,7 @@ LEAST_SESSIONS = 4
 """Sessions in a batch below which there is one group."""
 _SETTLING = 3
 """Passes until the way just taken shows."""
-_TRIAL = 12
+_TRIAL = 11
 """Passes of a trial behind those."""
 _FIRST_PAUSE, _LAST_PAUSE = 16, 1024
 """Passes between trials: the second pause is twice the first, and so on up to the last."""
@@ -109,6 +109,9 @@ class Groups:
     def _conclude(self, trial: _Tally) -> None:
         """Compare the trial with the passes before it, and go on with the better way."""
         two, one = (trial, self._use) if self._used == 1 else (self._use, trial)
+        if not (two.rate and one.rate):  # as where the model fails
+            self._begin(None)
+            return
         self._weight = self._weight * _KEEP_TRIAL + 1.0
         self._gains = self._gains * _KEEP_TRIAL + math.log(two.rate / one.rate)
         gain = math.exp(self._gains / self._weight)

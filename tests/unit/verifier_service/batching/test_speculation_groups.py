@@ -1,6 +1,7 @@
 """What the judgement of a batch makes of two groups: from which passes it learns of them, and when there is one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -24,15 +25,8 @@ def _grouping(fixed: int | None, prompt: int) -> float | None:
         started, seconds = clock.now + gap, 0.003 * computed + 0.001 * read
         clock.now = started + seconds
         sample = PassSample(rows, 8, computed + read, 2 * rows, rows, started, seconds, True, read, int(read > 0))
-        speculation.passed(sample if groups == 1 else _in_two(sample))
+        speculation.passed(replace(sample, groups=groups))
     return speculation.report().grouping
-
-
-def _in_two(sample: PassSample) -> PassSample:
-    return PassSample(
-        sample.rows, sample.sessions, sample.computed, sample.committed, sample.drafting, sample.started,
-        sample.seconds, sample.follows, sample.prompt, sample.reading, groups=2,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("prompt", [0, 64])
