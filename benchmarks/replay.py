@@ -18,7 +18,8 @@ from specdec.rules.draft import Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
 from verifier_service.batching.batch_plan import Row, ScheduledChunk
-from verifier_service.batching.costs import DrafterTimes, PassSample
+from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.batching.target_pass import verify_batch
 from verifier_service.config import VerifierSettings

@@ -23,11 +23,14 @@ from drafter_service.sessions.session_table import SessionTable
 from drafter_service.sessions.step_plan import StepPlanner, Wanting
 from drafter_service.sessions.stream import Message, Reply, Stream
 from specdec.errors import RequestError
+from specdec.rules.line import Line
 from specdec.serving.tracing import record_span
 from specdec.wire.session import DraftEnd, Load, Nack, NackReason
 
 _SMOOTHING = 0.1
-"""Weight of the newest step in the step time that is reported."""
+"""Weight of the newest step in the number of sessions of one."""
+_SPREAD = 0.25
+"""How far from the mean steps have to lie, in means, to show what a token costs; before that it costs nothing."""
 
 _log = structlog.get_logger()
 
@@ -42,12 +45,22 @@ class DraftRunner:
         self._table = SessionTable(drafter, settings)
         self._planner = StepPlanner(settings.step_sessions, settings.chunk_tokens)
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
-        self._step_seconds = drafter.info.step_seconds
+        self._steps, self._sessions = Line(), 1.0
+        """Seconds of steps by the tokens that they compute, and the sessions of a step."""
 
     @property
     def load(self) -> Load:
         """How busy the drafter is."""
         return Load(len(self._table), self._step_seconds)
+
+    @property
+    def _step_seconds(self) -> float:
+        """A step that drafts a token for each session and reads none before it, so what a longer draft costs more."""
+        if not self._steps.known:
+            return self._drafter.info.step_seconds
+        tokens, _ = self._steps.mean
+        base, token = self._steps.fit(0.0, _SPREAD * tokens)
+        return base + token * self._sessions
 
     def take(self, stream: Stream, messages: Iterable[Message]) -> None:
         """Do what the messages of one frame say; a message that cannot be honoured is answered with a Nack."""
@@ -157,5 +170,7 @@ class DraftRunner:
     def _measure(self, batch: list[ScheduledSession], seconds: float) -> None:
         self._metrics.step_seconds.observe(seconds)
         self._metrics.batch_size.observe(len(batch))
-        self._metrics.computed_tokens.inc(sum(scheduled.count for scheduled in batch))
-        self._step_seconds = (1 - _SMOOTHING) * self._step_seconds + _SMOOTHING * seconds
+        computed = sum(scheduled.count for scheduled in batch)
+        self._metrics.computed_tokens.inc(computed)
+        self._steps.observe(computed, seconds)
+        self._sessions += _SMOOTHING * (len(batch) - self._sessions)

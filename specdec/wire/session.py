@@ -120,7 +120,7 @@ class Load:
     sessions: int
     """Open sessions."""
     step_seconds: float
-    """Recent mean seconds of one draft step over the whole batch."""
+    """Expected seconds of a step that drafts one token for each session of a batch of recent size and reads none."""
 
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)

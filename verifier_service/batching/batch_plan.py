@@ -46,6 +46,8 @@ class Row:
     goal: int
     """How many of the tokens, from the first, must have KV."""
     draft: Draft | TreeDraft = NO_DRAFT
+    catching_up: bool = False
+    """Whether it has no draft because its drafter still reads the tokens."""
     grammar: GrammarState | None = None
     """The session's own state in its grammar; only the thread of the model uses it while the row waits."""
 

@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 from specdec.rules.allotment import RoundSeconds
-from verifier_service.batching.batch_plan import Outcome
-from verifier_service.batching.model_step import ModelStep
+from specdec.rules.line import Line
+from verifier_service.batching.pass_sample import PassSample
 
 _KEEP = 0.98
 """Factor by which each observation lowers the weight of those before."""
@@ -22,98 +21,6 @@ _SAME = 0.05
 """Least difference from that mean, as a share of a pass's tokens, that shows what tokens cost."""
 _UNKNOWN_DRAFT = 0.1
 """Cost of a draft in plain passes, before drafters have said or shown theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassSample:
-    """One pass, as it was measured."""
-
-    rows: int
-    """Sessions that got a verdict."""
-    sessions: int
-    """The same; where groups take turns, those of both."""
-    computed: int
-    """Tokens that it computed."""
-    committed: int
-    """Tokens that its verdicts hold."""
-    drafting: int
-    """Sessions that had a draft."""
-    started: float
-    """By `time.perf_counter`."""
-    seconds: float
-    follows: bool
-    """Whether a session of the pass before takes part, or waits for drafts: then the time between belongs to the rounds
-    of the batch. Where groups take turns, it is one of the two passes before."""
-    prompt: int = 0
-    """Tokens of prompts among those computed."""
-    reading: int = 0
-    """Sessions whose prompts are read, in the pass or behind it."""
-    left: int = 0
-    """Those of them whose prompts the next pass goes on with."""
-    groups: int = 1
-    """Groups that the batch was in."""
-    waited: float = 0.0
-    """Longest time that one of the drafts which came since the pass before took."""
-
-    @classmethod
-    def of(cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float, left: int) -> Self:
-        """What a step's pass showed; `left` sessions wait for a pass over the rest of their prompts."""
-        drafts = [chunk.drafts for chunk in step.chunks if chunk.judged is not None]
-        prompts = {chunk: read for chunk in step.chunks if (read := chunk.count - (chunk.judged is not None))}
-        outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
-        return cls(
-            rows=len(drafts),
-            sessions=sessions,
-            computed=step.computed,
-            prompt=sum(prompts.values()),
-            reading=sum(chunk.complete for chunk in prompts) + left,
-            left=left,
-            committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
-            drafting=sum(count > 0 for count in drafts),
-            started=step.started,
-            seconds=step.seconds,
-            follows=follows,
-            groups=groups,
-            waited=waited,
-        )
-
-
-class Line:
-    """y = base + slope · x by least squares, with fading weights and a slope that is assumed at first."""
-
-    def __init__(self) -> None:
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
-
-    def observe(self, x: float, y: float) -> None:
-        """Learn from one point."""
-        self._weight = self._weight * _KEEP + 1.0
-        self._x = self._x * _KEEP + x
-        self._y = self._y * _KEEP + y
-        self._xx = self._xx * _KEEP + x * x
-        self._xy = self._xy * _KEEP + x * y
-
-    @property
-    def known(self) -> bool:
-        """Whether anything has been observed."""
-        return self._weight > 0.0
-
-    @property
-    def mean(self) -> tuple[float, float]:
-        """The mean x and y of what was observed."""
-        return self._x / self._weight, self._y / self._weight
-
-    def fit(self, slope: float, spread: float) -> tuple[float, float]:
-        """Base and slope, neither below 0, where something is known.
-
-        `slope` is assumed, with the weight of two observations that lie `spread` in x from the mean.
-        """
-        x, y = self.mean
-        prior = _PRIOR * spread * spread
-        variance = max(self._xx - self._x * x, 0.0)
-        fitted = (self._xy - self._x * y + prior * slope) / (variance + prior) if variance + prior else slope
-        steepest = y / x if x else fitted
-        fitted = min(max(fitted, 0.0), steepest)
-        return y - fitted * x, fitted
 
 
 class PromptRate:

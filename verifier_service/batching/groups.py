@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from verifier_service.batching.costs import PassSample
+from verifier_service.batching.pass_sample import PassSample
 
 LEAST_SESSIONS = 4
 """Sessions in a batch below which there is one group."""

@@ -16,9 +16,9 @@ import structlog
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.batching.announced import Announced
 from verifier_service.batching.batch_plan import Gathers, Outcome, Row, is_turn, turn
-from verifier_service.batching.costs import PassSample
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics

@@ -10,9 +10,10 @@ from typing import Literal
 from specdec.rules.allotment import NO_DRAFTS, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
-from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PassSample, PromptRate
+from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PromptRate
 from verifier_service.batching.fleet_acceptance import FleetAcceptance
 from verifier_service.batching.groups import LEAST_SESSIONS, Groups
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.plan_pace import PlanPace
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.trials import BatchRound, Trials
@@ -115,8 +116,7 @@ class BatchSpeculation:
             costs, measured = self.costs, self.trials.measured
             plain = costs.base + costs.token * self._load
             predicted = self.forecast.speedup * self.trials.correction
-            beta = costs.token * self._load / plain
-            c, r = costs.draft / plain, costs.wait / plain
+            beta, c, r = (each / plain for each in (costs.token * self._load, costs.draft, costs.wait))
             judged = Judgement(self.acceptance.overall.alpha, c, beta, r, plain, predicted, measured)
             self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
         return self._report
@@ -170,7 +170,8 @@ class BatchSpeculation:
         if asked and took is not None and not self.trials.running:
             self._groups[self._level].observe(sample, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
-            done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup)
+            late = self._drafting and 0 < self._wanting <= 2 * sample.catching_up
+            done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup, late)
             self.trials.observe(done)
         self._ended = sample.started + sample.seconds
         self._prompted, self._unlike = sample.prompt > 0, max(self._unlike - 1, 0)
@@ -183,10 +184,9 @@ class BatchSpeculation:
     def gamma(self, session: SessionGamma) -> int:
         """The drafts of a session's next round."""
         self._active[session] = self._pass
-        if self._judged != self._pass:
+        if first := self._judged != self._pass:
             self._judged, self._wanting, self._longest = self._pass, 0, 0
-            self._judge()
-        elif self._plan_for[0] != self._level:
+        if first or self._plan_for[0] != self._level:
             self._judge()
         if not self._drafting:
             return 0

@@ -21,10 +21,14 @@ _FIRST_PAUSE, _LAST_PAUSE = 32, 128
 _EXPLORED = 0.01
 """Share of the tokens that trials of drafting may cost, their lost time counted in tokens."""
 _SETTLING = 8
-"""Rounds that a drafter has to catch up with the sessions before rounds count as drafted all the same."""
+"""Rounds in which most sessions may have no draft before rounds count as drafted all the same."""
+_CATCHING_UP = 256
+"""The same where drafters still read the sessions, so that no pass waits for them."""
 _BEGIN, _END = 1.05, 1.02
 """Speed-up above which drafting begins, and below which it ends. Less is not worth the drafter's work, which a verifier
 does not pay for: drafts that are thrown away, and prompts that are read twice."""
+_SURELY = 1.15
+"""Speed-up above which it begins although trials have shown less: predictions err by some percent."""
 _KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
 """Factors by which each round, and each trial, lowers the weight of those before."""
 _PRIOR = 0.5
@@ -57,6 +61,8 @@ class BatchRound:
     """Whether it did what it was to do: plain rounds had no drafts, and others had those of most sessions."""
     predicted: float
     """The speed-up that was predicted of the drafts, uncorrected."""
+    catching_up: bool = False
+    """Whether it was to draft, and the drafters still read most of its sessions."""
 
 
 @dataclass(slots=True)
@@ -107,6 +113,8 @@ class Trials:
         self._trial: _Tally | None = None
         self._settling = 0
         """Rounds that may pass until the way just taken shows."""
+        self._catching_up = 0
+        """Such rounds in which the drafters may catch up with the sessions."""
         self._pause, self._since = _FIRST_PAUSE, 0
         self._credit = 0.0
         """Tokens that trials of drafting may cost now."""
@@ -142,7 +150,7 @@ class Trials:
     def drafts(self, predicted: float) -> bool:
         """Whether the next round is to draft, when that is predicted to be so much faster than plain decoding."""
         if self._trial is None:
-            drafting = self._begun and predicted * self.correction > (_END if self._drafting else _BEGIN)
+            drafting = self._begun and self._pays(predicted)
             if drafting != self._drafting:
                 self._drafting, self._use, self._since, self._pause = drafting, _Tally(_KEEP_ROUND), 0, _FIRST_PAUSE
                 self._retries = 0
@@ -157,12 +165,24 @@ class Trials:
         """Learn from a round."""
         if self._trial is not None and not self._drafting:
             self._charge(done)
+        if done.catching_up and self._catching_up:
+            self._catching_up -= 1
+            return
         if not done.settled and self._settling:
             self._settling -= 1
             return
         self._settling = 0
         if done.drafted is (self._drafting is (self._trial is None)):
             self._count(done)
+
+    def _pays(self, predicted: float) -> bool:
+        """Whether drafts pay as predicted and corrected; to begin with them, trials should not have shown less."""
+        expected = predicted * self.correction
+        if self._drafting:
+            return expected > _END
+        own = _PRIOR * math.log(max(predicted, _LEAST_SPEEDUP))
+        shown = math.exp((self._gains + own) / (self._weight + _PRIOR))
+        return expected > (_BEGIN if shown > _BEGIN else _SURELY)
 
     @property
     def _begun(self) -> bool:
@@ -219,9 +239,10 @@ class Trials:
         return predicted * self.correction * math.exp(_PLAUSIBLE * deviation) > _BEGIN
 
     def _charge(self, done: BatchRound) -> None:
-        """Pay for a round of a trial of drafting: for its tokens, and for the tokens that its lost time was worth."""
+        """Pay for a round of a trial: for the tokens that its lost time was worth, and its own unless drafters read."""
         lost = done.seconds * self._use.rate - done.tokens
-        self._credit -= done.tokens + max(lost, 0.0)
+        self._credit -= max(lost, 0.0) + (0 if done.catching_up else done.tokens)
 
     def _settle(self, drafting: bool) -> None:
         self._settling = _SETTLING if drafting else 1
+        self._catching_up = _CATCHING_UP if drafting else 0

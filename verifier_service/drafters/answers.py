@@ -2,8 +2,9 @@
 
 from specdec.wire.draft import DraftTokens
 
-_CATCH_UP = 32
-"""Tokens that a drafter reads about as fast as it drafts; where it has more to read, nothing waits for it."""
+_CATCH_UP = 8
+"""Tokens of earlier rounds that a drafter may have missed and is waited for. Sessions that want drafts again mostly do
+so together, so that it reads for all of them before it drafts; plain passes go on meanwhile."""
 
 
 class Answers:
@@ -35,13 +36,14 @@ class Answers:
         self._ended, self.caught_up = length, True
         self.matching = self._drafted_to == length
 
-    def committed(self) -> None:
-        """Note that the answers so far were made for fewer committed tokens."""
-        self._drafted_to = 0
+    def committed(self, missed: int) -> None:
+        """Note that the answers so far were made for fewer committed tokens.
 
-    def asked(self, unread: int) -> None:
-        """Note that the drafter is asked for a draft behind `unread` tokens, which it has to read before."""
-        self.caught_up = self.caught_up and unread <= _CATCH_UP
+        Args:
+            missed: tokens of earlier rounds that the drafter has not been told; it reads them before it drafts.
+        """
+        self._drafted_to = 0
+        self.caught_up = self.caught_up and missed <= _CATCH_UP
 
     def complete(self, committed: int, end: int) -> bool:
         """Whether no more drafts come behind `committed` tokens and their drafts, which reach up to `end`."""

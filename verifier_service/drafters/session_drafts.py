@@ -121,11 +121,10 @@ class RemoteDrafts(Drafts):
         if not self._buffer.advance(tokens, judged):
             self.close()
             return
-        self._answers.committed()
+        self._answers.committed(missed=len(self._unsent))
         self._unsent += tuple(tokens)
         if gamma:
             base_len = self._buffer.committed_len - len(self._unsent)
-            self._answers.asked(len(self._unsent))
             self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
             self._unsent = ()
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Container
 from dataclasses import replace
 
-from specdec.rules.draft import NO_DRAFT, Draft, Verdict
+from specdec.rules.draft import NO_DRAFT, Verdict
 from specdec.rules.params import FinishReason
 from specdec.rules.tree import TreeDraft
 from specdec.serving.tracing import Attributes, part_span
@@ -87,7 +87,7 @@ class Session:
         drafted = len(proposal.draft.tokens)
         proposal = self._with_forced(proposal)
         submitted = time.perf_counter()
-        outcome = await self._target.verify(self._next_row(base_len, proposal.draft))
+        outcome = await self._target.verify(self._next_row(base_len, proposal))
         verdict = outcome.verdict
         if not proposal.local:  # nor do forced tokens say anything of the drafter
             self._gamma.observe(min(verdict.judged, drafted), min(verdict.accepted, drafted))
@@ -150,10 +150,11 @@ class Session:
         """Compute all of the prompt but its last piece, which the pass of the first verdict computes."""
         goal = (len(self._tokens) - 1) // self._chunk_tokens * self._chunk_tokens
         if goal:
-            await self._target.prefill(self._next_row(goal))
+            await self._target.prefill(self._next_row(goal, Proposal()))
 
-    def _next_row(self, goal: int, draft: Draft | TreeDraft = NO_DRAFT) -> Row:
-        return replace(self._row, tokens=self._tokens, goal=goal, draft=draft)
+    def _next_row(self, goal: int, proposal: Proposal) -> Row:
+        behind = proposal.fallback is Fallback.FIRST_ROUND
+        return replace(self._row, tokens=self._tokens, goal=goal, draft=proposal.draft, catching_up=behind)
 
     def _next_gamma(self) -> int:
         """The γ of the next round, within the room left: a round commits one token more than it accepts."""

@@ -606,7 +606,7 @@ class Load(_message.Message):
     sessions: _builtins.int
     """Open sessions."""
     step_seconds: _builtins.float
-    """Recent seconds per draft step, whole batch."""
+    """Expected seconds of a step that drafts one token for each session of a batch of recent size and reads none."""
     def __init__(
         self,
         *,

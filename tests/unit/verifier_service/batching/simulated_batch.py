@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from specdec.rules.allotment import RoundSeconds
 from tests.clock import Clock
-from verifier_service.batching.costs import DrafterTimes, PassSample
+from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.speculation import BatchSpeculation
 
@@ -26,6 +27,8 @@ class SimulatedBatch:
     """What drafters say of themselves."""
     silent: float = 0.0
     """Share of a session's rounds for which its drafter sends nothing."""
+    reading: int = 0
+    """Rounds with drafts that come to nothing first, because the drafter reads the sessions; nothing waits for it."""
     noise: float = 0.0
     """Standard deviation of a pass, as a share of it."""
     prompts: int = 0
@@ -67,8 +70,11 @@ class SimulatedBatch:
     def _round(self, fixed: int | None) -> None:
         wanted = [session.gamma() if fixed is None else fixed for session in self.sessions]
         self.gammas = [0 if self.dice.random() < self.silent else gamma for gamma in wanted]
+        reading = max(wanted) > 0 and self.reading > 0
+        if reading:
+            self.reading, self.gammas = self.reading - 1, [0] * len(wanted)
         patience = math.inf if fixed else max(self.speculation.patience(), 0.0)
-        gap = self._wait(max(wanted), min(patience, self.timeout))
+        gap = self._wait(0 if reading else max(wanted), min(patience, self.timeout))
         accepted = [self._accepted(alpha, gamma) for alpha, gamma in zip(self.alphas, self.gammas, strict=True)]
         if self.prompts:
             self._prompt_pass(drafting=max(wanted) > 0)
@@ -81,7 +87,7 @@ class SimulatedBatch:
         self.drafted_tokens += committed if max(wanted) else 0
         drafting = sum(gamma > 0 for gamma in self.gammas)
         sample = SimpleNamespace(rows=len(accepted), computed=computed, committed=committed, drafting=drafting)
-        sample.sessions = sample.rows
+        sample.sessions, sample.catching_up = sample.rows, len(accepted) if reading else 0
         self.speculation.passed(PassSample(**vars(sample), started=started, seconds=seconds, follows=True))
         for session, gamma, count in zip(self.sessions, self.gammas, accepted, strict=True):
             session.observe(gamma, count)

@@ -4,7 +4,7 @@ import pytest
 
 from specdec.rules.allotment import RoundSeconds
 from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch
-from verifier_service.batching.costs import PassSample
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.trials import BatchRound
 
 SESSIONS = 8

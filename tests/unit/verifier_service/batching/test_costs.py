@@ -3,7 +3,9 @@
 import pytest
 
 from specdec.rules.allotment import RoundSeconds
-from verifier_service.batching.costs import BatchCosts, DrafterTimes, Line, PassSample, PromptRate
+from specdec.rules.line import Line
+from verifier_service.batching.costs import BatchCosts, DrafterTimes, PromptRate
+from verifier_service.batching.pass_sample import PassSample
 
 SILENT = DrafterTimes(None)
 

@@ -9,7 +9,7 @@ from specdec.rules.draft import NO_DRAFT
 from tests.unit.verifier_service.batching.scheduling import admitted, row, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_row, point_mass
 from verifier_service.batching.batch_plan import Gathers, Outcome
-from verifier_service.batching.costs import PassSample
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.scheduler import Scheduler
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.clock import Clock
-from verifier_service.batching.costs import DrafterTimes, PassSample
+from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.speculation import BatchSpeculation
 
 

@@ -111,6 +111,35 @@ def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> 
     assert not waiting.trials.settling
 
 
+def read_then_drafted(reading: int) -> Trials:
+    """Plain rounds, then drafts that gain 1.5 behind so many rounds in which drafters read the sessions."""
+    trials = Trials()
+    while trials.measured is None:
+        drafting = trials.drafts(0.9)
+        late = drafting and reading > 0
+        reading -= late
+        seconds = 2 * PLAIN_SECONDS / 1.5 if drafting and not late else PLAIN_SECONDS
+        tokens = 8 if drafting and not late else 4
+        trials.observe(BatchRound(tokens, seconds, drafting, not late, 0.9, catching_up=late))
+    return trials
+
+
+def test_a_trial_waits_for_drafters_that_read_the_sessions() -> None:
+    assert read_then_drafted(50).measured == pytest.approx(1.5)
+    silent = read_then_drafted(10**6).measured
+    assert silent == pytest.approx(1.0), "one that never answers ends its trial"
+
+
+def test_rounds_in_which_drafters_read_cost_a_trial_no_token() -> None:
+    """Eight rounds of 8 tokens are earned by 1600 plain rounds, however long the drafters read before them."""
+    trials = read_then_drafted(50)
+    waited = 0
+    while not trials.drafts(0.01):
+        trials.observe(BatchRound(4, PLAIN_SECONDS, False, True, 0.01))
+        waited += 1
+    assert waited == pytest.approx(1600, rel=0.02)
+
+
 def test_drafts_that_are_predicted_to_bring_nothing_are_tried_all_the_same() -> None:
     play = Play(1.5, 0.0)
     play.run(6000)
@@ -139,3 +168,21 @@ def test_what_may_pay_is_tried_again_before_a_trial_is_earned(gain: float, trial
     play.run(700)
     began = [now and not before for before, now in zip(play.ways, play.ways[1:], strict=False)]
     assert sum(began) == trials
+
+
+def begins(shown: float, at: float, predicted: float) -> bool:
+    """Whether drafting begins at a prediction, behind a trial that showed `shown` where `at` was predicted."""
+    play = Play(shown, at)
+    while play.trials.measured is None:
+        play.run(1)
+    return play.trials.drafts(predicted) and not play.trials.running
+
+
+@pytest.mark.parametrize(
+    ("shown", "at", "predicted", "begun"),
+    [(1.0, 1.0, 1.12, False), (1.12, 1.0, 1.0, True), (0.9, 0.9, 1.1, False), (0.9, 0.9, 1.2, True)],
+)
+def test_drafts_that_a_trial_has_shown_not_to_pay_begin_where_clearly_more_is_predicted(
+    shown: float, at: float, predicted: float, begun: bool
+) -> None:
+    assert begins(shown, at, predicted) is begun

@@ -113,12 +113,22 @@ async def test_no_pass_waits_for_a_drafter_that_still_reads() -> None:
     assert (await task).awaited == 2
 
 
-async def test_a_drafter_with_much_to_read_has_to_catch_up_again() -> None:
+async def test_a_drafter_that_was_not_told_of_many_tokens_has_to_catch_up_again() -> None:
     scene = Scene(worth=math.inf)
     scene.caught_up()
-    scene.drafts.commit(range(40), 0, 0)
+    scene.drafts.commit(range(9), 0, 0)
     scene.drafts.commit((7,), 0, 2)
     assert (await scene.hurried()).fallback is Fallback.FIRST_ROUND
+
+
+async def test_a_drafter_that_was_told_of_each_round_is_waited_for_however_long_the_last_was() -> None:
+    scene = Scene(worth=math.inf)
+    scene.caught_up()
+    scene.drafts.commit(range(8), 0, 0)
+    scene.drafts.commit(range(20), 0, 2)
+    task = await scene.waiting()
+    scene.link.drafted(chunk_after((*PROMPT, *range(8), *range(20)), 7, 8))
+    assert (await task).awaited == 2
 
 
 async def test_what_the_drafter_could_not_draft_was_not_waited_for() -> None:

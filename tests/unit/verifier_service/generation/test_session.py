@@ -263,4 +263,5 @@ async def test_a_target_that_reads_a_prompt_without_drafts_waits_for_none() -> N
     rounds = await rounds_of(make_session(make_call(), target, drafts))
     assert tokens_of(rounds) == TRUTH
     assert (rounds[0].draft, rounds[0].fallback) == ((), Fallback.FIRST_ROUND)
+    assert [row.catching_up for row in target.rows] == [True] + [False] * (len(rounds) - 1)
     assert rounds[1].draft == TRUTH[1:4]

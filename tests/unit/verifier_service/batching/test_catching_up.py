@@ -1,0 +1,35 @@
+"""Rounds in which drafters read the sessions say nothing of what drafts bring."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from specdec.rules.allotment import RoundSeconds
+from tests.unit.verifier_service.batching.scheduling import admitted, scheduling
+from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch
+from tests.unit.verifier_service.verifier_fakes import TableEngine, make_row
+from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.pass_sample import PassSample
+
+
+@pytest.mark.parametrize("reading", [0, 20, 100])
+def test_drafts_are_found_to_pay_however_long_drafters_read_the_sessions_first(reading: int) -> None:
+    """Drafts of a new source are expected to bring 0.9 of plain decoding, and bring 1.3."""
+    costs, told = RoundSeconds(0.030, 0.00075, 0.0, 0.018), DrafterTimes(0.018)
+    batch = SimulatedBatch([0.99] * 16, costs, told=told, reading=reading)
+    batch.run(150)
+    assert batch.speculation.report().measured == pytest.approx(1.28, abs=0.03)
+    assert min(batch.gammas) > 1
+
+
+async def test_a_pass_tells_of_how_many_sessions_the_drafters_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = list[PassSample]()
+    async with scheduling(TableEngine()) as scheduler, AsyncExitStack() as stack:
+        for name in "abc":
+            await stack.enter_async_context(admitted(scheduler, name, 1))
+        monkeypatch.setattr(scheduler._speculation, "passed", samples.append)
+        rows = [replace(make_row(name, (1,)), catching_up=name != "a") for name in "abc"]
+        await asyncio.gather(*map(scheduler.verify, rows))
+    assert [each.catching_up for each in samples] == [2]
