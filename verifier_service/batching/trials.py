@@ -171,7 +171,7 @@ class Trials:
         if not done.settled and self._settling:
             self._settling -= 1
             return
-        self._settling = 0
+        self._settling = self._catching_up = 0
         if done.drafted is (self._drafting is (self._trial is None)):
             self._count(done)
 
