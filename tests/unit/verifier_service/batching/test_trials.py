@@ -191,7 +191,7 @@ def test_drafts_that_a_trial_has_shown_not_to_pay_begin_where_clearly_more_is_pr
 def test_once_drafts_have_come_rounds_without_them_count_although_drafters_read() -> None:
     """So short answers, whose drafters read again and again, are measured as they are."""
     play = Play(1.5, 1.5)
-    play.run(40)
+    play.run(20)
     assert play.ways[-1]
     play.trials.observe(BatchRound(4, 1e6, True, False, 1.5, catching_up=True))
     play.run(100)
