@@ -11,6 +11,7 @@ from typing import TextIO
 
 from benchmarks.lines import LineProcess
 from benchmarks.run import Ask
+from benchmarks.steady import rate
 
 Heard = Callable[[int, Sequence[int]], None]
 """Takes the next tokens of the ask of that number."""
@@ -22,15 +23,8 @@ class Batch:
 
     outputs: Sequence[Sequence[int]]
     """The tokens of each."""
-    counted: int
-    """Tokens that came once every answer had begun."""
-    seconds: float
-    """From then on until the last one ended."""
-
-    @property
-    def speed(self) -> float:
-        """Tokens a second without the time of the prompts."""
-        return self.counted / self.seconds
+    speed: float
+    """Tokens a second, from when all answers have begun until the first has ended, so that all are in every pass."""
 
 
 class Engine(LineProcess):
@@ -63,15 +57,16 @@ async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], told:
 async def timed(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], asks: Sequence[Ask]) -> Batch:
     """The answers, and how fast they came once all had begun."""
     outputs: list[list[int]] = [[] for _ in asks]
-    counted, began, ended = 0, 0.0, 0.0
+    times, began, ended = list[float](), 0.0, 0.0
 
     def heard(number: int, tokens: Sequence[int]) -> None:
-        nonlocal counted, began, ended
+        nonlocal began, ended
         outputs[number] += tokens
-        if began:
-            counted, ended = counted + len(tokens), time.perf_counter()
-        elif all(outputs):
-            began = time.perf_counter()
+        now = time.perf_counter()
+        if began and not ended:
+            times.extend([now] * len(tokens))
+        began = began or (now if all(outputs) else 0.0)
+        ended = ended or (now if len(outputs[number]) >= asks[number].tokens else 0.0)
 
     await answer(asks, heard)
-    return Batch(outputs, counted, ended - began)
+    return Batch(outputs, rate(times, ended - began))

@@ -75,11 +75,11 @@ async def steady_rate(
         for each in running:
             each.cancel()
     await asyncio.sleep(_CANCELLED_SECONDS)
-    return _rate([at for at in arrived.times if started < at <= ended], ended - started)
+    return rate([at for at in arrived.times if started < at <= ended], ended - started)
 
 
-def _rate(times: Sequence[float], seconds: float) -> float:
-    """Tokens a second by when each came.
+def rate(times: Sequence[float], seconds: float) -> float:
+    """Tokens a second by when each of those came that came in so many seconds.
 
     It is the slope of their number over time, where that has one: tokens of a pass come together, so that it would
     matter for a mere count whether a slice ends just before or behind a pass.

@@ -3,10 +3,12 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,14 +30,12 @@ turns; there is no server, no gateway and no store, and nothing is written out. 
 servers, compiled, with its event loop; its drafter is a process beside it on the same core, and "suffix" drafts in the
 verifier, from the text of the request alone. vLLM 0.32 is `LLMEngine.step` in process, compiled as it comes, with
 drafts of {draft} tokens where it drafts. All are in float32. An answer is of {tokens} tokens behind a prompt of
-{prompt}; what is counted begins once every answer has begun. Every turn has prompts of its own, and all engines answer
-the same. Before the turns that count each way has one, and "auto" {learning}: the verifier has learned by then what
-this load is like."""
+{prompt}; what is counted begins once every answer has begun, and ends with the first that ends, so that all streams
+are in every pass. Every turn has prompts of its own, and all engines answer the same. Before the turns that count each
+way has one, and "auto" as many as take {learning:g} s: the verifier has learned by then what this load is like."""
 _BASE = "vLLM plain"
 _DRAFTING = "vLLM draft model"
 _DRAFT = 4
-_LEARNING = 4
-"""Turns of "auto" before those that count; other ways have one."""
 _STOP_SECONDS = 30.0
 _HEAD = ("temperature", "streams", "engine", f"speed / {_BASE}", "tokens/s", "greedy answers as vLLM's")
 
@@ -115,7 +115,9 @@ def measure(lab: Lab) -> Report:
             for temperature in scale.peers_temperatures
             for streams in scale.sessions
         ]
-    text = _TEXT.format(core=core, draft=_DRAFT, tokens=scale.peers_tokens[0], prompt=scale.prompt, learning=_LEARNING)
+    text = _TEXT.format(
+        core=core, draft=_DRAFT, tokens=scale.peers_tokens[0], prompt=scale.prompt, learning=scale.one_core_learning
+    )
     return Report("one_core", text, _figures(cells), [Table(_HEAD, [row for cell in cells for row in cell.rows()])])
 
 
@@ -123,16 +125,27 @@ def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: 
     """All ways, once to warm up and then in turns."""
     ways = {name: way for name, way in WAYS.items() if way.engine in engines}
     done: dict[str, list[Batch]] = {name: [] for name in ways}
-    turns = lab.scale.one_core_turns
-    for turn in range(_LEARNING + turns):
-        tokens = lab.scale.peers_tokens[0]
+    tokens, turns = lab.scale.peers_tokens[0], lab.scale.one_core_turns
+
+    def made(way: Way, turn: int) -> Batch:
         asks = lab.scale.pair.asks(streams, lab.scale.prompt, tokens, temperature, first=turn * streams)
-        asked = [name for name, way in ways.items() if way.learns or turn >= _LEARNING - 1]
-        for name in asked if turn % 2 else reversed(asked):
-            way = ways[name]
-            made = [replace(ask, gamma=way.gamma, drafter=way.drafter) for ask in asks]
-            done[name].append(engines[way.engine].together(made))
-    return Cell(temperature, streams, {name: batches[-turns:] for name, batches in done.items()})
+        return engines[way.engine].together([replace(ask, gamma=way.gamma, drafter=way.drafter) for ask in asks])
+
+    for way in ways.values():
+        _warm_up(partial(made, way), turns, lab.scale.one_core_learning if way.learns else 0.0)
+    for turn in range(turns):
+        for name in ways if turn % 2 else reversed(ways):
+            done[name].append(made(ways[name], turn))
+    return Cell(temperature, streams, done)
+
+
+def _warm_up(made: Callable[[int], Batch], turns: int, seconds: float) -> None:
+    """One turn behind the number `turns` of those that count, and more of them for so many seconds."""
+    started = time.monotonic()
+    for turn in count(turns):
+        made(turn)
+        if time.monotonic() - started >= seconds:
+            break
 
 
 def _figures(cells: Sequence[Cell]) -> list[Figure]:

@@ -1,6 +1,7 @@
 """The comparison of engines on one core: what counts of a batch, and what a cell says of engines that are there."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,21 +9,27 @@ from benchmarks.batch import Batch, Heard, timed
 from benchmarks.run import Ask
 from benchmarks.sections import one_core
 from benchmarks.sections.one_core import Cell
+from tests.clock import Clock
 
 
-async def test_tokens_count_once_every_answer_has_begun() -> None:
+async def test_tokens_count_from_when_all_answers_have_begun_until_the_first_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("benchmarks.batch.time", SimpleNamespace(perf_counter=clock))
+
     async def answer(asks: Sequence[Ask], heard: Heard) -> None:
-        for number, tokens in ((0, [1]), (0, [2]), (1, [3]), (1, [4, 5]), (0, [6])):
+        for number, tokens in ((0, [1]), (0, [2]), (1, [3]), (0, [4]), (1, [5, 6]), (0, [7])):
+            clock.now += 2.0
             heard(number, tokens)
 
-    batch = await timed(answer, [Ask((1,), 3), Ask((1,), 3)])
-    assert batch.outputs == [[1, 2, 6], [3, 4, 5]]
-    assert batch.counted == 3
-    assert batch.seconds > 0.0
+    batch = await timed(answer, [Ask((1,), 4), Ask((1,), 3)])
+    assert batch.outputs == [[1, 2, 4, 7], [3, 5, 6]]
+    assert batch.speed == pytest.approx(3 / 4.0)
 
 
 def batch(speed: float, *outputs: Sequence[int]) -> Batch:
-    return Batch(outputs, round(100 * speed), 100.0)
+    return Batch(outputs, speed)
 
 
 CELL = Cell(
