@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.run import Ask
 from benchmarks.stack import Stack
-from benchmarks.steady import BURSTS, _rate
+from benchmarks.steady import BURSTS, rate
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.serving.checksum import encoder
 
@@ -77,9 +77,9 @@ def test_it_does_not_matter_whether_a_slice_ends_before_or_behind_a_pass() -> No
     passes = [0.1 * number + 0.001 * place for number in range(20) for place in range(16)]
     before, behind = ([at for at in passes if at < end] for end in (1.49, 1.51 + 0.02))
     assert len(behind) - len(before) == 16
-    assert _rate(before, 1.5) == pytest.approx(160.0, rel=0.01)
-    assert _rate(behind, 1.5) == pytest.approx(160.0, rel=0.01)
-    assert _rate([0.1, 0.2], 0.5) == 4.0
+    assert rate(before, 1.5) == pytest.approx(160.0, rel=0.01)
+    assert rate(behind, 1.5) == pytest.approx(160.0, rel=0.01)
+    assert rate([0.1, 0.2], 0.5) == 4.0
 
 
 def test_a_refused_client_ends_the_measurement() -> None:
