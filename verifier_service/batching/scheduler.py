@@ -23,6 +23,10 @@ from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 
+_HAND_OVER = 5e-5
+"""Seconds for which the event loop stops when a pass is ordered, so that the model's thread begins at once: the loop
+has the rounds of the last pass to write, and would keep the interpreter for as long as that takes, up to 5 ms."""
+
 _log = structlog.get_logger()
 
 
@@ -188,7 +192,9 @@ class Scheduler:
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
         try:
-            step = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.step, ended, rows)
+            running = asyncio.get_running_loop().run_in_executor(self._thread, self._model.step, ended, rows)
+            time.sleep(_HAND_OVER)
+            step = await running
         except Exception as error:
             _log.error("step_failed", exc_info=error)
             self._deliver({row: InternalError("the model failed") for row in rows})
