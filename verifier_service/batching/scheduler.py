@@ -193,7 +193,7 @@ class Scheduler:
         ended, self._ended = self._ended, []
         try:
             running = asyncio.get_running_loop().run_in_executor(self._thread, self._model.step, ended, rows)
-            time.sleep(_HAND_OVER)
+            time.sleep(_HAND_OVER)  # noqa: ASYNC251 - to stop is what it is for
             step = await running
         except Exception as error:
             _log.error("step_failed", exc_info=error)
