@@ -47,6 +47,7 @@ class DraftRunner:
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._steps, self._sessions = Line(), 1.0
         """Seconds of steps by the tokens that they compute, and the sessions of a step."""
+        self._steps.observe(1, drafter.info.step_seconds)
 
     @property
     def load(self) -> Load:
@@ -56,8 +57,6 @@ class DraftRunner:
     @property
     def _step_seconds(self) -> float:
         """A step that drafts a token for each session and reads none before it, so what a longer draft costs more."""
-        if not self._steps.known:
-            return self._drafter.info.step_seconds
         tokens, _ = self._steps.mean
         base, token = self._steps.fit(0.0, _SPREAD * tokens)
         return base + token * self._sessions
