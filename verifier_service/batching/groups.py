@@ -14,10 +14,10 @@ from verifier_service.batching.pass_sample import PassSample
 
 LEAST_SESSIONS = 4
 """Sessions in a batch below which there is one group."""
-_SETTLING = 3
+_SETTLING = 2
 """Passes until the way just taken shows."""
-_TRIAL = 11
-"""Passes of a trial behind those."""
+_TRIAL = 6
+"""Passes of a trial of one group behind those; one of two groups has twice as many, each with half of the verdicts."""
 _FIRST_PAUSE, _LAST_PAUSE = 16, 1024
 """Passes between trials: the second pause is twice the first, and so on up to the last."""
 _AFTER_A_CHANGE = 256
@@ -94,7 +94,7 @@ class Groups:
         else:
             self._trial.add(sample.committed, seconds, gap)
             self._since += 1
-            if self._since >= _TRIAL:
+            if self._since >= _TRIAL * self.count:
                 self._conclude(self._trial)
 
     @property

@@ -66,6 +66,18 @@ def test_two_groups_dissolve_when_the_costs_change() -> None:
     assert set(counts[-200:]) == {1}
 
 
+def test_both_trials_have_about_as_many_verdicts() -> None:
+    """Passes of one group that were as many as those of two would cost twice the time, where that is the slower way."""
+    groups = Groups("auto")
+    counts = _run(groups, 1000, BASE, TOKEN, DRAFTED)
+    first = counts.index(2)
+    back = counts.index(1, first)
+    trial_of_one = counts.index(2, back) - back
+    losing = _run(Groups("auto"), 400, 0.1, 0.0, DRAFTED)
+    trial_of_two = losing.index(1, losing.index(2)) - losing.index(2)
+    assert 0.5 * trial_of_two <= trial_of_one <= 0.67 * trial_of_two
+
+
 @pytest.mark.parametrize("setting", [1, 2])
 def test_a_setting_holds(setting: int) -> None:
     assert set(_run(Groups(setting), 400, BASE, TOKEN, DRAFTED)) == {setting}
