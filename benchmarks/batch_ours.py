@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from benchmarks.batch import Heard, answers, serve
@@ -40,4 +41,4 @@ async def _answer(generations: Generations, asks: Sequence[Ask], heard: Heard) -
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 import grpc.aio
+import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -123,7 +124,7 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
         The exit status: 0, or 2 for a wrong setting, which is reported in one line on stderr.
     """
     try:
-        asyncio.run(_until_stopped(main))
+        uvloop.run(_until_stopped(main))
     except ConfigError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return EXIT_CONFIG
