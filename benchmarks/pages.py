@@ -38,7 +38,8 @@ _WIDE = 150
 """Columns that the widest table needs."""
 ORDER = (
     "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "controllers", "memory",
-    "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory", "trees", "gpu",
+    "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory", "trees", "verdicts",
+    "gpu",
 )  # fmt: skip
 
 

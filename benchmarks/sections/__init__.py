@@ -23,6 +23,7 @@ from benchmarks.sections import (
     stack,
     theory,
     trees,
+    verdicts,
 )
 from benchmarks.sections.lab import Lab
 
@@ -46,4 +47,5 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "spec": spec.measure,
     "theory": theory.measure,
     "trees": trees.measure,
+    "verdicts": verdicts.measure,
 }

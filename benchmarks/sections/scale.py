@@ -91,6 +91,9 @@ class Scale:
     """Tokens of an answer of the pair, and of the chat model."""
     peers_samples: int = 400
     """Sampled answers of each peer that are tested for exactness."""
+    verdict_sessions: tuple[int, ...] = (1, 16)
+    verdict_turns: int = 9
+    """Passes, and verdicts on each, of a case."""
     resume: bool = False
     """Whether cells of the grid, and costs of drafts, that were measured at this commit are left out."""
     compiled: bool = True
@@ -143,6 +146,8 @@ def quick(pair: Pair) -> Scale:
         peers_turns=(1, 1),
         peers_tokens=(8, 8),
         peers_samples=8,
+        verdict_sessions=(2,),
+        verdict_turns=1,
         spec=(1, 6),
         chat="",
         compiled=False,
