@@ -97,9 +97,15 @@ class SequenceBlocks:
         self._done = 0
         """Tokens in whole blocks."""
 
-    def grow(self, tokens: Sequence[int]) -> list[Block]:
-        """The blocks that are whole now and were not before; `tokens` is the whole sequence."""
-        whole = len(tokens) // self._size * self._size
+    def grow(self, tokens: Sequence[int], stop: int | None = None) -> list[Block]:
+        """The blocks that are whole now and were not before.
+
+        Args:
+            tokens: the whole sequence.
+            stop: how many of the tokens count, from the first on; None is all. A copy of them for every token that is
+                added would take longer with each.
+        """
+        whole = (len(tokens) if stop is None else stop) // self._size * self._size
         hashes = blocks.chain(self._hash, tokens[self._done : whole])
         ends = hashes[self._size // blocks.BLOCK_TOKENS - 1 :: self._size // blocks.BLOCK_TOKENS]
         starts = range(self._done, whole, self._size)

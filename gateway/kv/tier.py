@@ -45,14 +45,14 @@ class KvVerifierClient(VerifierClient):
         info = self._info or await self.info(timeout)
         sequence = SequenceBlocks(info.system_fingerprint, call.cache_salt, self._tier.block_tokens)
         # The verifier computes the last token in any case, because its logits begin the output.
-        blocks = sequence.grow(call.tokens[:-1])
+        blocks = sequence.grow(call.tokens, len(call.tokens) - 1)
         if blocks:
             known = await self._tier.reader.restore(self, call, blocks, info.prefill_rate)
             blocks = blocks[known:]
         tokens = list(call.tokens)
         async with aclosing(super().generate(call, timeout - (time.monotonic() - started))) as rounds:
             async for verified in rounds:
-                blocks += sequence.grow(tokens[:-1])
+                blocks += sequence.grow(tokens, len(tokens) - 1)
                 for block in blocks:
                     self._tier.writer.offer(Offer(self, block, tuple(tokens[: block.stop]), call.cache_salt))
                 blocks = []

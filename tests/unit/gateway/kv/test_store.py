@@ -18,6 +18,12 @@ def test_a_sequence_has_the_same_blocks_however_it_grows() -> None:
     assert grown.grow(TOKENS[:196]) == []
 
 
+def test_tokens_behind_the_stop_do_not_count() -> None:
+    grown = SequenceBlocks("f", "d", 64)
+    assert [block.stop for block in grown.grow(TOKENS, 127)] == [64]
+    assert [block.stop for block in grown.grow(TOKENS, 128)] == [128]
+
+
 def test_a_key_ends_in_the_hash_that_the_verifier_chains_too() -> None:
     assert [key.rpartition(":")[2] for key in keys()] == [end.hex() for end in chain(root("f", "d"), TOKENS)[3::4]]
 
