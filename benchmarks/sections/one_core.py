@@ -116,7 +116,7 @@ def measure(lab: Lab) -> Report:
             for streams in scale.sessions
         ]
     text = _TEXT.format(
-        core=core, draft=_DRAFT, tokens=scale.peers_tokens[0], prompt=scale.prompt, learning=scale.one_core_learning
+        core=core, draft=_DRAFT, tokens=scale.peers_tokens[0], prompt=scale.prompt, learning=scale.learning
     )
     return Report("one_core", text, _figures(cells), [Table(_HEAD, [row for cell in cells for row in cell.rows()])])
 
@@ -132,7 +132,7 @@ def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: 
         return engines[way.engine].together([replace(ask, gamma=way.gamma, drafter=way.drafter) for ask in asks])
 
     for way in ways.values():
-        _warm_up(partial(made, way), turns, lab.scale.one_core_learning if way.learns else 0.0)
+        _warm_up(partial(made, way), turns, lab.scale.learning if way.learns else 0.0)
     for turn in range(turns):
         for name in ways if turn % 2 else reversed(ways):
             done[name].append(made(ways[name], turn))

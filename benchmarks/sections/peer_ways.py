@@ -39,6 +39,8 @@ class Way:
     """0 for no drafts, of a server that has both."""
     sibling: str = BASE
     """The same without drafts."""
+    learns: bool = False
+    """Whether its choice follows what the load has been like."""
     one_by_one: bool = False
     """Whether it answers one request after the other."""
     only_exactness: bool = False
@@ -53,9 +55,9 @@ WAYS = (
     Way("HF assisted", "HF assisted", sibling="HF plain", one_by_one=True),
     Way("HF prompt lookup", "HF prompt lookup", sibling="HF plain", one_by_one=True),
     Way("ours, off", "ours", 0),
-    Way("ours, auto", "ours", sibling="ours, off"),
+    Way("ours, auto", "ours", sibling="ours, off", learns=True),
     Way("ours on vLLM, off", "ours on vLLM", 0),
-    Way("ours on vLLM, auto", "ours on vLLM", sibling="ours on vLLM, off"),
+    Way("ours on vLLM, auto", "ours on vLLM", sibling="ours on vLLM, off", learns=True),
 )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -11,7 +12,7 @@ from typing import Any
 from benchmarks import peer_exactness
 from benchmarks.kept import Kept
 from benchmarks.peer_cells import BASE, HEAD, Cell, Outcome
-from benchmarks.peer_servers import Servers
+from benchmarks.peer_servers import Server, Servers
 from benchmarks.results import Figure, Goal, Report, Table, figure
 from benchmarks.run import Ask, Slice
 from benchmarks.sections.lab import Lab
@@ -30,9 +31,10 @@ request after another, so it is measured at one stream alone: more streams would
 
 A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
 {prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
-those of at most {longest} tokens. There are fewer of these than requests, so vLLM's suffix decoding, which remembers
-answers, has seen some before. Tokens that come together have no time between them. Memory is of all processes of a
-peer, with what they share counted once; vLLM's has a GiB for keys and values.
+those of at most {longest} tokens. Before them each way has a turn of half the tokens, and our "auto" as many of these
+as take {learning:g} s: the verifier has learned by then what the load is like. There are fewer questions than requests,
+so vLLM's suffix decoding, which remembers answers, has seen some before. Tokens that come together have no time between
+them. Memory is of all processes of a peer, with what they share counted once; vLLM's has a GiB for keys and values.
 
 The last table has answers of the demo pair: all greedy ones must be the same, and a permutation test says how likely
 sampled ones differ as much by chance; not exact at p ≤ 0.001. vLLM's own verdicts at temperatures above 0 are known to
@@ -58,7 +60,7 @@ def measure(lab: Lab) -> Report:
     (turns, chat_turns), (tokens, chat_tokens) = scale.peers_turns, scale.peers_tokens
     text = _TEXT.format(
         cores=cores, turns=turns, chat_turns=chat_turns, tokens=tokens, chat_tokens=chat_tokens, prompt=scale.prompt,
-        longest=LONGEST,
+        longest=LONGEST, learning=scale.learning,
     )  # fmt: skip
     rows = [row for cell in cells for row in cell.rows()]
     return Report("peers", text + missing, _figures(cells), [Table(HEAD, rows), Table(peer_exactness.HEAD, exact)])
@@ -84,7 +86,8 @@ def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], ke
             asks = [replace(ask, temperature=temperature) for ask in contest.prompts]
             key = (contest.model, temperature, streams, asks[0].tokens, contest.turns, *lab.scale.peers)
             window = _window(lab, contest.turns, streams)
-            measured = partial(_turns, servers, asked, [asks[at % len(asks)] for at in window], streams)
+            mine = [asks[at % len(asks)] for at in window]
+            measured = partial(_turns, servers, asked, mine, streams, lab.scale.learning)
             found = {name: Outcome(**each) for name, each in kept.once(key, measured).items()}
             cell = Cell(contest.model, temperature, streams, found)
             cells.append(cell)
@@ -99,8 +102,14 @@ def _window(lab: Lab, turns: int, streams: int) -> range:
     return range(before, before + streams * (turns + 1))
 
 
-def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int) -> Mapping[str, Mapping[str, Any]]:
-    """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns."""
+def _turns(
+    servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int, learning: float
+) -> Mapping[str, Mapping[str, Any]]:
+    """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns.
+
+    Args:
+        learning: seconds for which a way that learns is asked in the first turn.
+    """
     slices: dict[str, list[Slice]] = {way.name: [] for way in ways}
     memory, failed = dict[str, int](), dict[str, str]()
     for turn in range(len(asks) // streams):
@@ -110,7 +119,8 @@ def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: 
                 continue
             try:
                 with servers.asked(way.server) as server:
-                    slices[way.name].append(server.together([replace(ask, gamma=way.gamma) for ask in mine]))
+                    own = [replace(ask, gamma=way.gamma) for ask in mine]
+                    slices[way.name].append(_asked(server, own, learning if way.learns and not turn else 0.0))
                     memory[way.name] = server.memory()
             except InternalError as error:
                 failed[way.name] = error.message
@@ -118,6 +128,15 @@ def _turns(servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: 
         name: asdict(Outcome.failed(failed[name]) if name in failed else Outcome.of(each[1:], memory[name]))
         for name, each in slices.items()
     }
+
+
+def _asked(server: Server, asks: Sequence[Ask], seconds: float) -> Slice:
+    """What came of asking once, and again for so many seconds; the last time."""
+    until = time.monotonic() + seconds
+    done = server.together(asks)
+    while time.monotonic() < until:
+        done = server.together(asks)
+    return done
 
 
 def _shortened(ask: Ask, turn: int) -> Ask:

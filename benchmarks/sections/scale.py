@@ -77,8 +77,8 @@ class Scale:
     one_core: tuple[str, ...] = ("vLLM plain", "vLLM draft model", "native", "ours on vLLM")
     """Engines that are compared on one core."""
     one_core_turns: int = 3
-    one_core_learning: float = 6.0
-    """Seconds of "auto" before the turns that count."""
+    learning: float = 6.0
+    """Seconds of our "auto" before the turns that count, beside other engines."""
     peers: tuple[str, ...] = (
         "vLLM plain", "vLLM draft model", "vLLM ngram", "vLLM suffix", "HF assisted", "HF prompt lookup", "ours",
         "ours on vLLM",
@@ -140,7 +140,7 @@ def quick(pair: Pair) -> Scale:
         pingpong_tokens=16,
         one_core=("native",),
         one_core_turns=1,
-        one_core_learning=0.0,
+        learning=0.0,
         peers=("ours",),
         peers_temperatures=(1.0,),
         peers_turns=(1, 1),
