@@ -29,15 +29,22 @@ _Weights = NDArray[np.floating[Any]]
 
 def filtered_softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """The distributions [N, V] of what the filters leave of logits after temperature."""
-    p = scores.softmax(-1)
     filtered = [row for row, wanted in enumerate(params) if _filters(wanted, scores.shape[-1])]
+    if len(filtered) == len(params):
+        return _filtered(scores - scores.amax(-1, keepdim=True), params)
+    p = scores.softmax(-1)
     if filtered:
         (rows,) = to_device(scores.device, torch.tensor(filtered))
         own = scores[rows]
-        weights = own.sub_(own.amax(-1, keepdim=True)).exp_()
-        _filter(weights, [params[row] for row in filtered])
-        p[rows] = weights.div_(weights.sum(-1, keepdim=True))
+        p[rows] = _filtered(own.sub_(own.amax(-1, keepdim=True)), [params[row] for row in filtered])
     return p
+
+
+def _filtered(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """The distributions of rows that all have a filter; `scores`, of which each best is 0, become these."""
+    weights = scores.exp_()
+    _filter(weights, params)
+    return weights.div_(weights.sum(-1, keepdim=True))
 
 
 def _filters(params: SamplingParams, vocab_size: int) -> bool:
