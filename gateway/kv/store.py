@@ -102,8 +102,7 @@ class SequenceBlocks:
 
         Args:
             tokens: the whole sequence.
-            stop: how many of the tokens count, from the first on; None is all. A copy of them for every token that is
-                added would take longer with each.
+            stop: how many of the tokens count, from the first on; None is all.
         """
         whole = (len(tokens) if stop is None else stop) // self._size * self._size
         hashes = blocks.chain(self._hash, tokens[self._done : whole])
