@@ -130,7 +130,7 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     drafts, rows = batch.drafts, sum(len(draft.tokens) + 1 for draft in batch.drafts)
     if drafts and batch.mode not in _RACED and rows == len(drafts):
         return _verify_plain(p, batch)
-    wide = batch.mode not in _RACED and p.shape[-1] >= WIDE
+    wide = p.shape[-1] >= WIDE
     sums = block_sums(p, rows) if wide else masses(p, rows)[:, None]
     mass = sums.sum(-1)
     _check_batch(batch, p.shape[1])
