@@ -58,6 +58,9 @@ class BatchModel(Protocol):
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
         """Release sequences, admit those that wait, and run one pass.
 
+        Where rows are done without a pass there is none: their sequences have rows for the next, which is at once. So
+        a sequence that comes in does not wait for a pass of the others before its first.
+
         Args:
             ended: KV names of the sequences that have ended.
             rows: by rank, at most one for each sequence.

@@ -34,19 +34,15 @@ class ModelThread:
         return self._engine.can_ever_admit(limit)
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass.
-
-        Args:
-            ended: KV names of the sequences that have ended.
-            rows: by rank, at most one for each sequence.
-        """
+        """Release sequences, admit those that wait, and run one pass; as `BatchModel`."""
         for kv_name in ended:
             self._kv.release(kv_name)
             self._rotation.forget(kv_name)
         preempted = self._kv.preempted
         results: dict[Row, Outcome | InternalError | None] = {}
         queried, found = self._admit(rows, results)
-        chunks = self._chunks(self._runnable(rows, results))
+        runnable = self._runnable(rows, results)
+        chunks = [] if results else self._chunks(runnable)
         started = time.perf_counter()
         judged = verify_batch(self._engine, chunks) if chunks else []
         seconds = time.perf_counter() - started

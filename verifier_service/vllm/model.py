@@ -55,7 +55,7 @@ class VllmModel:
             queried, found = self._admit(rows, results)
             ready = self._ready(rows, results)
             started = time.perf_counter()
-            chunks = self._pass(ready, results, started) if ready else []
+            chunks = self._pass(ready, results, started) if ready and not results else []
         except Exception as error:
             raise TargetLost("vllm failed in a step") from error
         seconds, lost = time.perf_counter() - started, self._scheduler.preempted - preempted

@@ -40,6 +40,18 @@ async def test_rows_submitted_together_share_a_pass() -> None:
     assert [len(batch) for batch in engine.batches] == [3]
 
 
+async def test_a_sequence_that_is_let_in_takes_part_in_the_next_pass() -> None:
+    engine = TableEngine()
+
+    async def come() -> None:
+        async with admitted(scheduler, "b", 1):
+            await scheduler.verify(row("b"))
+
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1):
+        await asyncio.gather(scheduler.verify(row("a")), come())
+    assert [len(batch) for batch in engine.batches] == [2]
+
+
 async def test_sessions_take_turns_where_a_pass_has_no_room_for_all() -> None:
     engine = TableEngine()
 

@@ -94,6 +94,15 @@ def test_a_prefill_is_done_at_once_for_vllm_cuts_prompts_itself() -> None:
     assert engine.steps == 0
 
 
+def test_who_is_let_in_takes_part_in_the_next_pass() -> None:
+    engine = WrittenEngine()
+    model, admission, rows = made(engine), make_row("b", goal=0), [make_row("a"), make_row("b")]
+    model.step([], [make_row("a", goal=0)])
+    step = model.step([], [rows[0], admission])
+    assert (step.results, step.chunks, engine.steps) == ({admission: None}, [], 0)
+    assert (list(model.step([], rows).results), engine.steps) == (rows, 1)
+
+
 def test_sequences_wait_for_a_place_and_for_room_in_the_order_of_the_rows() -> None:
     engine = WrittenEngine()
     model, rows = made(engine), [make_row(name, goal=0) for name in "abc"]
