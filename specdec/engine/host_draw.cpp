@@ -2,40 +2,29 @@
 // the winner of the race that `rules/coupling.py` describes, and the sums of `rules/block_sampling.py`. `host_draw.py`
 // builds this file where there is a compiler.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <utility>
 #include <vector>
+
+#include "lanes.h"
 
 namespace {
 
 constexpr uint32_t COUPLING = 4, COUPLING_REST = 5;  // purposes of numbers, as `rules/rng.py` counts them
 constexpr int BLOCK = 64;                            // numbers that are made at once, so that the compiler uses vectors
-constexpr int SIDE = 8;                              // numbers of a vector
 
-typedef float Floats __attribute__((vector_size(SIDE * sizeof(float))));
-typedef double Doubles __attribute__((vector_size(SIDE * sizeof(double))));
-typedef int32_t Bits __attribute__((vector_size(SIDE * sizeof(int32_t))));
+typedef double Doubles __attribute__((vector_size(LANES * sizeof(double))));
 
-Floats load(const float* from) {
-  Floats floats;
-  std::memcpy(&floats, from, sizeof floats);
-  return floats;
-}
+Doubles widen(Lanes lanes) { return __builtin_convertvector(lanes, Doubles); }
 
-Doubles widen(Floats floats) { return __builtin_convertvector(floats, Doubles); }
+Lanes taken(Lanes lanes, Bits which) { return (Lanes)((Bits)lanes & which); }  // the others are 0
 
 double sum(Doubles parts) {
   double total = 0.0;
-  for (int i = 0; i < SIDE; ++i) total += parts[i];
+  for (int i = 0; i < LANES; ++i) total += parts[i];
   return total;
 }
 
 bool any(Bits bits) {
-  int64_t words[SIDE / 2], some = 0;
+  int64_t words[LANES / 2], some = 0;
   std::memcpy(words, &bits, sizeof words);
   for (const int64_t word : words) some |= word;
   return some;
@@ -102,25 +91,24 @@ Winner race(const float* p, std::vector<uint32_t>& ids, int64_t count, const Pla
 // Writes the likely ids to `ids`, and returns how many they are and the mass of all others.
 std::pair<int64_t, double> likely_ids(const float* p, int64_t vocab, float likely, std::vector<uint32_t>& ids) {
   int64_t count = 0, begin = 0;
-  double rest = 0.0;
-  Doubles low = {}, high = {};
+  Doubles rest = {};
   const auto look = [&](int64_t id) {
     ids[count] = uint32_t(id);
     count += p[id] >= likely;
   };
-  for (; begin + 2 * SIDE <= vocab; begin += 2 * SIDE) {
-    const Floats a = load(p + begin), b = load(p + begin + SIDE);
-    const Bits races_a = a >= likely, races_b = b >= likely;
-    low += widen((Floats)((Bits)a & ~races_a));
-    high += widen((Floats)((Bits)b & ~races_b));
-    if (any(races_a | races_b))
-      for (int i = 0; i < 2 * SIDE; ++i) look(begin + i);
+  for (; begin + LANES <= vocab; begin += LANES) {
+    const Lanes some = load(p + begin);
+    const Bits races = some >= likely;
+    rest += widen(taken(some, ~races));
+    if (any(races))
+      for (int i = 0; i < LANES; ++i) look(begin + i);
   }
+  double others = sum(rest);
   for (; begin < vocab; ++begin) {
     look(begin);
-    rest += p[begin] >= likely ? 0.0 : p[begin];
+    others += p[begin] >= likely ? 0.0 : p[begin];
   }
-  return {count, rest + sum(low + high)};
+  return {count, others};
 }
 
 // The unlikely token at u, by the inverse of their cumulated mass.
@@ -151,11 +139,11 @@ Place place_of(const int64_t* words, int64_t rows, int64_t row) {  // words [4, 
 }
 
 // The sum of `count` numbers; `least` becomes the least of them and of what it was.
-double sum(const float* numbers, int64_t count, Floats& least) {
+double sum(const float* numbers, int64_t count, Lanes& least) {
   Doubles low = {}, high = {};
   int64_t begin = 0;
-  for (; begin + 2 * SIDE <= count; begin += 2 * SIDE) {
-    const Floats a = load(numbers + begin), b = load(numbers + begin + SIDE), lesser = a < b ? a : b;
+  for (; begin + 2 * LANES <= count; begin += 2 * LANES) {
+    const Lanes a = load(numbers + begin), b = load(numbers + begin + LANES), lesser = a < b ? a : b;
     low += widen(a);
     high += widen(b);
     least = lesser < least ? lesser : least;
@@ -192,7 +180,7 @@ extern "C" void uniform(const int64_t* words, const int64_t* indices, int64_t ro
 extern "C" void block_sums(const float* p, int64_t rows, int64_t vocab, int64_t size, double* sums) {
   const int64_t blocks = (vocab + size - 1) / size;
   for (int64_t row = 0; row < rows; ++row, p += vocab, sums += blocks) {
-    Floats least = {};
+    Lanes least = {};
     for (int64_t block = 0; block < blocks; ++block)
       sums[block] = sum(p + block * size, std::min(size, vocab - block * size), least);
     if (any(least < 0.0f))

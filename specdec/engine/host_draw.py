@@ -42,7 +42,7 @@ def load_draws(folder: Path = SOURCES) -> HostDraws:
     Raises:
         LibraryMissing: it cannot be had on this machine.
     """
-    draws = _opened(load_library(folder / "host_draw.cpp"))
+    draws = _opened(load_library(folder / "host_draw.cpp", [folder / "lanes.h"]))
     _check(draws)
     return draws
 

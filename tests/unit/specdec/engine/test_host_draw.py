@@ -1,6 +1,7 @@
 """The host's operators draw what NumPy draws, make its numbers and add up as PyTorch does, or are not used."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,7 @@ def test_no_rows_give_no_tokens(draw: Draw) -> None:
 def test_a_library_with_other_results_is_refused(right: str, wrong: str, says: str, tmp_path: Path) -> None:
     source = (SOURCES / "host_draw.cpp").read_text(encoding="utf-8")
     assert right in source
+    shutil.copy(SOURCES / "lanes.h", tmp_path)
     (tmp_path / "host_draw.cpp").write_text(source.replace(right, wrong), encoding="utf-8")
     with pytest.raises(LibraryMissing, match=says):
         load_draws(tmp_path)
