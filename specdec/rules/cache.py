@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_NUMBERS = 2**20
+_NUMBERS = 2**22
 """Numbers of one part: what is made of them on the way stays in the processor's cache."""
 
 
