@@ -13,6 +13,9 @@ _PRIOR = 2.0
 """Weight, in observations, of a slope that is assumed before it can be measured."""
 _UNKNOWN_TOKEN = 0.02
 """Cost of one more token for every session, in plain passes, before passes of different sizes have been measured."""
+_LEAST_OF_PROMPTS = 0.5
+"""Least cost of a token, as a share of what one of a prompt costs. A few more tokens in a pass may cost nothing that
+shows, where many cost as much as prompts do, so a line through passes with few drafts says too little of long ones."""
 _STEEPEST = 0.99
 """Largest share of a pass that its tokens are taken to cost."""
 _NEW = 0.5
@@ -80,7 +83,8 @@ class PassTimes:
         weight = _PRIOR * (0.5 * self._least) ** 2
         assumed = 1.0 / prompts.per_second if prompts.per_second else _UNKNOWN_TOKEN * seconds / tokens
         slope = (self._xy + weight * assumed) / (self._xx + weight)
-        slope = min(max(slope, 0.0), _STEEPEST * seconds / tokens)
+        least = _LEAST_OF_PROMPTS * assumed if prompts.per_second else 0.0
+        slope = min(max(slope, least), _STEEPEST * seconds / tokens)
         rise = slope / (seconds - slope * tokens)
         tokens, seconds = self._all.mean
         base = seconds / (1.0 + rise * tokens)

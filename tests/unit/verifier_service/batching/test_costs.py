@@ -88,3 +88,12 @@ def test_before_passes_of_two_sizes_are_known_a_token_costs_what_one_of_a_prompt
     for _ in range(3):
         costs.without_prompts(PassSample(32, 32, 95, 32, 0, 0.0, 0.036 + 63 * 0.0005, True, 63, 1))
     assert costs.of(32, SILENT).token == pytest.approx(0.0005)
+
+
+def test_drafts_cost_half_of_what_prompts_do_at_least_where_a_few_show_no_cost() -> None:
+    costs = BatchCosts()
+    for tokens in [4, 4, 5, 4, 6] * 40:
+        costs.observe(tokens, 0.013)
+    assert costs.of(4, SILENT).token < 0.0001
+    costs.without_prompts(PassSample(4, 4, 184, 4, 0, 0.0, 0.013 + 180 * 0.001, True, 180, 4))
+    assert costs.of(4, SILENT).token == pytest.approx(0.0005, rel=0.1)
