@@ -5,7 +5,11 @@ import torch
 from torch import Tensor
 
 _NUMBERS = 2**22
-"""Numbers of one part: what is made of them on the way stays in the processor's cache."""
+"""Numbers of one part, 16 MB in float32: what is made of them on the way stays in the processor's last cache.
+
+Smaller parts take longer, and of parts four times as large some take much longer
+(docs/decisions/0028-verdicts-look-at-each-number-once.md).
+"""
 
 
 def at_once(wide: int) -> int:
