@@ -58,7 +58,7 @@ def load_library(source: Path, headers: Sequence[Path] = (), flags: Sequence[str
         with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
             return _built(command, Path(folder) / name)
     except subprocess.CalledProcessError as failure:
-        raise LibraryMissing(f"{compiler[0]} fails: {_first_line(failure.stderr)}") from None
+        raise LibraryMissing(f"{compiler[0]} fails: {_first_line(failure.stderr, 'error')}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LibraryMissing(_first_line(str(error))) from None
 
@@ -124,6 +124,7 @@ def _built(command: Sequence[str], library: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def _first_line(text: str | bytes | None) -> str:
+def _first_line(text: str | bytes | None, word: str = "") -> str:
+    """The first line with that word, or else the first one."""
     lines = (text.decode(errors="replace") if isinstance(text, bytes) else text or "").strip().splitlines()
-    return lines[0] if lines else "without a message"
+    return next((line for line in lines if word in line), lines[0] if lines else "without a message")

@@ -316,7 +316,7 @@ Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, int64
   using torch::stable::detail::from;
   std::array<StableIValue, 8> stack = {from(query), from(key),    from(value),   from(layer),
                                        from(scale), from(window), from(softcap), from(sinks)};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("specdec::attend_by_step", "", stack.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("specdec::attend_by_step", "", stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
@@ -325,9 +325,9 @@ Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, int64
 // Makes this library PyTorch's operator, in place of any other.
 extern "C" void serve() {
   TorchLibraryHandle library;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_library_init_impl("specdec", "CPU", __FILE__, __LINE__, &library));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_library_init_impl("specdec", "CPU", __FILE__, __LINE__, &library));
   const auto implement = [&](const char* name, void (*function)(StableIValue*, uint64_t, uint64_t)) {
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_library_impl(library, name, function, TORCH_ABI_VERSION));
+    TORCH_ERROR_CODE_CHECK(torch_library_impl(library, name, function, TORCH_ABI_VERSION));
   };
   implement("begin", TORCH_BOX(&begin));
   implement("end", TORCH_BOX(&end));

@@ -119,6 +119,6 @@ extern "C" int64_t panel_width() { return PANEL; }
 // Makes this library PyTorch's operator, in place of any other.
 extern "C" void serve() {
   TorchLibraryHandle library;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_library_init_impl("specdec", "CPU", __FILE__, __LINE__, &library));
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_library_impl(library, "multiply", TORCH_BOX(&product), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_library_init_impl("specdec", "CPU", __FILE__, __LINE__, &library));
+  TORCH_ERROR_CODE_CHECK(torch_library_impl(library, "multiply", TORCH_BOX(&product), TORCH_ABI_VERSION));
 }
