@@ -1,10 +1,10 @@
 """`python -m benchmarks.gpu`: the engine at the size of real models, on random weights, with forced acceptance.
 
 Nothing is downloaded: both models are built from their shapes. Random models agree on nothing, so how many drafts a
-round keeps is drawn (0.8 for each) and not judged; every pass, draft step and rollback is done as it would be.
+round keeps is set (0.8 for each) and not judged; every pass, draft step and rollback is done as it would be.
 """
 
-import random
+import math
 import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from specdec.engine import Chunk, NativeEngine
 _ACCEPTANCE = 0.8
 _TEXT = """\
 An 8B-shaped target and a 1B-shaped drafter with random weights in bfloat16 on one GPU, batch 1, in process. Random
-models agree on nothing, so how many drafts a round keeps is drawn, 0.8 for each, and not judged; every pass, draft
+models agree on nothing, so how many drafts a round keeps is set, with 0.8 for each, and not judged; every pass, draft
 step and rollback is done as it would be. HF is `generate()` on the same model with the attention it would choose,
 not compiled."""
 _NAME = "bench"
@@ -98,20 +98,25 @@ def _plain(engine: NativeEngine, context: int, tokens: int) -> None:
 
 
 def _speculative(bench: Bench, context: int, tokens: int, gamma: int) -> None:
-    """Draft, verify, keep as many as the die says, roll both back; the tokens mean nothing, the work is real."""
-    die = random.Random(0)
+    """Draft, verify, keep some, roll both back; the tokens mean nothing, the work is real."""
     for engine in (bench.target, bench.drafter):
         _start(engine, context, tokens + 2 * gamma + 2)
-    done = 0
+    done = rounds = 0
     while done < tokens:
         drafts = _draft(bench.drafter, gamma)
         _verify(bench.target, Chunk(_NAME, [5, *drafts], gamma + 1))
-        accepted = next((kept for kept in range(gamma) if die.random() >= _ACCEPTANCE), gamma)
-        done += accepted + 1
+        rounds += 1
+        done += kept(rounds, gamma) + 1
         for engine in (bench.target, bench.drafter):
             engine.truncate(_NAME, min(engine.length(_NAME), context + done))
     for engine in (bench.target, bench.drafter):
         engine.release(_NAME)
+
+
+def kept(number: int, gamma: int) -> int:
+    """How many drafts a round keeps, of rounds 1, 2, …: multiples of the golden ratio are spread evenly in 0..1."""
+    place = number * (math.sqrt(5) - 1) / 2 % 1
+    return min(gamma, int(math.log(1 - place) / math.log(_ACCEPTANCE)))
 
 
 def _draft(engine: NativeEngine, gamma: int) -> list[int]:

@@ -39,7 +39,7 @@ _WIDE = 150
 ORDER = (
     "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "controllers", "memory",
     "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory", "trees", "verdicts",
-    "gpu",
+    "gpu", "gpu_stack",
 )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class LoadedStack:
     """The whole stack."""
 
     stack: Stack
@@ -71,10 +71,10 @@ def _system(lab: Lab, drafter: str) -> Iterator[Loaded]:
     if drafter not in FAULTS:
         folder = str(lab.scale.pair.drafter)
         with running(lab.scale.pair, *lab.arguments, "--drafter-kind", drafter, "--drafter", folder) as system:
-            yield _Loaded(system)
+            yield LoadedStack(system)
         return
     with running(lab.scale.pair, *lab.arguments, "--drafters", "0") as system, _faulty(system, drafter):
-        yield _Loaded(system)
+        yield LoadedStack(system)
 
 
 @contextmanager
