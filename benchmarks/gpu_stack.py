@@ -38,8 +38,6 @@ _SHAPES = {
     "tiny": (Size(256, 640, 16, 4, 2, 2048), Size(256, 640, 2, 4, 2, 2048)),
 }
 _VARYING = 3
-_WARM_UP = 4
-"""Slices, in one, before those that count."""
 
 
 @contextmanager
@@ -64,7 +62,7 @@ def _system(pair: Pair, drafter: str, *, compiled: bool) -> Iterator[Loaded]:
 def measure(scale: Scale) -> Report:
     """Every cell."""
     seconds = scale.grid_seconds
-    timing = Timing(seconds, scale.grid_turns, _WARM_UP * seconds, _VARYING)
+    timing = Timing(seconds, scale.grid_turns, scale.learning, _VARYING)
     text = _TEXT.format(seconds=seconds, tokens=scale.grid_tokens)
     with Lab(scale) as lab:
         system = partial(_system, scale.pair, compiled=scale.compiled)
