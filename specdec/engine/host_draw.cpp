@@ -11,24 +11,7 @@ namespace {
 constexpr uint32_t COUPLING = 4, COUPLING_REST = 5;  // purposes of numbers, as `rules/rng.py` counts them
 constexpr int BLOCK = 64;                            // numbers that are made at once, so that the compiler uses vectors
 
-typedef double Doubles __attribute__((vector_size(LANES * sizeof(double))));
-
-Doubles widen(Lanes lanes) { return __builtin_convertvector(lanes, Doubles); }
-
 Lanes taken(Lanes lanes, Bits which) { return (Lanes)((Bits)lanes & which); }  // the others are 0
-
-double sum(Doubles parts) {
-  double total = 0.0;
-  for (int i = 0; i < LANES; ++i) total += parts[i];
-  return total;
-}
-
-bool any(Bits bits) {
-  int64_t words[LANES / 2], some = 0;
-  std::memcpy(words, &bits, sizeof words);
-  for (const int64_t word : words) some |= word;
-  return some;
-}
 
 struct Place {  // what keys the numbers of a row
   uint32_t low, high;  // words of the seed

@@ -1,4 +1,4 @@
-"""What the host draws by: `host_draw.cpp`, in place of NumPy's and PyTorch's way."""
+"""What the host draws by: `host_distributions.cpp` and `host_draw.cpp`, in place of NumPy's and PyTorch's way."""
 
 import logging
 from collections.abc import Callable
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from specdec.engine.cpp_library import SOURCES, LibraryMissing, load_library
 from specdec.rules.block_sampling import BLOCK, block_sums_on_host
+from specdec.rules.cache import empty
 from specdec.rules.coupling import Draw, draw_on_host
+from specdec.rules.filters import distributions_on_host
 from specdec.rules.rng import coordinates, uniform_on_host
 
 _log = logging.getLogger(__name__)
@@ -20,8 +22,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostDraws:
-    """The library's operators, which return what the functions of the rules do."""
+    """The libraries' operators, which return what the functions of the rules do."""
 
+    distributions: Callable[[Tensor, Tensor], Tensor]
+    """`distributions_on_host`, of float32, but for rounding."""
     draw: Draw
     """`draw_on_host`, of float32."""
     uniform: Callable[[Tensor, Tensor, int], Tensor]
@@ -31,18 +35,20 @@ class HostDraws:
 
     def serve(self) -> None:
         """Let them do the work in this process from here on."""
+        torch.library.impl("specdec::distributions", "CPU", self.distributions)
         torch.library.impl("specdec::draw", "CPU", self.draw)
         torch.library.impl("specdec::uniform", "CPU", self.uniform)
         torch.library.impl("specdec::block_sums", "CPU", self.block_sums)
 
 
 def load_draws(folder: Path = SOURCES) -> HostDraws:
-    """The library's operators, once some of their results were those of the rules.
+    """The libraries' operators, once some of their results were those of the rules.
 
     Raises:
-        LibraryMissing: it cannot be had on this machine.
+        LibraryMissing: they cannot be had on this machine.
     """
-    draws = _opened(load_library(folder / "host_draw.cpp", [folder / "lanes.h"]))
+    names = ("host_distributions.cpp", "host_draw.cpp")
+    draws = _opened(*(load_library(folder / name, [folder / "lanes.h"]) for name in names))
     _check(draws)
     return draws
 
@@ -58,11 +64,21 @@ def draw_by_operator() -> None:
         draws.serve()
 
 
-def _opened(library: CDLL) -> HostDraws:
+def _opened(filters: CDLL, library: CDLL) -> HostDraws:
+    filters.distributions.argtypes, filters.distributions.restype = (
+        (c_void_p, c_int64, c_int64, c_void_p, c_void_p),
+        None,
+    )
     library.draw.argtypes = (c_void_p, c_int64, c_int64, c_void_p, c_double, c_void_p)
     library.uniform.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_void_p)
     library.block_sums.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
     library.draw.restype = library.uniform.restype = library.block_sums.restype = None
+
+    def distributions(scores: Tensor, limits: Tensor) -> Tensor:
+        scores, limits = scores.contiguous(), limits.contiguous()
+        p = empty(scores.shape, torch.float32)
+        filters.distributions(scores.data_ptr(), *scores.shape, limits.data_ptr(), p.data_ptr())
+        return p
 
     def draw(p: Tensor, words: Tensor, likely: float) -> Tensor:
         p, words = p.contiguous(), words.contiguous()
@@ -82,12 +98,19 @@ def _opened(library: CDLL) -> HostDraws:
         library.block_sums(p.data_ptr(), *p.shape, BLOCK, sums.data_ptr())
         return sums
 
-    return HostDraws(draw, uniform, block_sums)
+    return HostDraws(distributions, draw, uniform, block_sums)
 
 
 def _check(draws: HostDraws) -> None:
-    """Compare draws of likely and of unlikely tokens, uniforms, and sums of blocks of which the last is not whole."""
+    """Compare what each filter leaves, alone and with the others, draws of likely and of unlikely tokens, uniforms, and
+    sums of blocks of which the last is not whole.
+    """
     rows, likely = 64, 0.01
+    scores, limits = 2.0 * torch.randn(rows, 301, generator=torch.Generator().manual_seed(1)), _limits(rows)
+    if not torch.allclose(
+        draws.distributions(scores, limits), distributions_on_host(scores, limits), rtol=1e-4, atol=0.0
+    ):
+        raise LibraryMissing("it makes other distributions than PyTorch")
     p = torch.rand(rows, 300, generator=torch.Generator().manual_seed(1)).square()
     p /= p.sum(-1, keepdim=True)
     words, indices = coordinates(range(2**33, 2**33 + rows), range(rows), range(rows)), torch.arange(rows)
@@ -97,3 +120,9 @@ def _check(draws: HostDraws) -> None:
         raise LibraryMissing("it makes other random numbers than NumPy")
     if not torch.allclose(draws.block_sums(p), block_sums_on_host(p), rtol=1e-12, atol=0.0):
         raise LibraryMissing("it adds up otherwise than PyTorch")
+
+
+def _limits(rows: int) -> Tensor:
+    """Each of two temperatures, with and without top-k, top-p and min-p, in turns."""
+    ways = [(t, k, p, m) for t in (1.0, 0.6) for k in (0, 20) for p in (1.0, 0.9) for m in (0.0, 0.02)]
+    return torch.tensor([ways[row % len(ways)] for row in range(rows)], dtype=torch.float64)

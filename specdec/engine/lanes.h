@@ -21,6 +21,7 @@ constexpr int LANES = 4;
 
 typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t Bits __attribute__((vector_size(LANES * sizeof(int32_t))));
+typedef double Doubles __attribute__((vector_size(LANES * sizeof(double))));
 
 struct Bfloat16 {
   uint16_t bits;
@@ -98,6 +99,21 @@ float sum(Lanes lanes) {
   float total = 0;
   for (int i = 0; i < LANES; ++i) total += lanes[i];
   return total;
+}
+
+double sum(Doubles lanes) {
+  double total = 0.0;
+  for (int i = 0; i < LANES; ++i) total += lanes[i];
+  return total;
+}
+
+Doubles widen(Lanes lanes) { return __builtin_convertvector(lanes, Doubles); }
+
+bool any(Bits bits) {
+  int64_t words[LANES / 2], some = 0;
+  std::memcpy(words, &bits, sizeof words);
+  for (const int64_t word : words) some |= word;
+  return some;
 }
 
 float largest(Lanes lanes) {

@@ -1,8 +1,9 @@
-"""The filters top-k, top-p and min-p, in that order: each is a least weight to keep, so tokens that tie stay together.
+"""Temperature and the filters top-k, top-p and min-p: each is a least weight to keep, so tokens that tie stay together.
 
 The weights [N, V] of a row are its probabilities times what makes the best of them 1. On the host only a part of a
 wide row is sorted: a sample of the row tells about which, and the rest is summed as a whole, to check that. On another
-device the rows are sorted, because every look at a number would wait for the device.
+device the rows are sorted, because every look at a number would wait for the device. Where there is a C++ compiler, one
+operator of the host does all of this.
 """
 
 import math
@@ -25,6 +26,36 @@ _ERRORS = 4.0
 """Standard deviations by which a sample may be wrong; when it is wrong by more, all weights of the row are sorted."""
 
 _Weights = NDArray[np.floating[Any]]
+
+
+def distributions(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Apply temperature, which is above 0, filters and softmax to logits [N, V] after all edits."""
+    if not scores.is_cpu or scores.dtype != torch.float32:  # no model's on the host
+        return _by_torch(scores, params)
+    limits = [[wanted.temperature, wanted.top_k, wanted.top_p, wanted.min_p] for wanted in params]
+    p: Tensor = torch.ops.specdec.distributions(scores, torch.tensor(limits, dtype=torch.float64))
+    return p
+
+
+def distributions_on_host(scores: Tensor, limits: Tensor) -> Tensor:
+    """What `distributions` returns, by PyTorch; `limits` are temperature, top-k, top-p and min-p, float64 [N, 4]."""
+    rows = list(map(tuple, limits.tolist()))
+    known = {row: SamplingParams(row[0], top_k=int(row[1]), top_p=row[2], min_p=row[3]) for row in dict.fromkeys(rows)}
+    return _by_torch(scores, [known[row] for row in rows])
+
+
+# `host_distributions.cpp` of the engine is an implementation for the CPU, where it can be had.
+torch.library.define("specdec::distributions", "(Tensor scores, Tensor limits) -> Tensor")
+torch.library.impl("specdec::distributions", "CompositeExplicitAutograd", distributions_on_host)
+
+
+def _by_torch(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    temperatures = [wanted.temperature for wanted in params]
+    if any(temperature != 1.0 for temperature in temperatures):
+        (divisors,) = to_device(scores.device, torch.tensor(temperatures, dtype=torch.float64))
+        divisors = divisors.to(scores.dtype).clamp_min_(torch.finfo(scores.dtype).tiny)[:, None]
+        scores = (scores - scores.amax(-1, keepdim=True)).div_(divisors)  # the best is 0, so nothing overflows
+    return filtered_softmax(scores, params)
 
 
 def filtered_softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from specdec.errors import InternalError
 from specdec.rules.cache import empty, parts
 from specdec.rules.edits import LogitEdits
-from specdec.rules.filters import filtered_softmax
+from specdec.rules.filters import distributions
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
 
@@ -73,13 +73,13 @@ def _probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: 
     scores = _edited(scores, params, histories)
     sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
     if len(sampled) == len(params):
-        return _softmax(scores, params)
+        return distributions(scores, params)
     p = torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
     top = scores.amax(-1, keepdim=True)
     p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
     if sampled:
         (drawn,) = to_device(scores.device, torch.tensor(sampled))
-        p[drawn] = _softmax(scores[drawn], [params[row] for row in sampled])
+        p[drawn] = distributions(scores[drawn], [params[row] for row in sampled])
     return p
 
 
@@ -123,13 +123,3 @@ def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequenc
 
 def _rules_out(params: SamplingParams) -> bool:
     return bool(params.logit_bias or params.allowed_token_ids or params.banned_token_ids)
-
-
-def _softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Apply temperature, filters and softmax."""
-    temperatures = [wanted.temperature for wanted in params]
-    if any(temperature != 1.0 for temperature in temperatures):
-        (divisors,) = to_device(scores.device, torch.tensor(temperatures, dtype=torch.float64))
-        divisors = divisors.to(scores.dtype).clamp_min_(torch.finfo(scores.dtype).tiny)[:, None]
-        scores = (scores - scores.amax(-1, keepdim=True)).div_(divisors)  # the best is 0, so nothing overflows
-    return filtered_softmax(scores, params)

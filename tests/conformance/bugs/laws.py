@@ -26,7 +26,7 @@ def filters_before_temperature(patch: pytest.MonkeyPatch) -> None:
         warm = torch.tensor([each.temperature for each in params], dtype=scores.dtype)[:, None]
         return (filtered_softmax(scores, params).log() / warm).softmax(-1)
 
-    patch.setattr(sampling, "_softmax", planted)
+    patch.setattr(sampling, "distributions", planted)
 
 
 def penalties_after_temperature(patch: pytest.MonkeyPatch) -> None:

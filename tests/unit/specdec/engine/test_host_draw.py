@@ -1,4 +1,4 @@
-"""The host's operators draw what NumPy draws, make its numbers and add up as PyTorch does, or are not used."""
+"""The host's operators make the distributions, draws, numbers and sums of NumPy and PyTorch, or are not used."""
 
 import logging
 import shutil
@@ -13,6 +13,7 @@ from specdec.engine.cpp_library import SOURCES, LibraryMissing
 from specdec.engine.host_draw import HostDraws, draw_by_operator, load_draws
 from specdec.rules.block_sampling import block_sums_on_host
 from specdec.rules.coupling import LIKELY, Draw, draw_on_host
+from specdec.rules.filters import distributions_on_host
 from specdec.rules.rng import Lane, coordinates, uniform_on_host
 
 ROWS = 200
@@ -96,10 +97,46 @@ def test_sums_tell_what_is_no_distribution(draws: HostDraws) -> None:
     torch.testing.assert_close(draws.block_sums(p), block_sums_on_host(p), rtol=1e-12, atol=0.0, equal_nan=True)
 
 
+@pytest.mark.parametrize("vocab", [1, 2, 15, 16, 17, 1023, 1025, 2048, 20_011])
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        (1.0, 0, 1.0, 0.0),
+        (0.3, 0, 1.0, 0.0),
+        (1e-3, 0, 0.9, 0.0),
+        (1.0, 1, 1.0, 0.0),
+        (2.0, 7, 0.5, 0.0),
+        (1.0, 0, 1.0, 0.1),
+    ],
+    ids=str,
+)
+def test_distributions_are_those_of_pytorch(
+    draws: HostDraws, vocab: int, sharpness: float, limits: tuple[float, ...]
+) -> None:
+    scores = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(vocab)) * sharpness
+    wanted = torch.tensor([limits] * ROWS, dtype=torch.float64)
+    expected = distributions_on_host(scores.double(), wanted).float()
+    torch.testing.assert_close(draws.distributions(scores, wanted), expected, rtol=1e-4, atol=1e-30)
+    part = draws.distributions(scores[::2, : vocab // 2 + 1], wanted[::2])
+    assert torch.equal(part, draws.distributions(scores[:, : vocab // 2 + 1].contiguous(), wanted)[::2])
+
+
+def test_scores_that_are_not_numbers_or_all_masked_give_no_distribution_and_disturb_no_other(draws: HostDraws) -> None:
+    scores, limits = torch.randn(6, 50), torch.tensor([[0.7, 9, 0.9, 0.01]] * 6, dtype=torch.float64)
+    expected = draws.distributions(scores, limits)
+    scores[1, 49], scores[2, 0], scores[3], scores[4, 3] = torch.nan, torch.inf, -torch.inf, -torch.inf
+    found = draws.distributions(scores, limits)
+    assert bool(found[1:4].isnan().all())
+    assert torch.equal(found[[0, 5]], expected[[0, 5]])
+    assert found[4, 3] == 0.0
+    assert found[4].sum() == pytest.approx(1.0)
+
+
 @pytest.mark.usefixtures("draws")
 def test_a_process_that_wants_the_operators_draws_by_them() -> None:
     draw_by_operator()
-    for name in ("draw", "uniform", "block_sums"):
+    for name in ("distributions", "draw", "uniform", "block_sums"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", "CPU")
     p, words_of = distributions(300, 2.0), words(ROWS)
     assert torch.equal(torch.ops.specdec.draw(p, words_of, LIKELY), draw_on_host(p, words_of, LIKELY))
@@ -110,19 +147,24 @@ def test_no_rows_give_no_tokens(draw: Draw) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "says"),
+    ("file", "right", "wrong", "says"),
     [
-        ("0xBB67AE85", "0xBB67AE84", "other tokens"),
-        ("uint32_t(indices[row])", "uint32_t(row + 1)", "other random numbers"),
-        ("vocab - block * size)", "vocab - block * size) - 1", "adds up otherwise"),
+        ("draw", "0xBB67AE85", "0xBB67AE84", "other tokens"),
+        ("draw", "uint32_t(indices[row])", "uint32_t(row + 1)", "other random numbers"),
+        ("draw", "vocab - block * size)", "vocab - block * size) - 1", "adds up otherwise"),
+        ("distributions", "limits.top_p * total", "limits.top_p", "other distributions"),
+        ("distributions", "limits.top_k > 0.0 &&", "false &&", "other distributions"),
+        ("distributions", "float(limits.min_p)", "0.0f", "other distributions"),
+        ("distributions", "(some - top) * rate", "some - top", "other distributions"),
     ],
 )
 @pytest.mark.usefixtures("draws")
-def test_a_library_with_other_results_is_refused(right: str, wrong: str, says: str, tmp_path: Path) -> None:
-    source = (SOURCES / "host_draw.cpp").read_text(encoding="utf-8")
+def test_a_library_with_other_results_is_refused(file: str, right: str, wrong: str, says: str, tmp_path: Path) -> None:
+    for each in (*SOURCES.glob("host_d*.cpp"), SOURCES / "lanes.h"):
+        shutil.copy(each, tmp_path)
+    source = (SOURCES / f"host_{file}.cpp").read_text(encoding="utf-8")
     assert right in source
-    shutil.copy(SOURCES / "lanes.h", tmp_path)
-    (tmp_path / "host_draw.cpp").write_text(source.replace(right, wrong), encoding="utf-8")
+    (tmp_path / f"host_{file}.cpp").write_text(source.replace(right, wrong), encoding="utf-8")
     with pytest.raises(LibraryMissing, match=says):
         load_draws(tmp_path)
 

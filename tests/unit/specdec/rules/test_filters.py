@@ -1,6 +1,7 @@
-"""Filters of wide rows on the host against their definition, which sorts the whole row."""
+"""Filters of wide rows on the host against their definition, which sorts the row: PyTorch's and the operator's."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,12 +10,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specdec.engine.cpp_library import LibraryMissing
+from specdec.engine.host_draw import load_draws
 from specdec.rules import filters
 from specdec.rules.filters import filtered_softmax
 from specdec.rules.params import SamplingParams
 
 _WIDE = 20_000
 """More than the vocabulary from which a sample tells where to look."""
+
+
+def by_operator(scores: Tensor, params: SamplingParams) -> Tensor:
+    """Distributions by the host's operator; without a C++ compiler the test is skipped."""
+    limits = [[params.temperature, params.top_k, params.top_p, params.min_p]] * len(scores)
+    try:
+        return load_draws().distributions(scores, torch.tensor(limits, dtype=torch.float64))
+    except LibraryMissing as missing:
+        pytest.skip(str(missing))
+
+
+Way = Callable[[Tensor, SamplingParams], Tensor]
+WAYS: dict[str, Way] = {
+    "torch": lambda scores, params: filtered_softmax(scores, [params] * len(scores)),
+    "operator": by_operator,
+}
+BOTH = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def row(shape: str, seed: int) -> Tensor:
@@ -52,35 +72,39 @@ def floor_of_all(scores: np.ndarray, top_k: int, top_p: float) -> float:
     return float(best[max(int((before < top_p * mass.sum()).sum()) - 1, 0)])
 
 
-def kept(scores: Tensor, params: SamplingParams) -> np.ndarray:
+def kept(scores: Tensor, params: SamplingParams, way: Way = WAYS["torch"]) -> np.ndarray:
     """The scores that the filters left, best first."""
-    p = filtered_softmax(scores[None], [params])[0]
+    p = way(scores[None], params)[0]
     return np.sort(scores[p > 0].numpy())[::-1]
 
 
-def check_nucleus(scores: Tensor, top_k: int, top_p: float) -> None:
+def check_nucleus(scores: Tensor, top_k: int, top_p: float, way: Way) -> None:
     """The nucleus is the definition's, except that a mass at its end may be wrong by a rounding error."""
-    found = kept(scores, SamplingParams(top_k=top_k, top_p=top_p))
+    found = kept(scores, SamplingParams(top_k=top_k, top_p=top_p), way)
     highest, lowest = (floor_of_all(scores.numpy(), top_k, top_p * (1.0 + error)) for error in (-1e-6, 1e-6))
     possible = scores[scores.exp() > 0].numpy()
     assert lowest <= found[-1] <= highest or found[-1] == possible.min() >= lowest
     assert np.array_equal(found, np.sort(possible[possible >= found[-1]])[::-1])
 
 
+@BOTH
 @given(SHAPES, st.integers(0, 1000), TOP_P)
 @settings(deadline=None, max_examples=60)
-def test_a_nucleus_is_that_of_the_sorted_row(shape: str, seed: int, top_p: float) -> None:
-    check_nucleus(row(shape, seed), 0, top_p)
+def test_a_nucleus_is_that_of_the_sorted_row(way: Way, shape: str, seed: int, top_p: float) -> None:
+    check_nucleus(row(shape, seed), 0, top_p, way)
 
 
+@BOTH
 @given(SHAPES, st.integers(0, 1000), st.integers(1, _WIDE + 5), TOP_P)
 @settings(deadline=None, max_examples=60)
-def test_top_k_and_its_nucleus_are_those_of_the_sorted_row(shape: str, seed: int, top_k: int, top_p: float) -> None:
+def test_top_k_and_its_nucleus_are_those_of_the_sorted_row(
+    way: Way, shape: str, seed: int, top_k: int, top_p: float
+) -> None:
     scores = row(shape, seed)
-    check_nucleus(scores, min(top_k, _WIDE), top_p)
+    check_nucleus(scores, min(top_k, _WIDE), top_p, way)
     least = floor_of_all(scores.numpy(), min(top_k, _WIDE), 2.0)
     expected = scores[(scores >= least) & (scores.exp() > 0)].numpy()
-    assert np.array_equal(kept(scores, SamplingParams(top_k=top_k)), np.sort(expected)[::-1])
+    assert np.array_equal(kept(scores, SamplingParams(top_k=top_k), way), np.sort(expected)[::-1])
 
 
 def test_a_sample_that_is_wrong_costs_time_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +131,11 @@ def test_only_a_part_of_a_wide_row_is_sorted(monkeypatch: pytest.MonkeyPatch) ->
     assert max(sizes) < _WIDE / 10
 
 
+@BOTH
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("params", [SamplingParams(top_p=0.9), SamplingParams(top_k=50, top_p=0.9)], ids=["p", "kp"])
-def test_a_wide_row_that_is_no_distribution_is_nan_everywhere(bad: float, params: SamplingParams) -> None:
+def test_a_wide_row_that_is_no_distribution_is_nan_everywhere(way: Way, bad: float, params: SamplingParams) -> None:
     scores = row("wide", 3)
     scores[17] = bad
     scores -= scores.max()
-    assert bool(filtered_softmax(scores[None], [params]).isnan().all())
+    assert bool(way(scores[None], params).isnan().all())
