@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int STEPS = 8;                        // floors that are tried at once
+constexpr int STEPS = 4;                        // floors that are tried at once
 constexpr double FEW = 512;                     // weights that are sorted without trying nearer floors
 constexpr int64_t PART = 1024;                  // weights that are added up in float32
 constexpr float CLOSE = 1.0001f;                // bounds in this ratio are not brought nearer: between them are ties
@@ -38,6 +38,18 @@ void for_each(const float* numbers, int64_t count, float others, Work work) {
   if (at < count) work(load_some(numbers + at, count - at, others));
 }
 
+// The sum of what `work` makes of each of the weights; it is made in float32 for parts of them.
+template <typename Work>
+double sum_of(const float* weights, int64_t count, Work work) {
+  double total = 0.0;
+  for (int64_t part = 0; part < count; part += PART) {
+    Lanes own = {};
+    for_each(weights + part, std::min(PART, count - part), 0.0f, [&](Lanes some) { own += work(some); });
+    total += sum(widen(own));
+  }
+  return total;
+}
+
 // Writes what `work` makes of each of the numbers.
 template <typename Work>
 void write_each(const float* numbers, int64_t count, float* to, Work work) {
@@ -58,13 +70,7 @@ Lanes kept(Lanes weights, float floor) {
 
 template <bool COUNT>
 double mass_from(Row row, float floor) {
-  double total = 0.0;
-  for (int64_t part = 0; part < row.count; part += PART) {
-    Lanes own = {};
-    for_each(row.weights + part, std::min(PART, row.count - part), 0.0f, [&](Lanes some) { own += kept<COUNT>(some, floor); });
-    total += sum(widen(own));
-  }
-  return total;
+  return sum_of(row.weights, row.count, [&](Lanes some) { return kept<COUNT>(some, floor); });
 }
 
 // The weights from `low` on come to what is wanted, and those from `high` on do not.
@@ -125,8 +131,7 @@ float last_wanted(Row row, double wanted, Bounds whole, std::vector<float>& take
   }
   const Bounds all = {LEAST, OVER, 0.0, 0.0};
   for (const Bounds& each : {bounds, wider, all}) {  // what was added up in float32 may not have told the nearest
-    double reached = mass_from<COUNT>(row, each.high);
-    if (reached >= wanted) continue;
+    double reached = each.from_high;
     take(row, each.low, each.high, taken);
     for (const float weight : taken) {
       reached += COUNT ? 1.0 : weight;
@@ -153,16 +158,15 @@ float floor_of(Row row, double total, const Limits& limits, std::vector<float>& 
 
 // Writes e^((score - best) / temperature) of each id, and returns their sum.
 double weigh(const float* scores, int64_t count, double temperature, float* weights) {
-  constexpr float NONE = -std::numeric_limits<float>::infinity();
   Lanes best = load_some(scores, 1, scores[0]);
-  for_each(scores, count, NONE, [&](Lanes some) { best = larger(some, best); });
-  const float top = largest(best), rate = float(1.0 / std::max(temperature, double(std::numeric_limits<float>::min())));
-  write_each(scores, count, weights, [&](Lanes some) { return exponential((some - top) * rate); });
+  for_each(scores, count, scores[0], [&](Lanes some) { best = larger(some, best); });
+  const float top = largest(best);
+  const float rate = float(1.0 / std::max(temperature, double(std::numeric_limits<float>::min())));
   double total = 0.0;
   for (int64_t part = 0; part < count; part += PART) {
-    Lanes own = {};
-    for_each(weights + part, std::min(PART, count - part), 0.0f, [&](Lanes some) { own += some; });
-    total += sum(widen(own));
+    const int64_t size = std::min(PART, count - part);
+    write_each(scores + part, size, weights + part, [&](Lanes some) { return exponential((some - top) * rate); });
+    total += sum_of(weights + part, size, [](Lanes some) { return some; });
   }
   return total;
 }

@@ -1,6 +1,5 @@
-// What the host draws by: the numbers of `rules/rng.py`, the target's own draws of coupled mode, which are for each row of p
-// the winner of the race that `rules/coupling.py` describes, and the sums of `rules/block_sampling.py`. `host_draw.py`
-// builds this file where there is a compiler.
+// What the host draws by: the numbers of `rules/rng.py`, and the target's own draws of coupled mode, which are for each row
+// of p the winner of the race that `rules/coupling.py` describes. `host_draw.py` builds this file where there is a compiler.
 
 #include <vector>
 
@@ -121,32 +120,14 @@ Place place_of(const int64_t* words, int64_t rows, int64_t row) {  // words [4, 
   return {word(0), word(1), word(2), word(3)};
 }
 
-// The sum of `count` numbers; `least` becomes the least of them and of what it was.
-double sum(const float* numbers, int64_t count, Lanes& least) {
-  Doubles low = {}, high = {};
-  int64_t begin = 0;
-  for (; begin + 2 * LANES <= count; begin += 2 * LANES) {
-    const Lanes a = load(numbers + begin), b = load(numbers + begin + LANES), lesser = a < b ? a : b;
-    low += widen(a);
-    high += widen(b);
-    least = lesser < least ? lesser : least;
-  }
-  double total = sum(low + high);
-  for (; begin < count; ++begin) {
-    total += numbers[begin];
-    least[0] = std::min(least[0], numbers[begin]);
-  }
-  return total;
-}
-
 }  // namespace
 
-// p [rows, vocab] and words [4, rows], the coordinates of the rows -> drawn [rows]
-extern "C" void draw(const float* p, int64_t rows, int64_t vocab, const int64_t* words, double likely, int64_t* drawn) {
+// p [rows, vocab], `count` of its rows, and words [4, count], their coordinates -> drawn [count]
+extern "C" void draw(const float* p, int64_t vocab, const int64_t* rows, int64_t count, const int64_t* words, double likely,
+                     int64_t* drawn) {
   std::vector<uint32_t> ids(vocab + BLOCK);
-  for (int64_t row = 0; row < rows; ++row) {
-    drawn[row] = drawn_token(p + row * vocab, vocab, place_of(words, rows, row), float(likely), ids);
-  }
+  for (int64_t at = 0; at < count; ++at)
+    drawn[at] = drawn_token(p + rows[at] * vocab, vocab, place_of(words, count, at), float(likely), ids);
 }
 
 // words [4, rows], the coordinates of the rows, and the index of each number in its row -> u [rows]
@@ -156,17 +137,5 @@ extern "C" void uniform(const int64_t* words, const int64_t* indices, int64_t ro
     uint32_t a[1] = {uint32_t(indices[row])}, b[1] = {place.position}, c[1] = {place.start}, d[1] = {uint32_t(lane)};
     philox(a, b, c, d, place.low, place.high);
     u[row] = uniform_of(a[0], b[0]);
-  }
-}
-
-// p [rows, vocab] -> sums [rows, blocks] of `size` numbers each, the last of fewer; -inf in a row with a negative number
-extern "C" void block_sums(const float* p, int64_t rows, int64_t vocab, int64_t size, double* sums) {
-  const int64_t blocks = (vocab + size - 1) / size;
-  for (int64_t row = 0; row < rows; ++row, p += vocab, sums += blocks) {
-    Lanes least = {};
-    for (int64_t block = 0; block < blocks; ++block)
-      sums[block] = sum(p + block * size, std::min(size, vocab - block * size), least);
-    if (any(least < 0.0f))
-      std::fill(sums, sums + blocks, -std::numeric_limits<double>::infinity());
   }
 }

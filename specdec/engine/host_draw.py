@@ -1,20 +1,23 @@
-"""What the host draws by: `host_distributions.cpp` and `host_draw.cpp`, in place of NumPy's and PyTorch's way."""
+"""What the host judges by: operators in C++ for distributions, verdicts, draws and numbers."""
 
 import logging
-from collections.abc import Callable
-from ctypes import CDLL, c_double, c_int64, c_void_p
+from collections.abc import Callable, Iterator
+from ctypes import CDLL, c_bool, c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specdec.engine.cpp_library import SOURCES, LibraryMissing, load_library
-from specdec.rules.block_sampling import BLOCK, block_sums_on_host
+from specdec.rules.acceptance import judge_by_torch
 from specdec.rules.cache import empty
+from specdec.rules.checks import masses_on_host
 from specdec.rules.coupling import Draw, draw_on_host
 from specdec.rules.filters import distributions_on_host
+from specdec.rules.padding import FlatDrafts
 from specdec.rules.rng import coordinates, uniform_on_host
 
 _log = logging.getLogger(__name__)
@@ -28,17 +31,17 @@ class HostDraws:
     """`distributions_on_host`, of float32, but for rounding."""
     draw: Draw
     """`draw_on_host`, of float32."""
+    judge: Callable[..., tuple[Tensor, Tensor]]
+    """`judge_by_torch`, of float32, but for numbers that lie within a rounding error of what they are compared with."""
+    masses: Callable[[Tensor], Tensor]
+    """`masses_on_host`, of float32, but for rounding."""
     uniform: Callable[[Tensor, Tensor, int], Tensor]
     """`uniform_on_host`."""
-    block_sums: Callable[[Tensor], Tensor]
-    """`block_sums_on_host`, of float32, but for the order of its additions."""
 
     def serve(self) -> None:
         """Let them do the work in this process from here on."""
-        torch.library.impl("specdec::distributions", "CPU", self.distributions)
-        torch.library.impl("specdec::draw", "CPU", self.draw)
-        torch.library.impl("specdec::uniform", "CPU", self.uniform)
-        torch.library.impl("specdec::block_sums", "CPU", self.block_sums)
+        for name in ("distributions", "draw", "judge", "masses", "uniform"):
+            torch.library.impl(f"specdec::{name}", "CPU", getattr(self, name))
 
 
 def load_draws(folder: Path = SOURCES) -> HostDraws:
@@ -47,9 +50,10 @@ def load_draws(folder: Path = SOURCES) -> HostDraws:
     Raises:
         LibraryMissing: they cannot be had on this machine.
     """
-    names = ("host_distributions.cpp", "host_draw.cpp")
+    names = ("host_distributions.cpp", "host_judge.cpp", "host_draw.cpp")
     draws = _opened(*(load_library(folder / name, [folder / "lanes.h"]) for name in names))
-    _check(draws)
+    for found in _differences(draws):
+        raise LibraryMissing(found)
     return draws
 
 
@@ -64,65 +68,105 @@ def draw_by_operator() -> None:
         draws.serve()
 
 
-def _opened(filters: CDLL, library: CDLL) -> HostDraws:
-    filters.distributions.argtypes, filters.distributions.restype = (
-        (c_void_p, c_int64, c_int64, c_void_p, c_void_p),
-        None,
-    )
-    library.draw.argtypes = (c_void_p, c_int64, c_int64, c_void_p, c_double, c_void_p)
-    library.uniform.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_void_p)
-    library.block_sums.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
-    library.draw.restype = library.uniform.restype = library.block_sums.restype = None
+def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
+    distributions_into = _function(filters, "distributions", c_void_p, c_int64, c_int64, c_void_p, c_void_p)
+    masses_into = _function(judges, "masses", c_void_p, c_int64, c_int64, c_void_p)
+    drafts = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 9, c_bool)
+    judge_into = _function(judges, "judge", *drafts, c_void_p, c_void_p)
+    draw_into = _function(draws, "draw", c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_double, c_void_p)
+    uniform_into = _function(draws, "uniform", c_void_p, c_void_p, c_int64, c_int64, c_void_p)
 
     def distributions(scores: Tensor, limits: Tensor) -> Tensor:
         scores, limits = scores.contiguous(), limits.contiguous()
         p = empty(scores.shape, torch.float32)
-        filters.distributions(scores.data_ptr(), *scores.shape, limits.data_ptr(), p.data_ptr())
+        distributions_into(scores.data_ptr(), *scores.shape, limits.data_ptr(), p.data_ptr())
         return p
 
-    def draw(p: Tensor, words: Tensor, likely: float) -> Tensor:
-        p, words = p.contiguous(), words.contiguous()
-        drawn = torch.empty(len(p), dtype=torch.int64)
-        library.draw(p.data_ptr(), *p.shape, words.data_ptr(), likely, drawn.data_ptr())
+    def draw(p: Tensor, rows: Tensor, words: Tensor, likely: float) -> Tensor:
+        p, rows, words = p.contiguous(), rows.contiguous(), words.contiguous()
+        drawn = torch.empty_like(rows)
+        draw_into(p.data_ptr(), p.shape[1], rows.data_ptr(), len(rows), words.data_ptr(), likely, drawn.data_ptr())
         return drawn
+
+    def judge(p: Tensor, mass: Tensor, first: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+        *flat, by_block = args
+        p, mass, *parts = (each.contiguous() for each in (p, mass, first, *flat))
+        tau, last = torch.empty_like(parts[0]), torch.empty_like(parts[0])
+        drafts = [each.data_ptr() for each in parts]
+        judge_into(
+            p.data_ptr(), mass.data_ptr(), p.shape[1], len(tau), *drafts, by_block, tau.data_ptr(), last.data_ptr()
+        )
+        return tau, last
+
+    def masses(p: Tensor) -> Tensor:
+        p = p.contiguous()
+        mass = torch.empty(len(p), dtype=torch.float64)
+        masses_into(p.data_ptr(), *p.shape, mass.data_ptr())
+        return mass
 
     def uniform(words: Tensor, indices: Tensor, lane: int) -> Tensor:
         words, indices = words.contiguous(), indices.contiguous()
         u = torch.empty(len(indices), dtype=torch.float64)
-        library.uniform(words.data_ptr(), indices.data_ptr(), len(indices), lane, u.data_ptr())
+        uniform_into(words.data_ptr(), indices.data_ptr(), len(indices), lane, u.data_ptr())
         return u
 
-    def block_sums(p: Tensor) -> Tensor:
-        p = p.contiguous()
-        sums = torch.empty(len(p), -(-p.shape[1] // BLOCK), dtype=torch.float64)
-        library.block_sums(p.data_ptr(), *p.shape, BLOCK, sums.data_ptr())
-        return sums
-
-    return HostDraws(distributions, draw, uniform, block_sums)
+    return HostDraws(distributions, draw, judge, masses, uniform)
 
 
-def _check(draws: HostDraws) -> None:
-    """Compare what each filter leaves, alone and with the others, draws of likely and of unlikely tokens, uniforms, and
-    sums of blocks of which the last is not whole.
-    """
+def _function(library: CDLL, name: str, *arguments: Any) -> Callable[..., None]:
+    found = getattr(library, name)
+    found.argtypes, found.restype = arguments, None
+    return found  # type: ignore[no-any-return]
+
+
+def _differences(draws: HostDraws) -> Iterator[str]:
+    """In what the operators differ from the rules: on rows with each filter, of likely tokens and of unlikely ones."""
     rows, likely = 64, 0.01
-    scores, limits = 2.0 * torch.randn(rows, 301, generator=torch.Generator().manual_seed(1)), _limits(rows)
-    if not torch.allclose(
-        draws.distributions(scores, limits), distributions_on_host(scores, limits), rtol=1e-4, atol=0.0
-    ):
-        raise LibraryMissing("it makes other distributions than PyTorch")
-    p = torch.rand(rows, 300, generator=torch.Generator().manual_seed(1)).square()
+    random = torch.Generator().manual_seed(1)
+    scores, limits = 2.0 * torch.randn(rows, 301, generator=random), _limits(rows)
+    p = torch.rand(rows, 300, generator=random).square()
     p /= p.sum(-1, keepdim=True)
     words, indices = coordinates(range(2**33, 2**33 + rows), range(rows), range(rows)), torch.arange(rows)
-    if not torch.equal(draws.draw(p, words, likely), draw_on_host(p, words, likely)):
-        raise LibraryMissing("it draws other tokens than NumPy")
+    if not _close(draws.distributions(scores, limits), distributions_on_host(scores, limits), 1e-4):
+        yield "it makes other distributions than PyTorch"
+    if not torch.equal(draws.draw(p, indices, words, likely), draw_on_host(p, indices, words, likely)):
+        yield "it draws other tokens than NumPy"
     if not torch.equal(draws.uniform(words, indices, 3), uniform_on_host(words, indices, 3)):
-        raise LibraryMissing("it makes other random numbers than NumPy")
-    if not torch.allclose(draws.block_sums(p), block_sums_on_host(p), rtol=1e-12, atol=0.0):
-        raise LibraryMissing("it adds up otherwise than PyTorch")
+        yield "it makes other random numbers than NumPy"
+    if not _close(draws.masses(p), masses_on_host(p), 1e-12):
+        yield "it adds up otherwise than PyTorch"
+    sharp = (8.0 * torch.rand(8 * rows, 300, generator=random) ** 4).softmax(-1)
+    mass, flat = masses_on_host(sharp), _drafts(sharp, random)
+    for by_block in (False, True):
+        judged = zip(
+            draws.judge(sharp, mass, *flat, by_block), judge_by_torch(sharp, mass, *flat, by_block), strict=True
+        )
+        if not all(torch.equal(*each) for each in judged):
+            yield "it judges otherwise than PyTorch"
+
+
+def _close(found: Tensor, expected: Tensor, error: float) -> bool:
+    return torch.allclose(found, expected, rtol=error, atol=0.0)
 
 
 def _limits(rows: int) -> Tensor:
     """Each of two temperatures, with and without top-k, top-p and min-p, in turns."""
     ways = [(t, k, p, m) for t in (1.0, 0.6) for k in (0, 20) for p in (1.0, 0.9) for m in (0.0, 0.02)]
     return torch.tensor([ways[row % len(ways)] for row in range(rows)], dtype=torch.float64)
+
+
+def _drafts(p: Tensor, random: torch.Generator) -> FlatDrafts:
+    """Drafts of none to three tokens for the rows of p; each q̂ is somewhat like p, over 20 of its likely ids."""
+    lengths, size = torch.arange(len(p) // 10 * 4) % 4, 20
+    first = (lengths + 1).cumsum(0) - lengths - 1
+    drafted = torch.cat([torch.arange(start, start + count) for start, count in zip(first, lengths, strict=True)])
+    noise = torch.rand(len(drafted), p.shape[1], generator=random)
+    ids = (p[drafted] * noise).topk(size).indices.sort(-1).values
+    weights = (p[drafted[:, None], ids] * noise[:, :size] * 1e5).long() + 1
+    place = weights.double().multinomial(1, generator=random)
+    u = torch.rand(len(drafted), generator=random, dtype=torch.float64)
+    last = torch.rand(len(drafted) + len(first), generator=random, dtype=torch.float64)
+    return FlatDrafts(
+        first=first, lengths=lengths, tokens=ids.gather(1, place)[:, 0], sizes=torch.full((len(drafted),), size),
+        ids=ids.flatten(), weights=weights.flatten(), u=u, lenience=1.0 - 0.5 * (lengths == 3).double(), last=last,
+    )  # fmt: skip

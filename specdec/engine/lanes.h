@@ -9,6 +9,10 @@
 #include <limits>
 #include <utility>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 #if defined(__AVX512F__)
@@ -110,6 +114,9 @@ double sum(Doubles lanes) {
 Doubles widen(Lanes lanes) { return __builtin_convertvector(lanes, Doubles); }
 
 bool any(Bits bits) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)bits, (__m512i)bits);
+#endif
   int64_t words[LANES / 2], some = 0;
   std::memcpy(words, &bits, sizeof words);
   for (const int64_t word : words) some |= word;

@@ -7,13 +7,13 @@ as if it were the row behind the whole draft.
 Only `sample_rest` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdec.rules.padding import PaddedDrafts
+from specdec.rules.padding import FlatDrafts, PaddedDrafts, pad_drafts
 from specdec.rules.params import Mode
 from specdec.rules.sampling import sample
 
@@ -31,9 +31,27 @@ class Rest:
     q: Tensor
     """Draft probabilities over them, float64 [B, K]; 0 past a support, and all 0 where no draft was rejected."""
 
-    def part(self, members: Sequence[int]) -> "Rest":
-        """Those at the indices `members`."""
-        return Rest(self.rows[members], self.scale[members], self.ids[members], self.q[members])
+
+def judge_on_host(mode: Mode, p: Tensor, mass: Tensor, flat: FlatDrafts) -> tuple[Tensor, Tensor]:
+    """How many tokens of each draft are kept, and the one behind them, both int64 [B]; arguments as of `judge`."""
+    if p.dtype != torch.float32:  # which no model gives
+        return judge_by_torch(p, mass, *flat, mode is Mode.BLOCK)
+    found: tuple[Tensor, Tensor] = torch.ops.specdec.judge(p, mass, *flat, mode is Mode.BLOCK)
+    return found
+
+
+def judge_by_torch(p: Tensor, mass: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    """What `judge_on_host` returns, by PyTorch; `args` are the parts of `flat`, and whether the mode is block."""
+    *flat, by_block = args
+    padded = pad_drafts(FlatDrafts(*flat))
+    tau, rest = judge(Mode.BLOCK if by_block else Mode.REJECTION, p, mass, padded)
+    return tau, sample_rest(p, mass, rest, padded.last.gather(1, tau[:, None])[:, 0])
+
+
+# `host_judge.cpp` of the engine is an implementation for the CPU, where it can be had.
+_PARTS = ", ".join(f"Tensor {name}" for name in FlatDrafts._fields)
+torch.library.define("specdec::judge", f"(Tensor p, Tensor mass, {_PARTS}, bool by_block) -> (Tensor, Tensor)")
+torch.library.impl("specdec::judge", "CompositeExplicitAutograd", judge_by_torch)
 
 
 def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Rest]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,16 +19,24 @@ def masses(p: Tensor, rows: int) -> Tensor:
     Raises:
         InternalError: p is not floating, or has another shape than [rows, V].
     """
-    check_rows(p, rows)
+    if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
+        raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
     if not p.is_cpu:
         return _masses(p)
+    if p.dtype != torch.float32:  # which no model gives
+        return masses_on_host(p)
+    mass: Tensor = torch.ops.specdec.masses(p)
+    return mass
+
+
+def masses_on_host(p: Tensor) -> Tensor:
+    """What `masses` returns, by PyTorch."""
     return torch.cat([p.new_zeros(0, dtype=torch.float64), *(_masses(p[part]) for part in parts(*p.shape))])
 
 
-def check_rows(p: Tensor, rows: int) -> None:
-    """Raise InternalError unless p is floating and of the shape [rows, V]."""
-    if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
-        raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
+# `host_judge.cpp` of the engine is an implementation for the CPU, where it can be had.
+torch.library.define("specdec::masses", "(Tensor p) -> Tensor")
+torch.library.impl("specdec::masses", "CompositeExplicitAutograd", masses_on_host)
 
 
 def _masses(p: Tensor) -> Tensor:
@@ -93,14 +102,19 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
     for row, size in zip(probs, sizes, strict=True):
         if not 0 < size == row.weights.numel() or row.ids.is_floating_point() or row.weights.is_floating_point():
             raise FieldInvalid("a draft distribution needs as many integer weights as ids, and at least one", "probs")
-    ids, weights = torch.cat([row.ids for row in probs]), torch.cat([row.weights for row in probs])
-    owners = torch.arange(len(probs)).repeat_interleave(torch.tensor(sizes))
-    if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+    # NumPy's operations on a few numbers take less time than PyTorch's.
+    ids, weights = (np.concatenate([part.numpy() for part in parts]) for parts in zip(*map(_parts, probs), strict=True))
+    if not 0 <= ids.min() <= ids.max() < vocab_size:
         raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")
-    if not 1 <= int(weights.min()) <= int(weights.max()) <= MAX_WEIGHT:
+    if not 1 <= weights.min() <= weights.max() <= MAX_WEIGHT:
         raise FieldInvalid(f"a draft distribution has a weight outside 1..{MAX_WEIGHT}", "probs")
-    if bool(((ids[1:] <= ids[:-1]) & (owners[1:] == owners[:-1])).any()):
+    held = np.repeat(np.arange(len(probs)) * vocab_size, sizes) + ids  # ascends from one q̂ to the next
+    if (held[1:] <= held[:-1]).any():
         raise FieldInvalid("the ids of a draft distribution are not ascending", "probs")
-    held, wanted = owners * vocab_size + ids, torch.tensor(slots) * vocab_size + torch.tensor(tokens)
-    if not bool((held[torch.searchsorted(held, wanted).clamp_max(len(held) - 1)] == wanted).all()):
+    wanted = np.array(slots) * vocab_size + np.array(tokens)
+    if (held.take(held.searchsorted(wanted), mode="clip") != wanted).any():
         raise FieldInvalid("a draft token is not in its own distribution", "probs")
+
+
+def _parts(probs: SparseProbs) -> tuple[Tensor, Tensor]:
+    return probs.ids, probs.weights

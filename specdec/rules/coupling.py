@@ -32,8 +32,8 @@ LIKELY = 2.0**-14
 """Least probability of a token that races with noise of its own: at most 16,384 do. Drafts have up to 64 ids each, so
 at most 64 · 2^-14 = 0.4 % of a draft's tokens are lost by it."""
 
-Draw = Callable[[Tensor, Tensor, float], Tensor]
-"""`draw` on the host, by the rows' `coordinates` and the least probability of a likely token."""
+Draw = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""`draw` on the host, by the rows, int64 [N], their `coordinates` and the least probability of a likely token."""
 
 
 def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
@@ -68,26 +68,29 @@ def earliest(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[i
     return [[each for each, at in zip(*row, strict=True) if at < math.inf] for row in came]
 
 
-def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """The target's own draw from each row of p [N, V], int64 [N]: the winner of the race between its tokens.
+def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int], rows: Sequence[int] | None = None) -> Tensor:
+    """The target's own draw from each of N rows of p, int64 [N]: the winner of the race between its tokens.
 
     Args:
-        p: normalised.
+        p: normalised [R, V].
         seeds: [N].
         positions: absolute position of the token to draw [N].
+        rows: which rows of p, on the host [N]; None is all of them.
     """
     words = coordinates(seeds, positions)
     if not p.is_cpu:
         (words,) = to_device(p.device, words)
         return draw_on_device(p, words)
+    which = torch.arange(len(p)) if rows is None else torch.tensor(rows)
     if p.dtype != torch.float32:  # which no model gives
-        return draw_on_host(p, words, LIKELY)
-    drawn: Tensor = torch.ops.specdec.draw(p, words, LIKELY)
+        return draw_on_host(p, which, words, LIKELY)
+    drawn: Tensor = torch.ops.specdec.draw(p, which, words, LIKELY)
     return drawn
 
 
-def draw_on_host(p: Tensor, words: Tensor, likely: float) -> Tensor:
-    """What `draw` returns, by NumPy; `words` are `specdec.rules.rng.coordinates` of the rows [4, N]."""
+def draw_on_host(p: Tensor, which: Tensor, words: Tensor, likely: float) -> Tensor:
+    """What `draw` returns, by NumPy; `words` are `specdec.rules.rng.coordinates` of the rows `which`, int64 [4, N]."""
+    p = p[which]
     races = p.numpy() >= likely
     flat = np.flatnonzero(races)
     rows, ids = np.divmod(flat, p.shape[1])
@@ -107,7 +110,7 @@ def draw_on_host(p: Tensor, words: Tensor, likely: float) -> Tensor:
 
 
 # `host_draw.cpp` of the engine is an implementation for the CPU, where it can be had.
-torch.library.define("specdec::draw", "(Tensor p, Tensor words, float likely) -> Tensor")
+torch.library.define("specdec::draw", "(Tensor p, Tensor rows, Tensor words, float likely) -> Tensor")
 torch.library.impl("specdec::draw", "CompositeExplicitAutograd", draw_on_host)
 
 
@@ -171,8 +174,8 @@ def coupled_on_host(
     first = list(accumulate((len(draft) + 1 for draft in drafts), initial=0))
     agreeing, step = list(range(len(drafts))), 0
     while agreeing:
-        rows = p if len(agreeing) == len(p) else p[[first[b] + step for b in agreeing]]
-        drawn = draw(rows, [seeds[b] for b in agreeing], [positions[b] + step for b in agreeing])
+        rows = [first[b] + step for b in agreeing]
+        drawn = draw(p, [seeds[b] for b in agreeing], [positions[b] + step for b in agreeing], rows)
         for b, token in zip(agreeing, drawn.tolist(), strict=True):
             emitted[b] += (token,)
         agreeing = [b for b in agreeing if step < len(drafts[b]) and emitted[b][step] == drafts[b][step]]

@@ -7,7 +7,7 @@ from specdec.rules.acceptance import thresholds
 from specdec.rules.checks import masses
 from specdec.rules.draft import Draft
 from specdec.rules.judged import JudgedToken
-from specdec.rules.padding import DraftBatch, pad_drafts
+from specdec.rules.padding import DraftBatch, flatten_drafts, pad_drafts
 from specdec.rules.params import Mode
 from specdec.rules.verification import accept_noise
 
@@ -35,7 +35,7 @@ def evidence(
         return tuple(JudgedToken(value) for value in own.nan_to_num_(0.0).tolist())
     batch = DraftBatch(mode, [draft], [seed], [position], [lenience], [0])
     u = accept_noise(batch)
-    padded = pad_drafts(batch, u, last=torch.zeros(len(mass), dtype=torch.float64))
+    padded = pad_drafts(flatten_drafts(batch, u, last=torch.zeros(len(mass), dtype=torch.float64)))
     columns = (*(each[0] for each in thresholds(mode, p, mass, padded)), u)
     return tuple(
         JudgedToken(p_x, q_x, of_u, threshold)

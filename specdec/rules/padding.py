@@ -5,14 +5,16 @@ Shapes: B drafts, Γ the length of the longest, K the size of the largest suppor
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.params import Mode
-from specdec.rules.rng import coordinates
+from specdec.rules.rng import Integers, coordinates
 from specdec.rules.transfer import to_device
 
 NO_PROBS = SparseProbs(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
@@ -51,6 +53,29 @@ class DraftBatch:
         return [self.seeds[b] for b, _ in steps], [self.positions[b] + step for b, step in steps]
 
 
+class FlatDrafts(NamedTuple):
+    """What the ratio rules read beside p, draft after draft."""
+
+    first: Tensor
+    """Row of p of each draft's first position, int64 [B]."""
+    lengths: Tensor
+    """Length γ of each draft, int64 [B]."""
+    tokens: Tensor
+    """Draft tokens, int64 [Σγ]."""
+    sizes: Tensor
+    """Number of ids of the q̂ of each token, int64 [Σγ]."""
+    ids: Tensor
+    """Ids of each q̂, int64 [Σk]."""
+    weights: Tensor
+    """Weights of those ids, int64 [Σk]."""
+    u: Tensor
+    """Uniforms of the drafted positions, float64 [Σγ]."""
+    lenience: Tensor
+    """ℓ of each draft, float64 [B]."""
+    last: Tensor
+    """The uniform of the last token for 0..γ kept drafts, float64 [Σ(γ+1)]."""
+
+
 class PaddedDrafts(NamedTuple):
     """What the ratio rules read beside p; everything is 0 past a draft's own length and past a support."""
 
@@ -87,36 +112,49 @@ class PaddedRaces(NamedTuple):
     """Coordinates of each row's noise, int64 [4, R]."""
 
 
-def pad_drafts(batch: DraftBatch, u: Tensor, last: Tensor) -> PaddedDrafts:
-    """Lay out the drafts of a ratio mode.
+def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor) -> FlatDrafts:
+    """Lay out the drafts of a ratio mode without padding; `u` and `last` are as in `FlatDrafts`."""
+    laws = [law for draft in batch.drafts for law in draft.probs]
+    ids, weights = ([law.ids.numpy() for law in laws], [law.weights.numpy() for law in laws])
+    return FlatDrafts(
+        first=_integers(batch.first),
+        lengths=torch.from_numpy(_lengths(batch)),
+        tokens=_integers([token for draft in batch.drafts for token in draft.tokens]),
+        sizes=_integers([law.size for law in ids]),
+        ids=_joined(ids),
+        weights=_joined(weights),
+        u=u,
+        lenience=torch.from_numpy(np.array(batch.lenience or [1.0] * len(batch.drafts), np.float64)),
+        last=last,
+    )
 
-    Args:
-        u: uniforms of the drafted positions, draft after draft, float64 [Σγ].
-        last: the uniform of the last token for 0..γ kept drafts, draft after draft, float64 [Σ(γ+1)].
-    """
-    lengths = torch.tensor([len(draft.tokens) for draft in batch.drafts])
-    gamma = int(lengths.max())
-    laws = [law for draft in batch.drafts for law in (*draft.probs, *[NO_PROBS] * (gamma + 1 - len(draft.probs)))]
-    ids, weights = (part.view(len(lengths), gamma + 1, part.shape[1]) for part in _pad_supports(laws))
+
+def pad_drafts(flat: FlatDrafts) -> PaddedDrafts:
+    """The same drafts with padding."""
+    lengths, sizes = flat.lengths.numpy(), flat.sizes.numpy()
+    gamma, width = int(lengths.max()), int(sizes.max(initial=1))
+    drafted = torch.arange(gamma + 1) < flat.lengths[:, None]
+    ids, weights = torch.zeros(2, len(lengths), gamma + 1, width, dtype=torch.int64)
+    ids[drafted], weights[drafted] = (_pad(each.numpy(), sizes, width) for each in (flat.ids, flat.weights))
     return PaddedDrafts(
-        first=torch.tensor(batch.first),
-        lengths=lengths,
-        tokens=_pad_tokens(batch.drafts, gamma),
+        first=flat.first,
+        lengths=flat.lengths,
+        tokens=_pad(flat.tokens.numpy(), lengths, gamma),
         ids=ids,
         weights=weights,
-        u=_pad(u, lengths, gamma),
-        lenience=torch.tensor(batch.lenience or [1.0] * len(batch.drafts), dtype=torch.float64),
-        last=_pad(last, lengths + 1, gamma + 1),
+        u=_pad(flat.u.numpy(), lengths, gamma),
+        lenience=flat.lenience,
+        last=_pad(flat.last.numpy(), lengths + 1, gamma + 1),
     )
 
 
 def pad_races(batch: DraftBatch) -> PaddedRaces:
     """Lay out the drafts of mode coupled or off."""
-    lengths = torch.tensor([len(draft.tokens) for draft in batch.drafts])
+    lengths = _lengths(batch)
     return PaddedRaces(
         rows=torch.tensor(batch.rows()),
-        first=(lengths + 1).cumsum(0) - lengths - 1,
-        lengths=lengths,
+        first=torch.from_numpy((lengths + 1).cumsum() - lengths - 1),
+        lengths=torch.from_numpy(lengths),
         tokens=_pad_tokens(batch.drafts, int(lengths.max())),
         words=coordinates(*batch.keys(batch.steps(extra=1))),
     )
@@ -129,12 +167,24 @@ def supports(laws: Sequence[SparseProbs], device: torch.device) -> tuple[Tensor,
     return ids, q / q.sum(-1, keepdim=True).clamp_min_(1.0)
 
 
+def _lengths(batch: DraftBatch) -> Integers:
+    return np.array([len(draft.tokens) for draft in batch.drafts], np.int64)
+
+
+def _integers(numbers: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.array(numbers, np.int64))
+
+
+def _joined(parts: Sequence[Integers]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *parts]))
+
+
 def _pad_supports(laws: Sequence[SparseProbs]) -> tuple[Tensor, Tensor]:
     """Ids and weights of D supports, int64 [D, K]."""
-    sizes = torch.tensor([law.ids.numel() for law in laws])
+    sizes = np.array([law.ids.numel() for law in laws])
+    ids, weights = ([law.ids.numpy() for law in laws], [law.weights.numpy() for law in laws])
     width = int(sizes.max())
-    ids, weights = torch.cat([law.ids for law in laws]), torch.cat([law.weights for law in laws])
-    return _pad(ids, sizes, width), _pad(weights, sizes, width)
+    return _pad(np.concatenate(ids), sizes, width), _pad(np.concatenate(weights), sizes, width)
 
 
 def _pad_tokens(drafts: Sequence[Draft], gamma: int) -> Tensor:
@@ -142,8 +192,8 @@ def _pad_tokens(drafts: Sequence[Draft], gamma: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64)
 
 
-def _pad(flat: Tensor, lengths: Tensor, width: int) -> Tensor:
+def _pad(flat: NDArray[Any], lengths: Integers, width: int) -> Tensor:
     """Values that lie row after row [Σ lengths] as rows of one width [len(lengths), width], filled with 0."""
-    rows = flat.new_zeros(len(lengths), width)
-    rows[torch.arange(width) < lengths[:, None]] = flat
-    return rows
+    rows = np.zeros((len(lengths), width), flat.dtype)
+    rows[np.arange(width) < lengths[:, None]] = flat
+    return torch.from_numpy(rows)

@@ -123,12 +123,12 @@ def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Seq
 
     Recovered tokens have a purpose of their own, so they share no number with tokens that are drawn from p alone.
     """
-    u = torch.empty(len(seeds), dtype=torch.float64)
+    u = np.empty(len(seeds))
     for lane, wanted in ((Lane.RESIDUAL, True), (Lane.BONUS, False)):
         rows = [row for row, drawn in enumerate(recovered) if drawn is wanted]
         if rows:
-            u[rows] = uniform([seeds[row] for row in rows], [positions[row] for row in rows], lane)
-    return u
+            u[rows] = uniform([seeds[row] for row in rows], [positions[row] for row in rows], lane).numpy()
+    return torch.from_numpy(u)
 
 
 def exponential_on_host(words: Tensor, rows: Tensor, ids: Tensor) -> Tensor:

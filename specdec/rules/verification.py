@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError
-from specdec.rules.acceptance import judge, sample_rest
-from specdec.rules.block_sampling import WIDE, block_sums, sample_by_blocks, sample_rest_by_blocks
+from specdec.rules.acceptance import judge, judge_on_host, sample_rest
 from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, Verdict
-from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, pad_drafts, pad_races
+from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, flatten_drafts, pad_drafts, pad_races
 from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
 from specdec.rules.rng import Lane, final_uniform, uniform
@@ -127,34 +126,20 @@ def _check_batch(batch: DraftBatch, vocab_size: int) -> None:
 
 def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     """Reading a number costs nothing on the host, so numbers decide early which work can be left out."""
-    drafts, rows = batch.drafts, sum(len(draft.tokens) + 1 for draft in batch.drafts)
-    if drafts and batch.mode not in _RACED and rows == len(drafts):
-        return _verify_plain(p, batch)
-    wide = p.shape[-1] >= WIDE
-    sums = block_sums(p, rows) if wide else masses(p, rows)[:, None]
-    mass = sums.sum(-1)
+    drafts = batch.drafts
+    mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
     _check_batch(batch, p.shape[1])
     if not drafts:
         return []
-    if all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
-        committed = _certain(argmax(p).tolist(), batch.first, drafts)
-    elif batch.mode in _RACED:
-        committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
-    else:
-        padded = pad_drafts(batch, accept_noise(batch), _last_noise(batch))
-        tau, rest = judge(batch.mode, p, mass, padded)
-        u = padded.last.gather(1, tau[:, None])[:, 0]
-        last = sample_rest_by_blocks(p, sums, rest, u) if wide else sample_rest(p, mass, rest, u)
+    if batch.mode not in _RACED:
+        flat = flatten_drafts(batch, accept_noise(batch), _last_noise(batch))
+        tau, last = judge_on_host(batch.mode, p, mass, flat)
         committed = _with_last(drafts, tau.tolist(), last.tolist())
+    elif all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
+        committed = _certain(argmax(p).tolist(), batch.first, drafts)
+    else:
+        committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     return _verdicts(mass, batch.first, drafts, committed)
-
-
-def _verify_plain(p: Tensor, batch: DraftBatch) -> list[Verdict]:
-    """One token for each row of p, which is what a ratio rule makes of empty drafts."""
-    sums = block_sums(p, rows=len(batch.drafts))
-    _check_batch(batch, p.shape[1])
-    drawn = sample_by_blocks(p, sums, final_uniform(batch.seeds, batch.positions, [False] * len(p)))
-    return _verdicts(sums.sum(-1), batch.first, batch.drafts, [(token,) for token in drawn.tolist()])
 
 
 def _certain(only: Sequence[int], first: Sequence[int], drafts: Sequence[Draft]) -> Committed:
@@ -204,7 +189,9 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
 def _copied(device: torch.device, batches: Sequence[DraftBatch]) -> list[PaddedDrafts | PaddedRaces]:
     """Each batch as its rule reads it, all of them by one copy."""
     padded = [
-        pad_races(each) if each.mode in _RACED else pad_drafts(each, accept_noise(each), _last_noise(each))
+        pad_races(each)
+        if each.mode in _RACED
+        else pad_drafts(flatten_drafts(each, accept_noise(each), _last_noise(each)))
         for each in batches
     ]
     parts = iter(to_device(device, *chain(*padded)))

@@ -5,7 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from torch import Tensor
 
+from specdec.rules import acceptance
+from specdec.rules.padding import FlatDrafts
+from specdec.rules.params import Mode
+from tests.conformance.bugs.bug import everywhere
 from tests.conformance.notes import Note
 
 
@@ -16,6 +21,19 @@ def _quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def _rules_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge by the rules that bugs are planted in.
+
+    The host's operator is held to them wherever it is loaded, and its law is tested in `test_sampled_chain.py`.
+    """
+
+    def judged(mode: Mode, p: Tensor, mass: Tensor, flat: FlatDrafts) -> tuple[Tensor, Tensor]:
+        return acceptance.judge_by_torch(p, mass, *flat, mode is Mode.BLOCK)
+
+    everywhere(monkeypatch, acceptance.judge_on_host, judged)
 
 
 @pytest.fixture

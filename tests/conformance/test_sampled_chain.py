@@ -4,8 +4,16 @@ Each test draws 5,000 sessions, seeds 0..4,999, over 81 outcomes and must not re
 result is always the same. Expected laws come from a restatement of the sampling rules that shares no code with them.
 """
 
-import pytest
+from collections.abc import Sequence
 
+import pytest
+import torch
+from torch import Tensor
+
+from specdec.engine.cpp_library import LibraryMissing
+from specdec.engine.host_draw import load_draws
+from specdec.rules import sampling, verification
+from specdec.rules.padding import FlatDrafts
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Service
@@ -31,6 +39,33 @@ def test_the_sampled_joint_law_is_the_targets(mode: Mode, params: SamplingParams
     target, drafter = TableModel(3, seed=1), TableModel(3, seed=2)
     outputs = Service(mode, params, target, drafter).generate(SESSIONS, LENGTH)
     assert g_test(outputs, joint(target, params, PROMPT, LENGTH), 3) >= P_VALUE
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
+def test_the_hosts_operators_have_the_targets_law(
+    mode: Mode, params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        draws = load_draws()
+    except LibraryMissing as missing:
+        pytest.skip(str(missing))
+    judged = list[Mode]()
+
+    def judge(mode: Mode, p: Tensor, mass: Tensor, flat: FlatDrafts) -> tuple[Tensor, Tensor]:
+        judged.append(mode)
+        return draws.judge(p.float(), mass, *flat, mode is Mode.BLOCK)
+
+    def distributions(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+        limits = [[each.temperature, each.top_k, each.top_p, each.min_p] for each in params]
+        return draws.distributions(scores.float(), torch.tensor(limits, dtype=torch.float64))
+
+    monkeypatch.setattr(verification, "judge_on_host", judge)
+    monkeypatch.setattr(sampling, "distributions", distributions)
+    target, drafter = TableModel(3, seed=1), TableModel(3, seed=2)
+    outputs = Service(mode, params, target, drafter).generate(SESSIONS, LENGTH)
+    assert g_test(outputs, joint(target, params, PROMPT, LENGTH), 3) >= P_VALUE
+    assert set(judged) == {mode}
 
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])

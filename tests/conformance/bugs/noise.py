@@ -89,7 +89,7 @@ def draft_emitted(patch: pytest.MonkeyPatch) -> None:
 def noise_of_the_round(patch: pytest.MonkeyPatch) -> None:
     """Coupling noise is keyed by the round's parity and not by the position."""
     everywhere(patch, choose, lambda p, ids, seeds, at: choose(p, ids, seeds, [position // 2 for position in at]))
-    everywhere(patch, draw, lambda p, seeds, at: draw(p, seeds, [position // 2 for position in at]))
+    everywhere(patch, draw, lambda p, seeds, at, *rows: draw(p, seeds, [position // 2 for position in at], *rows))
 
 
 BUGS = (

@@ -16,12 +16,12 @@ def distributions(rows: int, seed: int, vocab_size: int = VOCAB, dtype: torch.dt
     return (2 * torch.randn(rows, vocab_size, generator=generator)).to(dtype).softmax(-1)
 
 
-def drafted(mode: Mode, gamma: int, seed: int, position: int = 10, support: int = 8) -> Draft:
-    """γ tokens drawn from γ unrelated distributions."""
+def drafted(mode: Mode, gamma: int, seed: int, position: int = 10, support: int = 8, ids: int = VOCAB) -> Draft:
+    """γ tokens drawn from γ unrelated distributions over the first ids."""
     if gamma == 0:
         return NO_DRAFT
     at = [position + step for step in range(gamma)]
     tokens, probs = propose(
-        mode, distributions(gamma, 77 + seed), [seed] * gamma, at, support, starts=[position] * gamma
+        mode, distributions(gamma, 77 + seed, ids), [seed] * gamma, at, support, starts=[position] * gamma
     )
     return Draft(tuple(tokens), tuple(probs))

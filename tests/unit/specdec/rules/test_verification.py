@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
-from specdec.rules import verification
 from specdec.rules.checks import check_drafts
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, Origin
@@ -249,16 +248,3 @@ def test_a_row_of_zeros_is_no_distribution(mode: Mode) -> None:
 def test_shapes_that_disagree_are_refused(p: Tensor, seeds: list[int], positions: list[int]) -> None:
     with pytest.raises(InternalError):
         verify(Mode.REJECTION, p, [NO_DRAFT], seeds, positions)
-
-
-@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
-def test_verdicts_on_wide_distributions_are_those_by_whole_rows(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafts = [drafted(mode, gamma, seed) for seed in range(20) for gamma in (0, 1, 3)]
-    p = distributions(sum(len(draft.tokens) + 1 for draft in drafts), 6, verification.WIDE)
-    p[:, :VOCAB] *= 100.0
-    p /= p.sum(-1, keepdim=True)
-    asked = mode, p, drafts, list(range(len(drafts))), [10] * len(drafts)
-    by_blocks = verify(*asked)
-    monkeypatch.setattr(verification, "WIDE", verification.WIDE + 1)
-    assert by_blocks == verify(*asked)
-    assert {verdict.accepted for verdict in by_blocks} >= {0, 1}
