@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_NUMBERS = 2**22
-"""Numbers of one part, 16 MB in float32: what is made of them on the way stays in the processor's last cache.
+_NUMBERS = 2**21
+"""Numbers of one part, 8 MB in float32: what is made of them on the way stays in the processor's last cache.
 
-Smaller parts take longer, and of parts four times as large some take much longer
+Parts of a quarter of that, and of twice as much, take longer
 (docs/decisions/0028-verdicts-look-at-each-number-once.md).
 """
 
