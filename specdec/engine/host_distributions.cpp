@@ -61,16 +61,15 @@ void write_each(const float* numbers, int64_t count, float* to, Work work) {
   }
 }
 
-// What weights of at least a floor come to: their mass, or their number.
+// Weights of at least a floor, or 1 for each of them.
 template <bool COUNT>
-Lanes kept(Lanes weights, float floor) {
+Lanes from(Lanes weights, float floor) {
   const Lanes zero = {};
   return weights >= floor ? COUNT ? zero + 1.0f : weights : zero;
 }
 
-template <bool COUNT>
 double mass_from(Row row, float floor) {
-  return sum_of(row.weights, row.count, [&](Lanes some) { return kept<COUNT>(some, floor); });
+  return sum_of(row.weights, row.count, [&](Lanes some) { return from<false>(some, floor); });
 }
 
 // The weights from `low` on come to what is wanted, and those from `high` on do not.
@@ -85,18 +84,18 @@ Bounds nearer(Row row, double wanted, Bounds bounds) {
   float floors[STEPS];
   const float ratio = std::pow(bounds.high / bounds.low, 1.0f / (STEPS + 1));
   for (int step = 0; step < STEPS; ++step) floors[step] = (step ? floors[step - 1] : bounds.low) * ratio;
-  double from[STEPS] = {};
+  double reached[STEPS] = {};
   for (int64_t part = 0; part < row.count; part += PART) {
     Lanes own[STEPS] = {};
     for_each(row.weights + part, std::min(PART, row.count - part), 0.0f, [&](Lanes some) {
-      for (int step = 0; step < STEPS; ++step) own[step] += kept<COUNT>(some, floors[step]);
+      for (int step = 0; step < STEPS; ++step) own[step] += from<COUNT>(some, floors[step]);
     });
-    for (int step = 0; step < STEPS; ++step) from[step] += sum(widen(own[step]));
+    for (int step = 0; step < STEPS; ++step) reached[step] += sum(widen(own[step]));
   }
   for (int step = 0; step < STEPS; ++step) {
-    if (from[step] < wanted) return {bounds.low, floors[step], bounds.from_low, from[step]};
+    if (reached[step] < wanted) return {bounds.low, floors[step], bounds.from_low, reached[step]};
     bounds.low = floors[step];
-    bounds.from_low = from[step];
+    bounds.from_low = reached[step];
   }
   return bounds;
 }
@@ -117,9 +116,15 @@ void take(Row row, float low, float high, std::vector<float>& taken) {
   std::sort(taken.begin(), taken.end(), std::greater<float>());
 }
 
-// The weight with which the best come to what is wanted; the least of all where they do not.
+// What is kept: weights of at least `floor`, which come to `mass`, or to that number.
+struct Kept {
+  float floor;
+  double mass;
+};
+
+// The best weights that come to what is wanted, with those that tie with the last; all of them where they do not.
 template <bool COUNT>
-float last_wanted(Row row, double wanted, Bounds whole, std::vector<float>& taken) {
+Kept best(Row row, double wanted, Bounds whole, std::vector<float>& taken) {
   const auto many = [](const Bounds& each) {
     return (each.from_low - each.from_high) / (COUNT ? 1.0 : each.low) > FEW && each.high > CLOSE * each.low;
   };
@@ -129,38 +134,42 @@ float last_wanted(Row row, double wanted, Bounds whole, std::vector<float>& take
     if (next.high / next.low >= bounds.high / bounds.low) break;
     bounds = next;
   }
+  Kept kept = {LEAST, 0.0};
   const Bounds all = {LEAST, OVER, 0.0, 0.0};
   for (const Bounds& each : {bounds, wider, all}) {  // what was added up in float32 may not have told the nearest
-    double reached = each.from_high;
+    kept.mass = each.from_high;
     take(row, each.low, each.high, taken);
     for (const float weight : taken) {
-      reached += COUNT ? 1.0 : weight;
-      if (reached >= wanted) return weight;
+      if (kept.mass >= wanted && weight < kept.floor) return kept;
+      kept = {weight, kept.mass + (COUNT ? 1.0 : weight)};
     }
+    if (kept.mass >= wanted) return kept;
   }
-  return taken.empty() ? LEAST : taken.back();
+  return kept;
 }
 
-// The least weight that is kept; `total` is the mass of all.
-float floor_of(Row row, double total, const Limits& limits, std::vector<float>& taken) {
-  float floor = LEAST;
+// What the filters keep; `total` is the mass of all.
+Kept filtered(Row row, double total, const Limits& limits, std::vector<float>& taken) {
+  Kept kept = {LEAST, total};
   if (limits.top_k > 0.0 && limits.top_k < double(row.count)) {
-    floor = last_wanted<true>(row, limits.top_k, {1e-6f, OVER, double(row.count), 0.0}, taken);
-    if (limits.top_p < 1.0) total = mass_from<false>(row, floor);
+    kept.floor = best<true>(row, limits.top_k, {1e-6f, OVER, double(row.count), 0.0}, taken).floor;
+    kept.mass = mass_from(row, kept.floor);
   }
   if (limits.top_p < 1.0) {
-    const float least = float(0.999 * (1.0 - limits.top_p) * total / double(row.count));  // less does not come to the rest
-    const Bounds whole = {std::max({floor, least, LEAST}), OVER, total, 0.0};
-    floor = std::max(floor, last_wanted<false>(row, limits.top_p * total, whole, taken));
+    const float least = float(0.999 * (1.0 - limits.top_p) * kept.mass / double(row.count));  // less does not come to the rest
+    const Bounds whole = {std::max(kept.floor, least), OVER, kept.mass, 0.0};
+    const Kept nucleus = best<false>(row, limits.top_p * kept.mass, whole, taken);
+    if (nucleus.floor > kept.floor) kept = nucleus;
   }
-  return std::max(floor, float(limits.min_p));
+  if (limits.min_p > kept.floor) kept = {float(limits.min_p), mass_from(row, float(limits.min_p))};
+  return kept;
 }
 
 // Writes e^((score - best) / temperature) of each id, and returns their sum.
 double weigh(const float* scores, int64_t count, double temperature, float* weights) {
-  Lanes best = load_some(scores, 1, scores[0]);
-  for_each(scores, count, scores[0], [&](Lanes some) { best = larger(some, best); });
-  const float top = largest(best);
+  Lanes tops = load_some(scores, 1, scores[0]);
+  for_each(scores, count, scores[0], [&](Lanes some) { tops = larger(some, tops); });
+  const float top = largest(tops);
   const float rate = float(1.0 / std::max(temperature, double(std::numeric_limits<float>::min())));
   double total = 0.0;
   for (int64_t part = 0; part < count; part += PART) {
@@ -184,8 +193,8 @@ extern "C" void distributions(const float* scores, int64_t rows, int64_t vocab, 
       continue;
     }
     const bool filters = own.top_k > 0.0 || own.top_p < 1.0 || own.min_p > 0.0;
-    const float floor = filters ? floor_of({p, vocab}, total, own, taken) : 0.0f;
-    const float scale = float(1.0 / (filters ? mass_from<false>({p, vocab}, floor) : total));
-    write_each(p, vocab, p, [&](Lanes some) { return kept<false>(some, floor) * scale; });
+    const Kept kept = filters ? filtered({p, vocab}, total, own, taken) : Kept{0.0f, total};
+    const float scale = float(1.0 / kept.mass);
+    write_each(p, vocab, p, [&](Lanes some) { return from<false>(some, kept.floor) * scale; });
   }
 }

@@ -235,9 +235,9 @@ def test_no_rows_give_no_tokens(draw: Draw) -> None:
         ("judge", "- taken.at(place++), 0.0)", "* (place++ < 0), 0.0)", "judges otherwise"),
         ("judge", "blocks[rest.taken.ids[place] / BLOCK] += left - own", "(void)(left - own)", "judges otherwise"),
         ("judge", "found.scale, supports", "1.0, supports", "judges otherwise"),
-        ("distributions", "limits.top_p * total", "limits.top_p", "other distributions"),
+        ("distributions", "limits.top_p * kept.mass", "limits.top_p", "other distributions"),
         ("distributions", "limits.top_k > 0.0 &&", "false &&", "other distributions"),
-        ("distributions", "float(limits.min_p)", "0.0f", "other distributions"),
+        ("distributions", "limits.min_p > kept.floor", "false", "other distributions"),
         ("distributions", "(some - top) * rate", "some - top", "other distributions"),
     ],
 )
