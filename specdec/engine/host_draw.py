@@ -63,7 +63,7 @@ def draw_by_operator() -> None:
     try:
         draws = load_draws()
     except LibraryMissing as missing:
-        _log.info("draws are NumPy's, because their operators cannot be had: %s", missing)
+        _log.info("verdicts and draws are PyTorch's, because their operators cannot be had: %s", missing)
     else:
         draws.serve()
 

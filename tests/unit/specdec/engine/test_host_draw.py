@@ -252,7 +252,7 @@ def test_a_library_with_other_results_is_refused(file: str, right: str, wrong: s
         load_draws(tmp_path)
 
 
-def test_without_a_compiler_numpy_draws_and_one_line_says_why(
+def test_without_a_compiler_pytorch_judges_and_one_line_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing() -> HostDraws:
