@@ -96,7 +96,8 @@ struct Rest {
     return sum;
   }
 
-  // The first of the ids begin..end-1 with which their sum is over `target`; -1 where none is, or where nothing is left.
+  // The first of the ids begin..end-1 with which their sum is over `target`, or the last of which anything is left, where
+  // rounding keeps the sum below; -1 where nothing is left.
   int64_t over(int64_t begin, int64_t end, double target) const {
     double sum = 0.0;
     int64_t found = -1;
