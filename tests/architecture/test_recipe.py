@@ -19,7 +19,8 @@ SPREAD = {"temperature", "seed", "logit_bias", "min_tokens", "end_token_ids", "t
 def files_with(word: str) -> set[str]:
     """Product files, generated ones aside, in which the word stands."""
     folders = ("protos", "specdec", "drafter_service", "verifier_service", "gateway")
-    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".proto", ".cpp"))
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    found = (path for path in paths if path.suffix in (".py", ".proto", ".cpp"))
     return {
         str(path.relative_to(ROOT))
         for path in found
