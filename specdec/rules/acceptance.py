@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec.rules.cache import parts
 from specdec.rules.padding import FlatDrafts, PaddedDrafts, pad_drafts
 from specdec.rules.params import Mode
 from specdec.rules.sampling import sample
@@ -31,6 +32,10 @@ class Rest:
     q: Tensor
     """Draft probabilities over them, float64 [B, K]; 0 past a support, and all 0 where no draft was rejected."""
 
+    def part(self, members: slice) -> "Rest":
+        """Those of some of the drafts."""
+        return Rest(self.rows[members], self.scale[members], self.ids[members], self.q[members])
+
 
 def judge_on_host(mode: Mode, p: Tensor, mass: Tensor, flat: FlatDrafts) -> tuple[Tensor, Tensor]:
     """How many tokens of each draft are kept, and the one behind them, both int64 [B]; arguments as of `judge`."""
@@ -45,7 +50,10 @@ def judge_by_torch(p: Tensor, mass: Tensor, *args: Any) -> tuple[Tensor, Tensor]
     *flat, by_block = args
     padded = pad_drafts(FlatDrafts(*flat))
     tau, rest = judge(Mode.BLOCK if by_block else Mode.REJECTION, p, mass, padded)
-    return tau, sample_rest(p, mass, rest, padded.last.gather(1, tau[:, None])[:, 0])
+    u = padded.last.gather(1, tau[:, None])[:, 0]
+    # Draws make several numbers of 8 bytes for each of p, so a part of them is smaller.
+    drawn = [sample_rest(p, mass, rest.part(part), u[part]) for part in parts(len(u), 16 * p.shape[1])]
+    return tau, torch.cat(drawn)
 
 
 # `host_judge.cpp` of the engine is an implementation for the CPU, where it can be had.
