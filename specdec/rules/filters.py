@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specdec.rules.cache import empty, parts
 from specdec.rules.params import SamplingParams
 from specdec.rules.transfer import to_device
 
@@ -41,7 +42,10 @@ def distributions_on_host(scores: Tensor, limits: Tensor) -> Tensor:
     """What `distributions` returns, by PyTorch; `limits` are temperature, top-k, top-p and min-p, float64 [N, 4]."""
     rows = list(map(tuple, limits.tolist()))
     known = {row: SamplingParams(row[0], top_k=int(row[1]), top_p=row[2], min_p=row[3]) for row in dict.fromkeys(rows)}
-    return _by_torch(scores, [known[row] for row in rows])
+    p = empty(scores.shape, scores.dtype)
+    for part in parts(*scores.shape):
+        p[part] = _by_torch(scores[part], [known[row] for row in rows[part]])
+    return p
 
 
 # `host_distributions.cpp` of the engine is an implementation for the CPU, where it can be had.

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from specdec.errors import InternalError
-from specdec.rules.cache import empty, parts
 from specdec.rules.edits import LogitEdits
 from specdec.rules.filters import distributions
 from specdec.rules.params import SamplingParams
@@ -45,12 +44,17 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     """
     if not len(logits) == len(params) == len(histories):
         raise InternalError(f"{len(logits)} rows of logits, {len(params)} params, {len(histories)} histories")
-    cuts = parts(*logits.shape)
-    if not logits.is_cpu or len(cuts) < 2:
-        return _probabilities(logits, params, histories)
-    p = empty(logits.shape, torch.promote_types(logits.dtype, torch.float32))
-    for part in cuts:
-        p[part] = _probabilities(logits[part], params[part], histories[part])
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    scores = _edited(scores, params, histories)
+    sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
+    if len(sampled) == len(params):
+        return distributions(scores, params)
+    p = torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
+    top = scores.amax(-1, keepdim=True)
+    p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
+    if sampled:
+        (drawn,) = to_device(scores.device, torch.tensor(sampled))
+        p[drawn] = distributions(scores[drawn], [params[row] for row in sampled])
     return p
 
 
@@ -66,21 +70,6 @@ def certain_tokens(
     best = argmax(scores)
     top = scores.gather(1, best[:, None])[:, 0].double()  # the first NaN where there is one
     return best, top - top + 1.0
-
-
-def _probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
-    scores = logits if logits.dtype == torch.float64 else logits.float()
-    scores = _edited(scores, params, histories)
-    sampled = [row for row, wanted in enumerate(params) if wanted.temperature > 0.0]
-    if len(sampled) == len(params):
-        return distributions(scores, params)
-    p = torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
-    top = scores.amax(-1, keepdim=True)
-    p[:, :1] += top - top  # adds 0, or NaN in a row that has no distribution
-    if sampled:
-        (drawn,) = to_device(scores.device, torch.tensor(sampled))
-        p[drawn] = distributions(scores[drawn], [params[row] for row in sampled])
-    return p
 
 
 def argmax(scores: Tensor) -> Tensor:
