@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution, TokenOutOfRange
 from specdec.rules.cache import parts
-from specdec.rules.draft import MAX_WEIGHT, Draft, SparseProbs
+from specdec.rules.draft import MAX_WEIGHT, Draft, SparseProbs, join_probs
 from specdec.rules.params import Mode
 
 
@@ -98,12 +98,14 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
         FieldInvalid: a q̂ is empty, has ids that are not ascending or outside the vocabulary, has a weight outside
             1..65535, or lacks one of its tokens.
     """
-    sizes = [row.ids.numel() for row in probs]  # len() of a tensor is slow
-    for row, size in zip(probs, sizes, strict=True):
-        if not 0 < size == row.weights.numel() or row.ids.is_floating_point() or row.weights.is_floating_point():
+    for row in probs:
+        if (
+            not 0 < row.ids.numel() == row.weights.numel()
+            or row.ids.is_floating_point()
+            or row.weights.is_floating_point()
+        ):
             raise FieldInvalid("a draft distribution needs as many integer weights as ids, and at least one", "probs")
-    # NumPy's operations on a few numbers take less time than PyTorch's.
-    ids, weights = (np.concatenate([part.numpy() for part in parts]) for parts in zip(*map(_parts, probs), strict=True))
+    sizes, ids, weights = join_probs(probs)
     if not 0 <= ids.min() <= ids.max() < vocab_size:
         raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")
     if not 1 <= weights.min() <= weights.max() <= MAX_WEIGHT:
@@ -114,7 +116,3 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
     wanted = np.array(slots) * vocab_size + np.array(tokens)
     if (held.take(held.searchsorted(wanted), mode="clip") != wanted).any():
         raise FieldInvalid("a draft token is not in its own distribution", "probs")
-
-
-def _parts(probs: SparseProbs) -> tuple[Tensor, Tensor]:
-    return probs.ids, probs.weights

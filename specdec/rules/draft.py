@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.rules.judged import JudgedToken
@@ -26,6 +28,14 @@ class SparseProbs:
     """Token ids, int64 [k], ascending."""
     weights: Tensor
     """Weight of each id, int64 [k], in 1..MAX_WEIGHT."""
+
+
+def join_probs(probs: Sequence[SparseProbs]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The number of ids of each q̂ [N], and the ids and the weights of all, one q̂ after the other [Σk]."""
+    none = np.empty(0, np.int64)
+    sizes = np.array([row.ids.numel() for row in probs], np.int64)
+    ids, weights = [row.ids.numpy() for row in probs], [row.weights.numpy() for row in probs]
+    return sizes, np.concatenate([none, *ids]), np.concatenate([none, *weights])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

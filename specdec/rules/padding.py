@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.draft import Draft, SparseProbs, join_probs
 from specdec.rules.params import Mode
 from specdec.rules.rng import Integers, coordinates
 from specdec.rules.transfer import to_device
@@ -114,15 +114,14 @@ class PaddedRaces(NamedTuple):
 
 def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor) -> FlatDrafts:
     """Lay out the drafts of a ratio mode without padding; `u` and `last` are as in `FlatDrafts`."""
-    laws = [law for draft in batch.drafts for law in draft.probs]
-    ids, weights = ([law.ids.numpy() for law in laws], [law.weights.numpy() for law in laws])
+    sizes, ids, weights = map(torch.from_numpy, join_probs([law for draft in batch.drafts for law in draft.probs]))
     return FlatDrafts(
         first=_integers(batch.first),
         lengths=torch.from_numpy(_lengths(batch)),
         tokens=_integers([token for draft in batch.drafts for token in draft.tokens]),
-        sizes=_integers([law.size for law in ids]),
-        ids=_joined(ids),
-        weights=_joined(weights),
+        sizes=sizes,
+        ids=ids,
+        weights=weights,
         u=u,
         lenience=torch.from_numpy(np.array(batch.lenience or [1.0] * len(batch.drafts), np.float64)),
         last=last,
@@ -175,16 +174,11 @@ def _integers(numbers: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.array(numbers, np.int64))
 
 
-def _joined(parts: Sequence[Integers]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *parts]))
-
-
 def _pad_supports(laws: Sequence[SparseProbs]) -> tuple[Tensor, Tensor]:
     """Ids and weights of D supports, int64 [D, K]."""
-    sizes = np.array([law.ids.numel() for law in laws])
-    ids, weights = ([law.ids.numpy() for law in laws], [law.weights.numpy() for law in laws])
+    sizes, ids, weights = join_probs(laws)
     width = int(sizes.max())
-    return _pad(np.concatenate(ids), sizes, width), _pad(np.concatenate(weights), sizes, width)
+    return _pad(ids, sizes, width), _pad(weights, sizes, width)
 
 
 def _pad_tokens(drafts: Sequence[Draft], gamma: int) -> Tensor:
