@@ -113,10 +113,10 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
     return HostDraws(distributions, draw, judge, masses, uniform)
 
 
-def _function(library: CDLL, name: str, *arguments: Any) -> Callable[..., None]:
+def _function(library: CDLL, name: str, *arguments: Any) -> Any:
     found = getattr(library, name)
     found.argtypes, found.restype = arguments, None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _differences(draws: HostDraws) -> Iterator[str]:

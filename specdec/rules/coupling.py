@@ -75,12 +75,12 @@ def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int], rows: Sequen
         p: normalised [R, V].
         seeds: [N].
         positions: absolute position of the token to draw [N].
-        rows: which rows of p, on the host [N]; None is all of them.
+        rows: which rows of p [N]; None is all of them.
     """
     words = coordinates(seeds, positions)
     if not p.is_cpu:
         (words,) = to_device(p.device, words)
-        return draw_on_device(p, words)
+        return draw_on_device(p if rows is None else p[rows], words)
     which = torch.arange(len(p)) if rows is None else torch.tensor(rows)
     if p.dtype != torch.float32:  # which no model gives
         return draw_on_host(p, which, words, LIKELY)
