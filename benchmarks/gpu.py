@@ -5,7 +5,6 @@ round keeps is set (0.8 for each) and not judged; every pass, draft step and rol
 """
 
 import math
-import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from benchmarks import machine
 from benchmarks.pages import publish
-from benchmarks.random_pair import Bench, build
+from benchmarks.random_pair import Bench, build, require_device
 from benchmarks.results import Figure, Goal, Report, Table, figure, show
 from benchmarks.statistics import paired, spread
 from specdec.engine import Chunk, NativeEngine
@@ -106,14 +105,14 @@ def _speculative(bench: Bench, context: int, tokens: int, gamma: int) -> None:
         drafts = _draft(bench.drafter, gamma)
         _verify(bench.target, Chunk(_NAME, [5, *drafts], gamma + 1))
         rounds += 1
-        done += kept(rounds, gamma) + 1
+        done += _kept(rounds, gamma) + 1
         for engine in (bench.target, bench.drafter):
             engine.truncate(_NAME, min(engine.length(_NAME), context + done))
     for engine in (bench.target, bench.drafter):
         engine.release(_NAME)
 
 
-def kept(number: int, gamma: int) -> int:
+def _kept(number: int, gamma: int) -> int:
     """How many drafts a round keeps, of rounds 1, 2, …: multiples of the golden ratio are spread evenly in 0..1."""
     place = number * (math.sqrt(5) - 1) / 2 % 1
     return min(gamma, int(math.log(1 - place) / math.log(_ACCEPTANCE)))
@@ -181,9 +180,7 @@ def main(  # noqa: PLR0913 - one for each option
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Our models, as `model.compile`.")] = True,
 ) -> None:
     """Measure, show and keep the figures."""
-    if device == "cuda" and not torch.cuda.is_available():
-        sys.stderr.write("error: no GPU here: run it on a machine that has one, or try --device cpu --shape tiny\n")
-        raise typer.Exit(1)
+    require_device(device)
     load = machine.load()
     report = measure(build(shape, torch.device(device), compiled=compiled), context, tokens, gamma, repeats)
     if shape == "8b" and device == "cuda":

@@ -3,7 +3,6 @@
 Nothing is downloaded: both models are padded, and compute what they do without it.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +19,7 @@ from benchmarks import machine
 from benchmarks.padded import Size, pad_model
 from benchmarks.pages import publish
 from benchmarks.pair import Pair
+from benchmarks.random_pair import require_device
 from benchmarks.results import Report, show
 from benchmarks.sections.grid_cells import Grid, Loaded, Timing
 from benchmarks.sections.grid_stack import LoadedStack
@@ -78,9 +78,7 @@ def main(
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Our models, as `model.compile`.")] = True,
 ) -> None:
     """Measure, show and keep the figures."""
-    if device == "cuda" and not torch.cuda.is_available():
-        sys.stderr.write("error: no GPU here: run it on a machine that has one, or try --device cpu --shape tiny\n")
-        raise typer.Exit(1)
+    require_device(device)
     load, demo = machine.load(), machine.ROOT / "models" / "demo"
     sizes = _SHAPES[shape]
     with _padded(Pair(demo / "target", demo / "drafter"), sizes, torch.device(device), folder) as pair:

@@ -1,11 +1,13 @@
 """Target and drafter of any size with random weights, and how to time work on a device."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import typer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec.engine import NativeEngine
@@ -47,6 +49,13 @@ class Bench:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def require_device(device: str) -> None:
+    """End the command with one line where that device is not here."""
+    if device == "cuda" and not torch.cuda.is_available():
+        sys.stderr.write("error: no GPU here: run it on a machine that has one, or try --device cpu --shape tiny\n")
+        raise typer.Exit(1)
 
 
 def build(shape: str, device: torch.device, *, compiled: bool) -> Bench:

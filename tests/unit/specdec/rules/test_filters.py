@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,9 +25,12 @@ def by_operator(scores: Tensor, params: SamplingParams) -> Tensor:
     """Distributions by the host's operator; without a C++ compiler the test is skipped."""
     limits = [[params.temperature, params.top_k, params.top_p, params.min_p]] * len(scores)
     try:
-        return load_draws().distributions(scores, torch.tensor(limits, dtype=torch.float64))
+        return loaded().distributions(scores, torch.tensor(limits, dtype=torch.float64))
     except LibraryMissing as missing:
         pytest.skip(str(missing))
+
+
+loaded = cache(load_draws)
 
 
 Way = Callable[[Tensor, SamplingParams], Tensor]
