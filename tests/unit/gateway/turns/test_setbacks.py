@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.store.values import Lease, RoundCommit, TurnView
@@ -26,8 +26,12 @@ from specdec.errors import (
 from tests.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import TURN, header, open_turn, services
 
-CALLS = 60
-"""More calls of the store than any generation of a few rounds may make."""
+ANSWERS = 6
+"""Most answers that an operation of the store has in its script."""
+CALLS = 5 * (MOST + 2 + 2 * (ANSWERS - 1))
+"""Most calls of the store. A setback costs five at most: the turn is owned, a round refused, the turn followed, owned
+once more and read again. MOST + 2 follow the last progress; each before it used up an answer of `acquire` or `commit`.
+"""
 LIES: dict[str, Callable[[], SpecdecError] | None] = {
     "as it is": None,
     "fenced": lambda: Fenced("epoch 1 is over"),
@@ -44,7 +48,7 @@ class LyingStore(MemorySessionStore):
 
     def __init__(self, **answers: list[str]) -> None:
         super().__init__()
-        self.answers = answers
+        self.answers = {operation: list(script) for operation, script in answers.items()}
         self.calls = 0
 
     async def _lie(self, operation: str, truth: Awaitable[Any]) -> Any:
@@ -102,12 +106,12 @@ async def test_a_turn_whose_rounds_and_length_never_agree_is_given_up() -> None:
     assert isinstance(await generated(store), SessionDiverged)
 
 
+SCRIPT = st.lists(st.sampled_from(list(LIES)), min_size=1, max_size=ANSWERS)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-@given(
-    acquire=st.lists(st.sampled_from(list(LIES)), min_size=1, max_size=6),
-    commit=st.lists(st.sampled_from(list(LIES)), min_size=1, max_size=6),
-    read=st.lists(st.sampled_from(list(LIES)), min_size=1, max_size=6),
-)
+@given(acquire=SCRIPT, commit=SCRIPT, read=SCRIPT)
+@example(acquire=["as it is"], commit=["held", "held", "held", "held", "as it is", "held"], read=["as it is"])
 async def test_whatever_the_store_says_a_generation_ends_and_never_as_internal(
     acquire: list[str], commit: list[str], read: list[str]
 ) -> None:
