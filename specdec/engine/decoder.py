@@ -1,6 +1,7 @@
 """A causal language model of transformers, as the engine calls it: token ids in, logits out."""
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -9,6 +10,11 @@ from torch import Tensor, nn
 from specdec.engine.attention import ATTENTION_NAME
 from specdec.engine.cpp_library import HostCode
 from specdec.engine.host_product import pack_products
+
+_ALONE = "isolate_recompiles"
+"""Keeps what is compiled apart from other models' of the same architecture; PyTorch 2.11 does not have it."""
+_INPUTS = ("['input_ids']", "['position_ids']")
+"""How the names of a pass's inputs end in the compiler."""
 
 
 class Decoder:
@@ -41,8 +47,12 @@ class Decoder:
             # Only the kernels are compiled with all optimizations, which would take long for what calls them.
             "cpp_wrapper_build_separate": True,
         }
+        # Where compiled code is of one model alone, a pass need not look whether each weight and number is the same.
+        alone = {_ALONE: True} if _ALONE in signature(torch.compile).parameters else {}
+        if alone:
+            options["guard_filter_fn"] = _of_inputs
         model = self._model.base_model  # without the head, which may yet be replaced by a smaller one
-        model.compile(dynamic=True, options=options)
+        model.compile(dynamic=True, options=options, **alone)
         # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
         self._views = [each.view_as(each) for each in (*model.parameters(), *model.buffers())]
 
@@ -102,3 +112,8 @@ class Decoder:
             return self.logits(tokens, range(len(tokens)), range(len(tokens)))
         finally:
             self._model.set_attn_implementation(ATTENTION_NAME)
+
+
+def _of_inputs(guards: Sequence[Any]) -> list[bool]:
+    """Which conditions of compiled code (PyTorch's guards) a pass is to check: those that its inputs may break."""
+    return [each.guard_type == "SHAPE_ENV" or each.name.endswith(_INPUTS) for each in guards]

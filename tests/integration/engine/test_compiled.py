@@ -55,6 +55,15 @@ def test_compiled_passes_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("kv_backend", ["slabs"], indirect=True)
+def test_models_of_one_architecture_are_compiled_apart(tmp_path: Path, kv_backend: dict[str, Any]) -> None:
+    """A pass looks at its inputs alone, so code that was compiled for one model must not be found for another."""
+    folders = [make_tiny_model(tmp_path / str(layers), "mistral", seed=layers, layers=layers) for layers in (1, 2)]
+    compiled = [load(folder, kv_backend, compiled=True) for folder in folders]
+    for folder, engine in zip(folders, compiled, strict=True):
+        torch.testing.assert_close(logits(engine), logits(load(folder, kv_backend)))
+
+
+@pytest.mark.parametrize("kv_backend", ["slabs"], indirect=True)
 def test_a_model_that_cannot_be_compiled_is_refused(
     tmp_path: Path, kv_backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
