@@ -46,6 +46,8 @@ class Decoder:
             "cpp_wrapper": self.device.type == "cpu",
             # Only the kernels are compiled with all optimizations, which would take long for what calls them.
             "cpp_wrapper_build_separate": True,
+            # The engine's check of the model compares logits; to look at every tensor's shape in each pass takes longer.
+            "size_asserts": False,
         }
         # Where compiled code is of one model alone, a pass need not look whether each weight and number is the same.
         alone = {_ALONE: True} if _ALONE in signature(torch.compile).parameters else {}

@@ -94,14 +94,23 @@ void multiply(const Layer<Weight>& layer, const float* input, float* out, int64_
     multiply_panel(layer, panel, input, out, tokens);
 }
 
+// A new tensor, by a function of PyTorch's C interface; as an operator it would be looked up by its name each time.
+Tensor empty(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t i = shape.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * shape[i];
+  AtenTensorHandle made;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(shape.size(), shape.data(), strides.data(), aoti_torch_dtype_float32(),
+                                                  aoti_torch_device_type_cpu(), 0, &made));
+  return Tensor(made);
+}
+
 // [..., inputs] -> [..., outputs]
 Tensor product(const Tensor& input, const Tensor& panels, const std::optional<Tensor>& bias, int64_t outputs) {
   const int64_t inputs = panels.size(1);
   STD_TORCH_CHECK(input.size(-1) == inputs, "a product of ", input.size(-1), " numbers with weights for ", inputs);
   std::vector<int64_t> shape(input.sizes().begin(), input.sizes().end());
   shape.back() = outputs;
-  const Tensor dense = input.is_contiguous() ? input : torch::stable::contiguous(input);
-  const Tensor out = torch::stable::new_empty(dense, shape);
+  const Tensor dense = input.is_contiguous() ? input : torch::stable::contiguous(input), out = empty(shape);
   const float *from = dense.const_data_ptr<float>(), *added = bias ? bias->const_data_ptr<float>() : nullptr;
   float* to = out.mutable_data_ptr<float>();
   const int64_t tokens = dense.numel() / inputs;
