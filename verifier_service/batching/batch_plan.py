@@ -102,20 +102,26 @@ class ScheduledChunk:
         return self.start + self.count == self.row.goal
 
     @property
+    def judges(self) -> bool:
+        """Whether the row gets its verdict in this pass."""
+        return self.complete and self.row.goal == len(self.row.tokens)
+
+    @property
     def judged(self) -> Row | None:
         """The row with the drafts that this pass judges; None when it gives no verdict."""
-        row = self.row
-        if not self.complete or row.goal < len(row.tokens):
+        if not self.judges:
             return None
-        if self.most is None or len(row.draft.tokens) <= self.most:
-            return row
-        return replace(row, draft=row.draft.cut(self.most))
+        if self.most is None or len(self.row.draft.tokens) <= self.most:
+            return self.row
+        return replace(self.row, draft=self.row.draft.cut(self.most))
 
     @property
     def drafts(self) -> int:
         """Number of drafts that this pass judges."""
-        row = self.judged
-        return 0 if row is None else len(row.draft.tokens)
+        if not self.judges:
+            return 0
+        count = len(self.row.draft.tokens)
+        return count if self.most is None else min(count, self.most)
 
     @property
     def length(self) -> int:

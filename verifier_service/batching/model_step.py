@@ -40,11 +40,6 @@ class ModelStep:
         """KV names of the sequences that the pass computed."""
         return frozenset(chunk.row.kv_name for chunk in self.chunks)
 
-    @property
-    def computed(self) -> int:
-        """Tokens that the pass computed."""
-        return sum(chunk.length - chunk.start for chunk in self.chunks)
-
 
 class BatchModel(Protocol):
     """A target that runs one step after the other, all on one thread."""

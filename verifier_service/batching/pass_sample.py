@@ -43,15 +43,15 @@ class PassSample:
     @classmethod
     def of(cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float, left: int) -> Self:
         """What a step's pass showed; `left` sessions wait for a pass over the rest of their prompts."""
-        drafts = [chunk.drafts for chunk in step.chunks if chunk.judged is not None]
-        prompts = {chunk: read for chunk in step.chunks if (read := chunk.count - (chunk.judged is not None))}
+        drafts = [chunk.drafts for chunk in step.chunks if chunk.judges]
+        prompts = [(chunk, read) for chunk in step.chunks if (read := chunk.count - chunk.judges)]
         outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
         return cls(
             rows=len(drafts),
             sessions=sessions,
-            computed=step.computed,
-            prompt=sum(prompts.values()),
-            reading=sum(chunk.complete for chunk in prompts) + left,
+            computed=sum(chunk.count for chunk in step.chunks) + sum(drafts),
+            prompt=sum(read for _, read in prompts),
+            reading=sum(chunk.complete for chunk, _ in prompts) + left,
             left=left,
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
