@@ -39,14 +39,14 @@ class Decoder:
         """Let PyTorch compile the model at its next runs: once for one token, and once for any other number of them."""
         # A number that the layers share is no input, which every pass would make a tensor of.
         torch._dynamo.config.specialize_float = True
-        options = {
+        options: dict[str, Any] = {
             # Without it the compiled code would look up the number of threads in every loop, and use one thread.
             "cpp.threads": torch.get_num_threads(),
             # The whole pass is C++, and other threads of Python go on meanwhile.
             "cpp_wrapper": self.device.type == "cpu",
             # Only the kernels are compiled with all optimizations, which would take long for what calls them.
             "cpp_wrapper_build_separate": True,
-            # The engine's check of the model compares logits; to look at every tensor's shape in each pass takes longer.
+            # To look at every tensor's shape takes time in each pass, and the engine's check compares the logits.
             "size_asserts": False,
         }
         # Where compiled code is of one model alone, a pass need not look whether each weight and number is the same.

@@ -1,6 +1,6 @@
 """Sources by their names, and what those of one process share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from specdec.sources.ngram import Ngram
@@ -9,6 +9,9 @@ from specdec.sources.prompt_lookup import PromptLookup
 from specdec.sources.settings import SourceSettings
 from specdec.sources.source import DraftSource
 from specdec.sources.suffix import Suffix, SuffixStore
+
+_PRICE = 0.4
+"""What a drafted token costs where nobody says it, in tokens that are committed."""
 
 
 class SourceKind(StrEnum):
@@ -29,13 +32,23 @@ class SourceMaker:
         self._store = SuffixStore(settings.store_tokens, settings.store_domains)
 
     def make(
-        self, kind: SourceKind, domain: str, known: int, prompt: int, prediction: Sequence[int] = ()
+        self,
+        kind: SourceKind,
+        domain: str,
+        known: int,
+        prompt: int,
+        prediction: Sequence[int] = (),
+        price: Callable[[], float] = lambda: _PRICE,
     ) -> DraftSource:
         """A source that has read nothing.
 
         Args:
             domain: whose store it may use.
             known: tokens of the sequence that are not generated here: the prompt, and output that others generated.
+            prompt: how many of these are the prompt.
+            prediction: the text that `PREDICTION` expects.
+            price: reads what one drafted token costs now, in tokens that are committed; for sources that know how
+                likely their guesses are.
         """
         window = self._settings.window
         match kind:
@@ -44,6 +57,6 @@ class SourceMaker:
             case SourceKind.PROMPT_LOOKUP:
                 return PromptLookup(self._settings.lookup_tokens, window)
             case SourceKind.SUFFIX:
-                return Suffix(self._store.counts(domain), known, window)
+                return Suffix(self._store.counts(domain), known, window, price)
             case SourceKind.PREDICTION:
                 return Prediction(prediction, prompt)

@@ -1,16 +1,16 @@
 """Suffix decoding (arXiv 2411.04975): what followed the longest known end of the sequence, here or in earlier ones."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specdec.sources.context_counts import Context, Keys, Match, RecentCounts, keys
 
-_LENGTHS = (16, 8, 5, 3, 2)
-"""Context lengths that are counted; each takes about 100 bytes a token."""
-_LEAST = 0.4
-"""A draft ends where the chance that all of it is accepted would be below this."""
+_LENGTHS = (16, 8, 4, 2, 1)
+"""Context lengths that are counted; each but the last takes about 100 bytes a token."""
 _KEEP = 0.98
 """Factor by which each guess lowers the weight of those before."""
+_RIGHT, _TRIED = 1.4, 2.0
+"""Right ones of how many guesses are assumed before anything is seen."""
 
 
 class SuffixStore:
@@ -44,43 +44,53 @@ class Suffix:
     """A DraftSource that reads its own sequence and the store of its domain.
 
     The longer context wins; of equal ones, that of the sequence itself, which has the newest version of a text that is
-    edited. How likely a guess is, is learnt from how often guesses by contexts of its length were right.
+    edited. How likely a guess is, is learnt from how often guesses by contexts of its length were right, whether they
+    were drafted or not. A draft ends where the chance that all of it is accepted is less than its next token costs.
     """
 
-    def __init__(self, stored: RecentCounts, known: int, window: int) -> None:
+    def __init__(self, stored: RecentCounts, known: int, window: int, price: Callable[[], float]) -> None:
         """Make a source.
 
         Args:
             stored: the counts of the domain, to which tokens that are generated here are added.
             known: how many tokens are read before those.
             window: how many of its own last tokens are counted at least; at most twice as many are.
+            price: reads what one drafted token costs now, in tokens that are committed.
         """
         self._stored = stored
         self._own = RecentCounts(window)
         self._known = known
+        self._price = price
         self._end: Context = ()
+        self._contexts: Keys = []
+        """Those that end where the sequence ends."""
+        self._match: Match | None = None
+        """The guess of the next token."""
         self._read = 0
-        self._right = dict.fromkeys(_LENGTHS, 1.0)
-        self._tried = dict.fromkeys(_LENGTHS, 2.0)
+        self._right = dict.fromkeys(_LENGTHS, _RIGHT)
+        self._tried = dict.fromkeys(_LENGTHS, _TRIED)
 
     def read(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            contexts = keys(self._end, _LENGTHS)
-            self._judge(contexts, token)
-            self._own.add(contexts, token)
+            self._judge(token)
+            self._own.add(self._contexts, token)
             if self._read >= self._known:
-                self._stored.add(contexts, token)
+                self._stored.add(self._contexts, token)
             self._end = (*self._end[-_LENGTHS[0] + 1 :], token)
+            self._contexts = keys(self._end, _LENGTHS)
+            self._match = self._find(self._contexts)
             self._read += 1
 
     def draft(self, drafts: Sequence[int], most: int) -> list[int]:
-        end, guesses, chance = (*self._end, *drafts)[-_LENGTHS[0] :], list[int](), 1.0
-        while len(guesses) < most and (match := self._find(keys(end, _LENGTHS))) is not None:
+        end, guesses, chance, price = (*self._end, *drafts)[-_LENGTHS[0] :], list[int](), 1.0, self._price()
+        match = self._find(keys(end, _LENGTHS)) if drafts else self._match
+        while match is not None and len(guesses) < most:
             chance *= self._right[match.length] / self._tried[match.length]
-            if chance < _LEAST:
+            if chance < price:
                 break
             guesses.append(match.token)
             end = (*end[-_LENGTHS[0] + 1 :], match.token)
+            match = self._find(keys(end, _LENGTHS))
         return guesses
 
     def _find(self, contexts: Keys) -> Match | None:
@@ -89,9 +99,9 @@ class Suffix:
             return own or stored
         return own if own.length >= stored.length else stored
 
-    def _judge(self, contexts: Keys, token: int) -> None:
-        """Learn how good a guess of this token would have been."""
-        match = self._find(contexts)
+    def _judge(self, token: int) -> None:
+        """Learn how good the guess of this token would have been."""
+        match = self._match
         if match is not None:
             self._tried[match.length] = self._tried[match.length] * _KEEP + 1.0
             self._right[match.length] = self._right[match.length] * _KEEP + (match.token == token)

@@ -121,6 +121,8 @@ class BatchCosts:
         """The same before a pass with drafts, by the length of the longest."""
         self._prompts = PromptRate()
         """Of the time by which prompts make passes longer."""
+        self._rounds = Line()
+        """Committed tokens and seconds of each round, drafted or not."""
 
     @property
     def known(self) -> bool:
@@ -147,6 +149,18 @@ class BatchCosts:
             self._waits.observe(longest, seconds)
         else:
             self._idle.observe(0.0, seconds)
+
+    def observe_round(self, committed: int, seconds: float) -> None:
+        """Learn how many tokens a round without prompt chunks committed."""
+        self._rounds.observe(committed, seconds)
+
+    @property
+    def goodput(self) -> float:
+        """Tokens that are committed in a second; 0 before the first round."""
+        if not self._rounds.known:
+            return 0.0
+        committed, seconds = self._rounds.mean
+        return committed / seconds
 
     def of(self, rows: int, drafters: DrafterTimes) -> RoundSeconds:
         """The costs of a round of `rows` sessions."""

@@ -112,12 +112,12 @@ class BatchSpeculation:
         """What is believed now; made anew every second at most."""
         now = self._clock()
         if now - self._reported >= _REPORT_SECONDS:
-            self._reported = now
-            costs, measured = self.costs, self.trials.measured
-            plain = costs.base + costs.token * self._load
-            predicted = self.forecast.speedup * self.trials.correction
-            beta, c, r = (each / plain for each in (costs.token * self._load, costs.draft, costs.wait))
-            judged = Judgement(self.acceptance.overall.alpha, c, beta, r, plain, predicted, measured)
+            self._reported, costs, load = now, self.costs, self._load
+            plain = costs.base + costs.token * load
+            predicted, measured = self.forecast.speedup * self.trials.correction, self.trials.measured
+            beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))
+            alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
+            judged = Judgement(alpha, c, beta, goodput, costs.token * goodput, r, plain, predicted, measured)
             self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
         return self._report
 
@@ -155,6 +155,7 @@ class BatchSpeculation:
         else:
             self._rows = sample.sessions
             costs.observe(sample.computed, sample.seconds)
+            costs.observe_round(sample.committed, sample.seconds + (gap if sample.follows else 0.0))
         took = self._nearest.without_prompts(sample) if sample.prompt else sample.seconds
         self._beside = sample.seconds - took if sample.left and took is not None else 0.0
         if sample.prompt and 2 * sample.reading > self._load:
@@ -198,8 +199,7 @@ class BatchSpeculation:
 
     def rounds(self, source: str) -> DraftedRounds:
         """What rounds with the drafts of a source are like."""
-        known = any(costs.known for costs in self._costs.values())
-        return DraftedRounds(self.acceptance.alpha(source), self.report().plain_seconds if known else 0.0)
+        return DraftedRounds(self.acceptance.alpha(source), self.report().plain_seconds if self._nearest.known else 0.0)
 
     def _judge(self) -> None:
         """Plan, where the batch has changed or the plan is old, and choose whether to draft."""

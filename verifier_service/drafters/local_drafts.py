@@ -15,7 +15,7 @@ from specdec.sources.source import DraftSource
 from specdec.wire.generation import Fallback
 from verifier_service.batching.batch_plan import Gathers
 from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.drafters.local_gamma import LocalGamma
+from verifier_service.drafters.local_gamma import LocalGamma, PricedGamma
 
 _PIECE = 256
 """Tokens that are read at once: a few milliseconds, in which no other session's round is served."""
@@ -27,7 +27,7 @@ class LocalSource:
 
     kind: str
     source: DraftSource
-    gamma: FixedGamma | LocalGamma
+    gamma: FixedGamma | LocalGamma | PricedGamma
     """Chooses how much it drafts."""
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 
 from specdec.rules.gamma import SESSION_WEIGHT, AcceptanceEstimate, best_gamma, speedup
 
@@ -12,6 +13,14 @@ _TRIAL = 2
 """Drafts with which a source is tried where it is not predicted to pay."""
 _EXPLORED = 0.01
 """Share of the tokens that such drafts may be, over all sessions."""
+_READING = 3e-5
+"""Seconds that it takes a round to read for a source and to look for its answer, beside much else on the same core."""
+_FIRST_WORTH = 0.2
+"""Those that are assumed before anything is seen."""
+_KEEP = 0.999
+"""Factor by which each round lowers the weight of those before."""
+_SCOUT = 8
+"""Of so many sessions one reads for a source that is not worth it, to find out whether it has become so."""
 
 
 @dataclass(slots=True)
@@ -83,3 +92,37 @@ class LocalGamma:
         """Learn from a round."""
         self._estimate = self._estimate.observed(drafted, accepted)
         self._acceptance.observe(self._name, drafted, accepted, tried=self._tries)
+
+
+class SourceWorth:
+    """What one source brings that knows how likely its guesses are, over all sessions at about one temperature."""
+
+    def __init__(self) -> None:
+        self._worth = _FIRST_WORTH
+        self._sessions = count()
+
+    def reads(self, goodput: float) -> bool:
+        """Whether it reads for the session that begins now, where a batch commits `goodput` tokens in a second."""
+        return next(self._sessions) % _SCOUT == 0 or self._worth >= _READING * goodput
+
+    def observe(self, tokens: float) -> None:
+        """Learn how many tokens a round brought over what its drafts cost."""
+        self._worth += (1.0 - _KEEP) * (tokens - self._worth)
+
+
+class PricedGamma:
+    """The γ of a session's source whose drafts end by themselves where they would cost more than they bring."""
+
+    def __init__(self, worth: SourceWorth, price: Callable[[], float], most: int) -> None:
+        """`price` reads what one draft costs, in tokens that are committed."""
+        self._worth = worth
+        self._price = price
+        self._most = most
+
+    def gamma(self) -> int:
+        """Most tokens to draft next."""
+        return self._most
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a round."""
+        self._worth.observe(accepted - self._price() * drafted if drafted else 0.0)

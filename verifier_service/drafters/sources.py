@@ -1,5 +1,6 @@
 """What drafts for a session: sources in this process, a drafter, or both, as the request or the settings name it."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.joined_drafts import JoinedDrafts
 from verifier_service.drafters.link import at_about
 from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
-from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma
+from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma, PricedGamma, SourceWorth
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import RemoteDrafts
 
@@ -25,8 +26,8 @@ _HYBRID_SOURCES = (SourceKind.SUFFIX,)
 """The sources of `hybrid` where the settings name none."""
 _KINDS = ("model", "counts", "random", HYBRID)
 """Kinds that a request may name whether or not such a drafter is connected now: when none is, its rounds are plain."""
-_ADAPTIVE = (SourceKind.SUFFIX, SourceKind.PREDICTION)
-"""Sources whose drafts end by themselves where they are not likely to be accepted."""
+_LEAST_PRICE = 0.05
+"""Least price of a draft: of what is hardly ever accepted, a chance that was learnt says little."""
 
 
 class DraftSources:
@@ -38,6 +39,8 @@ class DraftSources:
         self._speculation = speculation
         self._maker = SourceMaker(settings.sources)
         self._acceptance = LocalAcceptance()
+        self._worths: dict[str, SourceWorth] = defaultdict(SourceWorth)
+        """Of sources that know how likely their guesses are, each at about one temperature."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +87,7 @@ class DraftSources:
             return drafter
         tokens = call.tokens[-2 * self._settings.sources.window :]
         most = gamma if tree is None or gamma is None else min(gamma, tree.depth)
-        sources = [self._source(kind, call, len(tokens), most) for kind in local]
+        sources = [self._source(kind, call, len(tokens), most) for kind in local if self._reads(kind, call, most)]
         return LocalDrafts(sources, tokens, limit - len(call.tokens), call.speculation.mode, drafter)
 
     def _local(self, name: str) -> Sequence[SourceKind]:
@@ -107,12 +110,31 @@ class DraftSources:
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))
-        source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction)
+        source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction, self._price)
         return LocalSource(kind.value, source, self._controller(kind, gamma, call))
 
-    def _controller(self, kind: SourceKind, gamma: int | None, call: GenerationCall) -> FixedGamma | LocalGamma:
+    def _price(self) -> float:
+        """What one drafted token costs the batch now, in tokens that are committed."""
+        return max(self._speculation.report().price, _LEAST_PRICE)
+
+    def _controller(
+        self, kind: SourceKind, gamma: int | None, call: GenerationCall
+    ) -> FixedGamma | LocalGamma | PricedGamma:
         if gamma is not None:
             return FixedGamma(gamma)
-        most = call.speculation.policy.most(self._settings.gamma_max)
-        name, beta = at_about(kind.value, call.sampling.temperature), lambda: self._speculation.report().beta
-        return LocalGamma(self._acceptance, name, beta, most, ends_itself=kind in _ADAPTIVE)
+        name, most = _named(kind, call), call.speculation.policy.most(self._settings.gamma_max)
+        if kind is SourceKind.SUFFIX:
+            return PricedGamma(self._worths[name], self._price, most)
+        beta, ends_itself = lambda: self._speculation.report().beta, kind is SourceKind.PREDICTION
+        return LocalGamma(self._acceptance, name, beta, most, ends_itself=ends_itself)
+
+    def _reads(self, kind: SourceKind, call: GenerationCall, gamma: int | None) -> bool:
+        """Whether a source is to read for the session."""
+        if gamma is not None or kind is not SourceKind.SUFFIX:
+            return True
+        return self._worths[_named(kind, call)].reads(self._speculation.report().goodput)
+
+
+def _named(kind: SourceKind, call: GenerationCall) -> str:
+    """Names what is judged together: a source at about the same temperature."""
+    return at_about(kind.value, call.sampling.temperature)

@@ -127,6 +127,23 @@ class TestSuffix:
         source.read(list(range(100, 200)) * 4)
         assert len(source.draft((), 32)) == 32
 
+    @pytest.mark.parametrize(("price", "drafted"), [(0.3, 1), (0.45, 1), (0.65, 0), (0.9, 0)])
+    def test_a_draft_that_is_right_every_second_time_is_made_for_less_than_half_a_token(
+        self, price: float, drafted: int
+    ) -> None:
+        rng = random.Random(1)
+        source = SourceMaker(SourceSettings()).make(SourceKind.SUFFIX, "", 0, 0, price=lambda: price)
+        source.read([token for place in range(400) for token in (1, rng.choice((2, 3)), 1000 + place)])
+        assert len(source.draft((5000, 1), 1)) == drafted
+
+    def test_the_price_is_that_of_the_moment(self) -> None:
+        price = 0.1
+        source = SourceMaker(SourceSettings()).make(SourceKind.SUFFIX, "", 0, 0, price=lambda: price)
+        source.read(list(range(100, 150)) * 4)
+        assert len(source.draft((), 16)) == 16
+        price = 1.1
+        assert source.draft((), 16) == []
+
     def test_the_domain_unused_for_longest_is_forgotten(self) -> None:
         maker = SourceMaker(SETTINGS)
         reading(suffix(maker, "a"), *range(40))

@@ -7,7 +7,7 @@ import pytest
 
 from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT
 from specdec.rules.gamma import FixedGamma
-from specdec.rules.params import Mode, Speculation
+from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import Fallback
 from tests.gateway_fakes import until
 from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, make_speculation, point_mass
@@ -210,6 +210,24 @@ def test_a_name_says_which_sources_are_asked_and_whether_a_drafter_is(
     assert isinstance(made, LocalDrafts)
     assert [each.kind for each in made._sources] == kinds
     assert isinstance(made._drafter, RemoteDrafts) is drafter
+
+
+async def test_what_brings_less_than_it_costs_drafts_for_one_session_in_eight() -> None:
+    made = sources(drafter="suffix")
+    for temperature, read in ((1.0, 2), (0.0, 16)):
+        call = make_call(speculation=Speculation(), sampling=SamplingParams(temperature=temperature))
+        taught = made.drafts(call, 20, None)
+        assert isinstance(taught, LocalDrafts)
+        for _ in range(5000):
+            taught._sources[0].gamma.observe(4, 0 if temperature else 4)
+        each = [made.drafts(call, 20, None) for _ in range(16)]
+        assert sum(bool(one._sources) for one in each if isinstance(one, LocalDrafts)) == read
+        fixed = made.drafts(call, 20, 4)
+        assert isinstance(fixed, LocalDrafts)
+        assert fixed._sources
+    without = made.drafts(make_call(speculation=Speculation(), sampling=SamplingParams(temperature=1.0)), 20, None)
+    without.begin(0)
+    assert (await without.propose(0)).fallback is Fallback.NOT_WORTH_IT
 
 
 def test_a_prediction_is_drafted_from_first_whatever_drafts() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma
+from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma, PricedGamma, SourceWorth
 
 MOST = 16
 
@@ -58,3 +58,48 @@ def test_a_source_whose_drafts_end_by_themselves_is_asked_for_all_or_for_nothing
     gamma = session(acceptance, beta=0.3, ends_itself=True)
     run(gamma, alpha, 50, dice)
     assert gamma.gamma() == drafted
+
+
+def priced(price: float, rounds: int, accepted: int) -> SourceWorth:
+    """What a source is worth of which every round has four drafts, so many of them accepted."""
+    worth = SourceWorth()
+    gamma = PricedGamma(worth, lambda: price, MOST)
+    assert gamma.gamma() == MOST
+    for _ in range(rounds):
+        gamma.observe(4, accepted)
+    return worth
+
+
+def reads(worth: SourceWorth, goodput: float) -> int:
+    """Of 80 sessions those that a source reads for."""
+    return sum(worth.reads(goodput) for _ in range(80))
+
+
+@pytest.mark.parametrize(("price", "accepted", "read"), [(0.3, 2, 80), (0.6, 2, 10), (0.1, 0, 10)])
+def test_a_source_reads_where_its_drafts_bring_more_than_they_cost(price: float, accepted: int, read: int) -> None:
+    assert reads(priced(price, 5000, accepted), goodput=100.0) == read
+
+
+def test_the_faster_a_batch_is_the_more_a_source_must_bring_to_be_read_for() -> None:
+    worth = SourceWorth()
+    for place in range(20_000):  # one token in twenty rounds
+        worth.observe(1.0 if place % 20 == 0 else 0.0)
+    assert reads(worth, goodput=500.0) == 80
+    assert reads(worth, goodput=5000.0) == 10
+
+
+def test_a_source_that_has_become_worth_it_is_found_out() -> None:
+    worth = priced(0.5, 5000, 0)
+    assert reads(worth, goodput=1000.0) == 10
+    scout = PricedGamma(worth, lambda: 0.5, MOST)
+    for _ in range(2000):
+        scout.observe(4, 4)
+    assert reads(worth, goodput=1000.0) == 80
+
+
+def test_rounds_without_a_draft_count() -> None:
+    worth = SourceWorth()
+    gamma = PricedGamma(worth, lambda: 0.5, MOST)
+    for place in range(20_000):
+        gamma.observe(*((1, 1) if place % 100 == 0 else (0, 0)))
+    assert reads(worth, goodput=1000.0) == 10
