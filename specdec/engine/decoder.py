@@ -12,7 +12,7 @@ from specdec.engine.cpp_library import HostCode
 from specdec.engine.host_product import pack_products
 
 _ALONE = "isolate_recompiles"
-"""Keeps what is compiled apart from other models' of the same architecture; PyTorch 2.11 does not have it."""
+"""Keeps what is compiled apart from what is for other models of the architecture; older versions of PyTorch lack it."""
 _INPUTS = ("['input_ids']", "['position_ids']")
 """How the names of a pass's inputs end in the compiler."""
 

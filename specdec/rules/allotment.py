@@ -107,6 +107,8 @@ class Judgement:
     """One more token for every session, in plain rounds."""
     goodput: float = 0.0
     """Tokens that the batch commits in a second, with the drafts that it has."""
+    price: float = 0.0
+    """Those that it commits in the time of one more computed token."""
     r: float = 0.0
     """What a draft costs beside its tokens, in plain rounds."""
     plain_seconds: float = 0.0

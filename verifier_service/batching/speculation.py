@@ -117,7 +117,7 @@ class BatchSpeculation:
             predicted, measured = self.forecast.speedup * self.trials.correction, self.trials.measured
             beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))
             alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
-            judged = Judgement(alpha, c, beta, goodput, r, plain, predicted, measured)
+            judged = Judgement(alpha, c, beta, goodput, costs.token * goodput, r, plain, predicted, measured)
             self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
         return self._report
 

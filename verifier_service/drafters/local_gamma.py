@@ -16,7 +16,7 @@ _EXPLORED = 0.01
 _READING = 3e-5
 """Seconds that it takes a round to read for a source and to look for its answer, beside much else on the same core."""
 _FIRST_WORTH = 0.2
-"""Those that are assumed before anything is seen."""
+"""Tokens that a source is taken to bring a round, over the price of its drafts, before anything is seen."""
 _KEEP = 0.999
 """Factor by which each round lowers the weight of those before."""
 _SCOUT = 8

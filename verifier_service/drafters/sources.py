@@ -114,8 +114,8 @@ class DraftSources:
         return LocalSource(kind.value, source, self._controller(kind, gamma, call))
 
     def _price(self) -> float:
-        """What one drafted token costs now: its time in a pass, in tokens of plain rounds."""
-        return max(self._speculation.report().beta, _LEAST_PRICE)
+        """What one drafted token costs the batch now, in tokens that are committed."""
+        return max(self._speculation.report().price, _LEAST_PRICE)
 
     def _controller(
         self, kind: SourceKind, gamma: int | None, call: GenerationCall

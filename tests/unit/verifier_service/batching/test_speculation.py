@@ -160,12 +160,16 @@ def test_the_report_says_what_was_predicted_and_what_was_measured() -> None:
     assert report.alpha == pytest.approx(0.8, abs=0.05)
 
 
-def test_the_goodput_is_what_the_rounds_commit_in_a_second() -> None:
+def test_the_price_of_a_token_is_what_is_committed_in_its_time() -> None:
     batch = SimulatedBatch([0.9] * 4, costs(4, 0.05, 0.4, 0.1))
     batch.run(500, fixed=0)
-    assert batch.speculation.report().goodput == pytest.approx(400.0, rel=0.05)
+    report = batch.speculation.report()
+    assert report.goodput == pytest.approx(400.0, rel=0.05)
+    assert report.price == pytest.approx(report.beta, rel=0.05)
     drafted = batch.run(500, fixed=4)
-    assert batch.speculation.report().goodput == pytest.approx(drafted, rel=0.05)
+    report = batch.speculation.report()
+    assert report.goodput == pytest.approx(drafted, rel=0.05)
+    assert report.price == pytest.approx(0.001 * drafted, rel=0.1)
 
 
 def test_what_greedy_drafts_bring_says_nothing_of_sampled_ones() -> None:
