@@ -14,7 +14,7 @@ _TRIAL = 2
 _EXPLORED = 0.01
 """Share of the tokens that such drafts may be, over all sessions."""
 _READING = 3e-5
-"""Seconds that it takes a round to read for a source and to look for its answer, beside much else on the same core."""
+"""Seconds that it is taken to cost a round to read for a source and to look for its answer (decision 34)."""
 _FIRST_WORTH = 0.2
 """Tokens that a source is taken to bring a round, over the price of its drafts, before anything is seen."""
 _KEEP = 0.999
