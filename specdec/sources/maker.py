@@ -10,8 +10,10 @@ from specdec.sources.settings import SourceSettings
 from specdec.sources.source import DraftSource
 from specdec.sources.suffix import Suffix, SuffixStore
 
-_PRICE = 0.4
-"""What a drafted token costs where nobody says it, in tokens that are committed."""
+
+def usual_price() -> float:
+    """What a drafted token is taken to cost where nobody says it, in tokens that are committed."""
+    return 0.4
 
 
 class SourceKind(StrEnum):
@@ -38,7 +40,7 @@ class SourceMaker:
         known: int,
         prompt: int,
         prediction: Sequence[int] = (),
-        price: Callable[[], float] = lambda: _PRICE,
+        price: Callable[[], float] = usual_price,
     ) -> DraftSource:
         """A source that has read nothing.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from specdec.rules.gamma import FixedGamma
 from specdec.rules.gamma_policy import PolicyKind
 from specdec.rules.tree_options import MAX_NODES, TreeOptions
-from specdec.sources.maker import SourceKind, SourceMaker
+from specdec.sources.maker import SourceKind, SourceMaker, usual_price
 from specdec.wire.generation import GenerationCall
 from specdec.wire.session import TreePlan
 from verifier_service.batching.speculation import BatchSpeculation
@@ -110,7 +110,8 @@ class DraftSources:
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))
-        source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction, self._price)
+        price = self._price if gamma is None else usual_price
+        source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction, price)
         return LocalSource(kind.value, source, self._controller(kind, gamma, call))
 
     def _price(self) -> float:

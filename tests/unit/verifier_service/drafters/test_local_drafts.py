@@ -230,6 +230,18 @@ async def test_what_brings_less_than_it_costs_drafts_for_one_session_in_eight() 
     assert (await without.propose(0)).fallback is Fallback.NOT_WORTH_IT
 
 
+@pytest.mark.parametrize(("gamma", "drafted"), [(None, 0), (4, 4)])
+async def test_a_draft_length_that_is_fixed_is_kept_whatever_a_pass_costs(
+    monkeypatch: pytest.MonkeyPatch, gamma: int | None, drafted: int
+) -> None:
+    made = sources(drafter="suffix")
+    monkeypatch.setattr(made, "_price", lambda: 1.1)
+    call = make_call(tokens=(*range(10),) * 4, prompt_len=40, speculation=Speculation())
+    drafts = made.drafts(call, 60, gamma)
+    assert isinstance(drafts, LocalDrafts)
+    assert len((await (await begun(drafts)).propose(0)).draft.tokens) == drafted
+
+
 def test_a_prediction_is_drafted_from_first_whatever_drafts() -> None:
     for name in ("", "ngram", "small"):
         call = make_call(speculation=Speculation(drafter=name, prediction=(7, 8)))
