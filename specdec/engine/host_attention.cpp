@@ -137,11 +137,15 @@ float weigh(Row& row, Seen open, float* scores) {
 // Adds `COUNT` vectors of the tile's values, from column `at` on, to the row's sums.
 template <int COUNT>
 void add_values(Row& row, float factor, Rows values, Seen open, const float* weights, int64_t at) {
-  Lanes sums[COUNT];
-  for (int c = 0; c < COUNT; ++c) sums[c] = factor * load(row.out + at + c * LANES);
-  for (int64_t j = open.first; j < open.last; ++j)
-    for (int c = 0; c < COUNT; ++c) sums[c] += weights[j] * load(values.data + j * values.stride + at + c * LANES);
-  for (int c = 0; c < COUNT; ++c) store(row.out + at + c * LANES, sums[c]);
+  Lanes sums[2][COUNT] = {};  // of every other key, because each addition waits for the one before it
+  for (int c = 0; c < COUNT; ++c) sums[0][c] = factor * load(row.out + at + c * LANES);
+  const auto add = [&](int64_t j, Lanes* to) {
+    for (int c = 0; c < COUNT; ++c) to[c] += weights[j] * load(values.data + j * values.stride + at + c * LANES);
+  };
+  int64_t j = open.first;
+  for (; j + 2 <= open.last; j += 2) add(j, sums[0]), add(j + 1, sums[1]);
+  if (j < open.last) add(j, sums[0]);
+  for (int c = 0; c < COUNT; ++c) store(row.out + at + c * LANES, sums[0][c] + sums[1][c]);
 }
 
 template <class T>
@@ -149,13 +153,23 @@ T* at(const Packed& packed, int64_t head, int64_t token) {
   return (T*)packed.data + head * packed.head + token * packed.token;
 }
 
+// The key of a session's token in this layer; those of the tokens behind it follow.
+template <class T>
+T* key_of(const Call& call, const Block& block, int64_t head, int64_t token) {
+  return (T*)block.keys + ((call.layer * call.heads + head) * block.capacity + token) * call.key_width;
+}
+
+template <class T>
+T* value_of(const Call& call, const Block& block, int64_t head, int64_t token) {
+  return (T*)block.values + ((call.layer * call.heads + head) * block.capacity + token) * call.value_width;
+}
+
 template <class T>
 void write(const Call& call, const Block& block, int64_t head) {
-  const int64_t row = (call.layer * call.heads + head) * block.capacity + block.start;
   for (int64_t i = block.first; i < block.first + block.rows; ++i) {
-    std::memcpy((T*)block.keys + (row + i) * call.key_width, at<T>(call.key, head, block.token + i),
+    std::memcpy(key_of<T>(call, block, head, block.start + i), at<T>(call.key, head, block.token + i),
                 call.key_width * sizeof(T));
-    std::memcpy((T*)block.values + (row + i) * call.value_width, at<T>(call.value, head, block.token + i),
+    std::memcpy(value_of<T>(call, block, head, block.start + i), at<T>(call.value, head, block.token + i),
                 call.value_width * sizeof(T));
   }
 }
@@ -166,18 +180,27 @@ class Attention {  // of one thread
       : call_(call), key_width_(padded(call.key_width)), value_width_(padded(call.value_width)),
         keys_(TILE * key_width_), values_(TILE * value_width_), scores_(TILE) {}
 
+  // Attends for a key head of a block; what begins at the key `next` is probably read after it.
   template <class T>
-  void attend(const Block& block, int64_t head) {
+  void attend(const Block& block, int64_t head, const T* next) {
     open<T>(block, head);
-    const int64_t row = (call_.layer * call_.heads + head) * block.capacity;
     const int64_t last = seen_by(call_, block, block.first + block.rows - 1).last;
     for (int64_t tile = seen_by(call_, block, block.first).first; tile < last; tile += TILE) {
       const int64_t count = std::min(TILE, last - tile), room = block.capacity - tile;
-      const Rows keys = rows_of((const T*)block.keys + (row + tile) * call_.key_width, count, room, call_.key_width,
-                                keys_.data());
-      const Rows values = rows_of((const T*)block.values + (row + tile) * call_.value_width, count, room,
-                                  call_.value_width, values_.data());
-      for (Row& each : rows_) take(block, each, tile, count, keys, values);
+      const T *keys = key_of<T>(call_, block, head, tile), *values = value_of<T>(call_, block, head, tile);
+      const Rows key_rows = rows_of(keys, count, room, call_.key_width, keys_.data());
+      const Rows value_rows = rows_of(values, count, room, call_.value_width, values_.data());
+      for (Row& row : rows_) {
+        const bool first = &row == rows_.data();
+        const Seen seen = seen_by(call_, block, row.token);
+        const Seen open = {std::max<int64_t>(0, seen.first - tile), std::min(count, seen.last - tile)};
+        if (open.first >= open.last) continue;
+        score(call_, row, key_rows, open, scores_.data());
+        if (first) fetch(values, count * call_.value_width);
+        if (block.tree) close_others(block, row.token, tile, open, scores_.data());
+        add(row, weigh(row, open, scores_.data()), value_rows, open);
+        if (first) fetch(tile + TILE < last ? keys + TILE * call_.key_width : next, TILE * call_.key_width);
+      }
     }
     close<T>(block, head);
   }
@@ -199,13 +222,7 @@ class Attention {  // of one thread
     }
   }
 
-  void take(const Block& block, Row& row, int64_t tile, int64_t count, Rows keys, Rows values) {
-    const Seen seen = seen_by(call_, block, row.token);
-    const Seen open = {std::max<int64_t>(0, seen.first - tile), std::min(count, seen.last - tile)};
-    if (open.first >= open.last) return;
-    score(call_, row, keys, open, scores_.data());
-    if (block.tree) close_others(block, row.token, tile, open, scores_.data());
-    const float factor = weigh(row, open, scores_.data());
+  void add(Row& row, float factor, Rows values, Seen open) {
     int64_t at = 0;
     for (; at + 4 * LANES <= value_width_; at += 4 * LANES) add_values<4>(row, factor, values, open, scores_.data(), at);
     for (; at < value_width_; at += LANES) add_values<1>(row, factor, values, open, scores_.data(), at);
@@ -227,6 +244,12 @@ class Attention {  // of one thread
   std::vector<Row> rows_;
 };
 
+// The first key that a block reads.
+template <class T>
+const T* first_key(const Call& call, const Block& block, int64_t head) {
+  return key_of<const T>(call, block, head, seen_by(call, block, block.first).first);
+}
+
 template <class T>
 void run(const Call& call) {
   const int64_t tasks = call.block_count * call.heads;
@@ -236,7 +259,11 @@ void run(const Call& call) {
     for (int64_t i = 0; i < tasks; ++i) write<T>(call, call.blocks[i / call.heads], i % call.heads);
     Attention attention(call);
 #pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < tasks; ++i) attention.attend<T>(call.blocks[i / call.heads], i % call.heads);
+    for (int64_t i = 0; i < tasks; ++i) {
+      const int64_t next = std::min(i + 1, tasks - 1);
+      attention.attend(call.blocks[i / call.heads], i % call.heads,
+                       first_key<T>(call, call.blocks[next / call.heads], next % call.heads));
+    }
   }
 }
 

@@ -23,6 +23,8 @@ constexpr int LANES = 8;
 constexpr int LANES = 4;
 #endif
 
+constexpr int64_t LINE = 64;  // bytes that come from memory at once
+
 typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t Bits __attribute__((vector_size(LANES * sizeof(int32_t))));
 typedef double Doubles __attribute__((vector_size(LANES * sizeof(double))));
@@ -38,6 +40,12 @@ Lanes load(const float* from) {
 }
 
 void store(float* to, Lanes lanes) { std::memcpy(to, &lanes, sizeof lanes); }
+
+// Asks for numbers that are read soon, so that they come from memory beside the work on others.
+template <class T>
+void fetch(const T* from, int64_t count) {
+  for (int64_t i = 0; i < count; i += LINE / int64_t(sizeof(T))) __builtin_prefetch(from + i);
+}
 
 float widen(float value) { return value; }
 
@@ -99,10 +107,16 @@ Lanes sums(Lanes* parts) {
   return parts[0];
 }
 
+// The lanes in another order: lane i is the one that was lane i ^ STEP.
+template <int STEP, int... I>
+Lanes crossed(Lanes lanes, std::integer_sequence<int, I...>) {
+  return PICK(lanes, lanes, (I ^ STEP)...);
+}
+
+template <int STEP = LANES / 2>
 float sum(Lanes lanes) {
-  float total = 0;
-  for (int i = 0; i < LANES; ++i) total += lanes[i];
-  return total;
+  if constexpr (STEP > 0) return sum<STEP / 2>(lanes + crossed<STEP>(lanes, std::make_integer_sequence<int, LANES>()));
+  return lanes[0];
 }
 
 double sum(Doubles lanes) {
@@ -123,10 +137,24 @@ bool any(Bits bits) {
   return some;
 }
 
+// Calls `work` with the index of each lane that is not 0, in their order.
+template <typename Work>
+void for_lanes(Bits bits, Work work) {
+#if defined(__AVX512F__)
+  for (uint32_t left = _mm512_test_epi32_mask((__m512i)bits, (__m512i)bits); left; left &= left - 1)
+    work(__builtin_ctz(left));
+#else
+  if (!any(bits)) return;
+  for (int i = 0; i < LANES; ++i)
+    if (bits[i]) work(i);
+#endif
+}
+
+template <int STEP = LANES / 2>
 float largest(Lanes lanes) {
-  float top = lanes[0];
-  for (int i = 1; i < LANES; ++i) top = std::max(top, lanes[i]);
-  return top;
+  if constexpr (STEP > 0)
+    return largest<STEP / 2>(larger(lanes, crossed<STEP>(lanes, std::make_integer_sequence<int, LANES>())));
+  return lanes[0];
 }
 
 int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }

@@ -185,7 +185,7 @@ def test_the_self_check_finds_a_window_that_is_ignored(
     [
         ("llama", ": token + 1);", ": token + 2);"),
         ("llama", "write<T>(call, call.blocks[i / call.heads]", "write<T>(call, call.blocks[0]"),
-        ("llama", "attend<T>(call.blocks[i / call.heads]", "attend<T>(call.blocks[0]"),
+        ("llama", "attention.attend(call.blocks[i / call.heads]", "attention.attend(call.blocks[0]"),
         ("llama", "head * call_.group + r % call_.group", "head"),
         ("mistral", "{call.window ?", "{false ?"),
         ("mistral", "end - call.window", "end - call.window - 1"),
