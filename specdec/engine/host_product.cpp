@@ -18,7 +18,6 @@ namespace {
 constexpr int WIDE = 2;                                     // vectors of a panel
 constexpr int PANEL = WIDE * LANES;                         // outputs of a panel
 constexpr int ROWS = LANES == 16 ? 12 : LANES == 8 ? 5 : 8;  // tokens whose sums fit the processor's registers
-constexpr int LINE = 64;                                    // bytes that are fetched at once
 
 template <class Weight>
 struct Layer {
@@ -46,11 +45,12 @@ void widen(const Bfloat16* weights, Lanes* parts) {
 template <class Weight, int COUNT>
 void multiply_tile(const Layer<Weight>& layer, int64_t panel, const float* input, float* out) {
   const Weight* weights = layer.panels + panel * layer.inputs * PANEL;
-  Lanes sums[COUNT][WIDE] = {};
+  Lanes sums[COUNT][WIDE];  // in registers; `= {}` would have them cleared in memory first
+  for (int r = 0; r < COUNT; ++r)
+    for (int w = 0; w < WIDE; ++w) sums[r][w] = Lanes{};
   for (int64_t k = 0; k < layer.inputs; ++k) {
     // The panel behind this one is on its way while this one is used.
-    for (int i = 0; i < PANEL; i += LINE / sizeof(Weight))
-      __builtin_prefetch(weights + (layer.inputs + k) * PANEL + i);
+    fetch(weights + (layer.inputs + k) * PANEL, PANEL);
     Lanes parts[WIDE];
     widen(weights + k * PANEL, parts);
     for (int r = 0; r < COUNT; ++r)
@@ -58,12 +58,12 @@ void multiply_tile(const Layer<Weight>& layer, int64_t panel, const float* input
   }
   const int64_t width = std::min<int64_t>(PANEL, layer.outputs - panel * PANEL);
   for (int r = 0; r < COUNT; ++r) {
-    float row[PANEL];
+    float part[PANEL], *to = out + r * layer.outputs + panel * PANEL, *row = width == PANEL ? to : part;
     for (int w = 0; w < WIDE; ++w) {
       if (layer.bias) sums[r][w] += load(layer.bias + panel * PANEL + w * LANES);
       store(row + w * LANES, sums[r][w]);
     }
-    std::memcpy(out + r * layer.outputs + panel * PANEL, row, width * sizeof(float));
+    if (row == part) std::memcpy(to, part, width * sizeof(float));
   }
 }
 
