@@ -102,15 +102,10 @@ Bounds nearer(Row row, double wanted, Bounds bounds) {
 
 // The weights from `low` on and under `high`, best first.
 void take(Row row, float low, float high, std::vector<float>& taken) {
-  taken.resize(row.count + LANES);
+  taken.resize(row.count);
   int64_t count = 0;
   for_each(row.weights, row.count, 0.0f, [&](Lanes some) {
-    const Bits between = (some >= low) & (some < high);
-    if (!any(between)) return;
-    for (int i = 0; i < LANES; ++i) {
-      taken[count] = some[i];
-      count -= between[i];
-    }
+    for_lanes((some >= low) & (some < high), [&](int i) { taken[count++] = some[i]; });
   });
   taken.resize(count);
   std::sort(taken.begin(), taken.end(), std::greater<float>());
@@ -165,7 +160,7 @@ Kept filtered(Row row, double total, const Limits& limits, std::vector<float>& t
   return kept;
 }
 
-// Writes e^((score - best) / temperature) of each id, and returns their sum.
+// Writes e^((score - best) / temperature) of each id, and returns their sum; the next row's scores are fetched meanwhile.
 double weigh(const float* scores, int64_t count, double temperature, float* weights) {
   Lanes tops = load_some(scores, 1, scores[0]);
   for_each(scores, count, scores[0], [&](Lanes some) { tops = larger(some, tops); });
@@ -174,6 +169,7 @@ double weigh(const float* scores, int64_t count, double temperature, float* weig
   double total = 0.0;
   for (int64_t part = 0; part < count; part += PART) {
     const int64_t size = std::min(PART, count - part);
+    fetch(scores + count + part, size);
     write_each(scores + part, size, weights + part, [&](Lanes some) { return exponential((some - top) * rate); });
     total += sum_of(weights + part, size, [](Lanes some) { return some; });
   }

@@ -74,21 +74,18 @@ Winner race(const float* p, std::vector<uint32_t>& ids, int64_t count, const Pla
 std::pair<int64_t, double> likely_ids(const float* p, int64_t vocab, float likely, std::vector<uint32_t>& ids) {
   int64_t count = 0, begin = 0;
   Doubles rest = {};
-  const auto look = [&](int64_t id) {
-    ids[count] = uint32_t(id);
-    count += p[id] >= likely;
-  };
   for (; begin + LANES <= vocab; begin += LANES) {
     const Lanes some = load(p + begin);
     const Bits races = some >= likely;
-    rest += widen(taken(some, ~races));
-    if (any(races))
-      for (int i = 0; i < LANES; ++i) look(begin + i);
+    if (any(some != 0.0f)) rest += widen(taken(some, ~races));  // filters leave most of a row at 0
+    for_lanes(races, [&](int i) { ids[count++] = uint32_t(begin + i); });
   }
   double others = sum(rest);
   for (; begin < vocab; ++begin) {
-    look(begin);
-    others += p[begin] >= likely ? 0.0 : p[begin];
+    if (p[begin] >= likely)
+      ids[count++] = uint32_t(begin);
+    else
+      others += p[begin];
   }
   return {count, others};
 }
