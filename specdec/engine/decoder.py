@@ -1,20 +1,15 @@
 """A causal language model of transformers, as the engine calls it: token ids in, logits out."""
 
 from collections.abc import Sequence
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specdec.engine.attention import ATTENTION_NAME
+from specdec.engine.compiled_layers import CompiledLayers
 from specdec.engine.cpp_library import HostCode
 from specdec.engine.host_product import pack_products
-
-_ALONE = "isolate_recompiles"
-"""Keeps what is compiled apart from what is for other models of the architecture; older versions of PyTorch lack it."""
-_INPUTS = ("['input_ids']", "['position_ids']")
-"""How the names of a pass's inputs end in the compiler."""
 
 
 class Decoder:
@@ -49,14 +44,10 @@ class Decoder:
             # To look at every tensor's shape takes time in each pass, and the engine's check compares the logits.
             "size_asserts": False,
         }
-        # Where compiled code is of one model alone, a pass need not look whether each weight and number is the same.
-        alone = {_ALONE: True} if _ALONE in signature(torch.compile).parameters else {}
-        if alone:
-            options["guard_filter_fn"] = _of_inputs
-        model = self._model.base_model  # without the head, which may yet be replaced by a smaller one
-        model.compile(dynamic=True, options=options, **alone)
+        layers = self._model.base_model  # without the head, which may yet be replaced by a smaller one
+        layers.forward = CompiledLayers(layers, options)
         # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
-        self._views = [each.view_as(each) for each in (*model.parameters(), *model.buffers())]
+        self._views = [each.view_as(each) for each in (*layers.parameters(), *layers.buffers())]
 
     @property
     def config(self) -> Any:
@@ -114,8 +105,3 @@ class Decoder:
             return self.logits(tokens, range(len(tokens)), range(len(tokens)))
         finally:
             self._model.set_attn_implementation(ATTENTION_NAME)
-
-
-def _of_inputs(guards: Sequence[Any]) -> list[bool]:
-    """Which conditions of compiled code (PyTorch's guards) a pass is to check: those that its inputs may break."""
-    return [each.guard_type == "SHAPE_ENV" or each.name.endswith(_INPUTS) for each in guards]

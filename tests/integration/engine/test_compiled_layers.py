@@ -1,0 +1,66 @@
+"""Compiled layers return what the layers themselves return, in whatever way they can be called."""
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from specdec.engine.compiled_layers import CompiledLayers
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses what PyTorch deprecates
+]
+
+
+class Layers(nn.Module):
+    """An embedding, and a layer that sees the places as well."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor], output: Callable[[Tensor], BaseModelOutput]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.embedding = nn.Parameter(torch.randn(50, 8, generator=generator))
+        self.linear = nn.Parameter(torch.randn(8, 8, generator=generator))
+        self._between = between
+        self._output = output
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, scale: float) -> BaseModelOutput:
+        """States [1, T, 8]."""
+        states = self._between(self.embedding[input_ids] * scale)
+        return self._output(states @ self.linear + position_ids[..., None])
+
+
+def with_break(states: Tensor) -> Tensor:
+    """Ends one graph and begins another."""
+    torch._dynamo.graph_break()
+    return states
+
+
+def states_alone(states: Tensor) -> BaseModelOutput:
+    """What the layers of most architectures return."""
+    return BaseModelOutput(last_hidden_state=states)
+
+
+def states_and_more(states: Tensor) -> BaseModelOutput:
+    """What some return that are asked for it."""
+    return BaseModelOutput(last_hidden_state=states, hidden_states=(states + 1.0,))
+
+
+@pytest.mark.parametrize(
+    ("between", "output"),
+    [(nn.Identity(), states_alone), (with_break, states_alone), (nn.Identity(), states_and_more)],
+    ids=["one graph", "two graphs", "two outputs"],
+)
+def test_every_pass_is_as_without_compilation(between: Any, output: Any) -> None:
+    layers = Layers(between, output)
+    compiled = CompiledLayers(layers, {})
+    with torch.inference_mode():
+        for turn, count in enumerate((1, 5, 1, 8, 5, 1)):
+            ids, places = torch.arange(turn, turn + count)[None], torch.arange(9, 9 + count)[None]
+            found, expected = compiled(ids, places, scale=2.0), layers(ids, places, scale=2.0)
+            assert type(found) is type(expected)
+            torch.testing.assert_close(dict(found), dict(expected))
