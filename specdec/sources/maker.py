@@ -1,6 +1,6 @@
 """Sources by their names, and what those of one process share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from specdec.sources.ngram import Ngram
@@ -8,7 +8,7 @@ from specdec.sources.prediction import Prediction
 from specdec.sources.prompt_lookup import PromptLookup
 from specdec.sources.settings import SourceSettings
 from specdec.sources.source import DraftSource
-from specdec.sources.suffix import Suffix, SuffixStore
+from specdec.sources.suffix import GuessRates, GuessTerms, Suffix, SuffixStore
 
 
 def usual_price() -> float:
@@ -32,6 +32,7 @@ class SourceMaker:
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._store = SuffixStore(settings.store_tokens, settings.store_domains)
+        self._terms = GuessTerms(usual_price, GuessRates())
 
     def make(
         self,
@@ -40,7 +41,7 @@ class SourceMaker:
         known: int,
         prompt: int,
         prediction: Sequence[int] = (),
-        price: Callable[[], float] = usual_price,
+        terms: GuessTerms | None = None,
     ) -> DraftSource:
         """A source that has read nothing.
 
@@ -49,8 +50,7 @@ class SourceMaker:
             known: tokens of the sequence that are not generated here: the prompt, and output that others generated.
             prompt: how many of these are the prompt.
             prediction: the text that `PREDICTION` expects.
-            price: reads what one drafted token costs now, in tokens that are committed; for sources that know how
-                likely their guesses are.
+            terms: for sources that know how likely their guesses are; None are those of all that are made without.
         """
         window = self._settings.window
         match kind:
@@ -59,6 +59,6 @@ class SourceMaker:
             case SourceKind.PROMPT_LOOKUP:
                 return PromptLookup(self._settings.lookup_tokens, window)
             case SourceKind.SUFFIX:
-                return Suffix(self._store.counts(domain), known, window, price)
+                return Suffix(self._store.counts(domain), known, window, terms or self._terms)
             case SourceKind.PREDICTION:
                 return Prediction(prediction, prompt)

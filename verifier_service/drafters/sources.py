@@ -8,6 +8,7 @@ from specdec.rules.gamma import FixedGamma
 from specdec.rules.gamma_policy import PolicyKind
 from specdec.rules.tree_options import MAX_NODES, TreeOptions
 from specdec.sources.maker import SourceKind, SourceMaker, usual_price
+from specdec.sources.suffix import GuessRates, GuessTerms
 from specdec.wire.generation import GenerationCall
 from specdec.wire.session import TreePlan
 from verifier_service.batching.speculation import BatchSpeculation
@@ -40,7 +41,8 @@ class DraftSources:
         self._maker = SourceMaker(settings.sources)
         self._acceptance = LocalAcceptance()
         self._worths: dict[str, SourceWorth] = defaultdict(SourceWorth)
-        """Of sources that know how likely their guesses are, each at about one temperature."""
+        self._rates: dict[str, GuessRates] = defaultdict(GuessRates)
+        """Both are of sources that know how likely their guesses are, each at about one temperature."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,8 +112,8 @@ class DraftSources:
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))
-        price = self._price if gamma is None else usual_price
-        source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction, price)
+        terms = GuessTerms(self._price if gamma is None else usual_price, self._rates[_named(kind, call)])
+        source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction, terms)
         return LocalSource(kind.value, source, self._controller(kind, gamma, call))
 
     def _price(self) -> float:

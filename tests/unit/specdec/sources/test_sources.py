@@ -3,7 +3,7 @@
 import random
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,6 +13,7 @@ from specdec.sources.prediction import Prediction
 from specdec.sources.prompt_lookup import PromptLookup
 from specdec.sources.settings import SourceSettings
 from specdec.sources.source import DraftSource
+from specdec.sources.suffix import GuessRates, GuessTerms
 
 WINDOW = 64
 VOCABULARY = 152_000
@@ -26,6 +27,12 @@ def reading(source: DraftSource, *tokens: int) -> DraftSource:
 
 def suffix(maker: SourceMaker, domain: str = "", known: int = 0) -> DraftSource:
     return maker.make(SourceKind.SUFFIX, domain, known, known)
+
+
+def priced(price: Callable[[], float], rates: GuessRates | None = None, known: int = 0) -> DraftSource:
+    """A suffix source with a store of its own."""
+    terms = GuessTerms(price, rates or GuessRates())
+    return SourceMaker(SourceSettings()).make(SourceKind.SUFFIX, "", known, known, terms=terms)
 
 
 class TestNgram:
@@ -132,17 +139,34 @@ class TestSuffix:
         self, price: float, drafted: int
     ) -> None:
         rng = random.Random(1)
-        source = SourceMaker(SourceSettings()).make(SourceKind.SUFFIX, "", 0, 0, price=lambda: price)
+        source = priced(lambda: price)
         source.read([token for place in range(400) for token in (1, rng.choice((2, 3)), 1000 + place)])
         assert len(source.draft((5000, 1), 1)) == drafted
 
     def test_the_price_is_that_of_the_moment(self) -> None:
         price = 0.1
-        source = SourceMaker(SourceSettings()).make(SourceKind.SUFFIX, "", 0, 0, price=lambda: price)
+        source = priced(lambda: price)
         source.read(list(range(100, 150)) * 4)
         assert len(source.draft((), 16)) == 16
         price = 1.1
         assert source.draft((), 16) == []
+
+    @pytest.mark.parametrize(("known", "drafted"), [(0, 0), (1600, 1)])
+    def test_guesses_that_were_wrong_in_generated_text_are_not_drafted_at_the_start_of_others(
+        self, known: int, drafted: int
+    ) -> None:
+        rates, rng = GuessRates(), random.Random(1)
+        unsteady = [rng.randrange(4) for _ in range(1600)]
+        priced(lambda: 0.5, rates, known).read(unsteady)
+        text = (1, 2, 1)
+        assert len(reading(priced(lambda: 0.5, rates), *text).draft((), 1)) == drafted
+        assert len(reading(priced(lambda: 0.5), *text).draft((), 1)) == 1
+
+    def test_a_sequence_trusts_its_own_guesses_over_those_of_others(self) -> None:
+        rates, rng = GuessRates(), random.Random(1)
+        priced(lambda: 0.5, rates).read([rng.randrange(4) for _ in range(1600)])
+        source = reading(priced(lambda: 0.5, rates), *list(range(60)) * 5)
+        assert len(source.draft((), 8)) == 8
 
     def test_the_domain_unused_for_longest_is_forgotten(self) -> None:
         maker = SourceMaker(SETTINGS)
