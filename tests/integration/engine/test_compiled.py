@@ -68,6 +68,6 @@ def test_a_model_that_cannot_be_compiled_is_refused(
     tmp_path: Path, kv_backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(ModelRefused, match="no-such-compiler"):
+    compiler = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with compiler, pytest.raises(ModelRefused, match="no-such-compiler"):
         load(make_tiny_model(tmp_path, "mistral", layers=1), kv_backend, compiled=True)

@@ -1,16 +1,24 @@
 """The host's operator multiplies as PyTorch does, and what it gives a token depends on that token alone."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn.functional import linear
 
 from specdec.engine import host_product
 from specdec.engine.cpp_library import LibraryMissing
-from specdec.engine.host_product import PackedEmbedding, PackedLinear, load_products, pack_products
+from specdec.engine.host_product import (
+    PackedEmbedding,
+    PackedLinear,
+    PackedPart,
+    load_products,
+    multiply_once,
+    pack_products,
+)
 from specdec.errors import ModelRefused
 
 
@@ -103,6 +111,67 @@ def test_a_packed_model_keeps_each_weight_once(short: bool) -> None:
     packed = {each.data_ptr(): each.numel() for each in model.buffers()}
     bias, columns = 32, 2 * 32
     assert sum(packed.values()) <= (-(-70 // 32) + 1) * 32 * 24 + bias + columns
+
+
+class Attention(nn.Module):
+    """Layers with the names of those that have the same input, and here have it or have not."""
+
+    def __init__(self, *, alike: bool, biased: bool = False, values: int = 32) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(24, 64, bias=biased)
+        self.k_proj = nn.Linear(24, 32, bias=biased)
+        self.v_proj = nn.Linear(24, values, bias=biased)
+        self._alike = alike
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """The outputs side by side."""
+        others = states if self._alike else states + 1.0
+        return torch.cat([self.q_proj(states), self.k_proj(others), self.v_proj(states)], dim=-1)
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("alike", "products"), [(True, 1), (False, 2)])
+def test_a_compiled_pass_multiplies_once_with_layers_of_one_input(
+    alike: bool, products: int, biased: bool, short: bool
+) -> None:
+    model, states = Attention(alike=alike, biased=biased).requires_grad_(False), torch.randn(1, 5, 24)
+    model = model.bfloat16().float() if short else model
+    expected, weight = model(states), model.k_proj.weight
+    pack_products(model, "operator")
+    assert all(isinstance(each, PackedPart) for each in (model.q_proj, model.k_proj, model.v_proj))
+    assert torch.equal(model.k_proj.weight, weight)
+    torch.testing.assert_close(model(states), expected, rtol=1e-5, atol=1e-5)
+    counted = list[int]()
+
+    def compiler(graph: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+        multiply_once(graph)
+        counted.append(sum(node.target is torch.ops.specdec.multiply for node in graph.graph.nodes))
+        return graph.forward
+
+    torch.testing.assert_close(torch.compile(model, backend=compiler)(states), expected, rtol=1e-5, atol=1e-5)
+    assert counted == [products]
+    numbers = {each.data_ptr(): each.numel() for each in model.buffers()}
+    assert sum(numbers.values()) == 128 * 24 + 32 + 128 * biased
+
+
+@pytest.mark.usefixtures("_library")
+def test_layers_that_end_within_a_panel_are_packed_apart() -> None:
+    model, states = Attention(alike=True, values=33).requires_grad_(False), torch.randn(1, 5, 24)
+    expected = model(states)
+    pack_products(model, "operator")
+    assert isinstance(model.v_proj, PackedLinear)
+    torch.testing.assert_close(model(states), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_library")
+def test_layers_of_which_one_fits_bfloat16_are_packed_apart() -> None:
+    model = Attention(alike=True).requires_grad_(False)
+    model.k_proj = model.k_proj.bfloat16().float()
+    pack_products(model, "operator")
+    assert isinstance(model.k_proj, PackedLinear)
+    assert model.k_proj.panels.dtype is torch.bfloat16
 
 
 @pytest.mark.usefixtures("_library")
