@@ -127,11 +127,11 @@ extern "C" void draw(const float* p, int64_t vocab, const int64_t* rows, int64_t
     drawn[at] = drawn_token(p + rows[at] * vocab, vocab, place_of(words, count, at), float(likely), ids);
 }
 
-// words [4, rows], the coordinates of the rows, and the index of each number in its row -> u [rows]
-extern "C" void uniform(const int64_t* words, const int64_t* indices, int64_t rows, int64_t lane, double* u) {
+// words [4, rows], the coordinates of the rows, and the index and the purpose of each number -> u [rows]
+extern "C" void uniform(const int64_t* words, int64_t rows, const int64_t* indices, const int64_t* lanes, double* u) {
   for (int64_t row = 0; row < rows; ++row) {
     const Place place = place_of(words, rows, row);
-    uint32_t a[1] = {uint32_t(indices[row])}, b[1] = {place.position}, c[1] = {place.start}, d[1] = {uint32_t(lane)};
+    uint32_t a[1] = {uint32_t(indices[row])}, b[1] = {place.position}, c[1] = {place.start}, d[1] = {uint32_t(lanes[row])};
     philox(a, b, c, d, place.low, place.high);
     u[row] = uniform_of(a[0], b[0]);
   }

@@ -35,7 +35,7 @@ class HostDraws:
     """`judge_by_torch`, of float32, but for numbers that lie within a rounding error of what they are compared with."""
     masses: Callable[[Tensor], Tensor]
     """`masses_on_host`, of float32, but for rounding."""
-    uniform: Callable[[Tensor, Tensor, int], Tensor]
+    uniform: Callable[[Tensor, Tensor, Tensor], Tensor]
     """`uniform_on_host`."""
 
     def serve(self) -> None:
@@ -74,7 +74,7 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
     drafts = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 9, c_bool)
     judge_into = _function(judges, "judge", *drafts, c_void_p, c_void_p)
     draw_into = _function(draws, "draw", c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_double, c_void_p)
-    uniform_into = _function(draws, "uniform", c_void_p, c_void_p, c_int64, c_int64, c_void_p)
+    uniform_into = _function(draws, "uniform", c_void_p, c_int64, c_void_p, c_void_p, c_void_p)
 
     def distributions(scores: Tensor, limits: Tensor) -> Tensor:
         scores, limits = scores.contiguous(), limits.contiguous()
@@ -104,10 +104,10 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
         masses_into(p.data_ptr(), *p.shape, mass.data_ptr())
         return mass
 
-    def uniform(words: Tensor, indices: Tensor, lane: int) -> Tensor:
-        words, indices = words.contiguous(), indices.contiguous()
+    def uniform(words: Tensor, indices: Tensor, lanes: Tensor) -> Tensor:
+        words, indices, lanes = words.contiguous(), indices.contiguous(), lanes.contiguous()
         u = torch.empty(len(indices), dtype=torch.float64)
-        uniform_into(words.data_ptr(), indices.data_ptr(), len(indices), lane, u.data_ptr())
+        uniform_into(words.data_ptr(), len(indices), indices.data_ptr(), lanes.data_ptr(), u.data_ptr())
         return u
 
     return HostDraws(distributions, draw, judge, masses, uniform)
@@ -131,7 +131,7 @@ def _differences(draws: HostDraws) -> Iterator[str]:
         yield "it makes other distributions than PyTorch"
     if not torch.equal(draws.draw(p, indices, words, likely), draw_on_host(p, indices, words, likely)):
         yield "it draws other tokens than NumPy"
-    if not torch.equal(draws.uniform(words, indices, 3), uniform_on_host(words, indices, 3)):
+    if not torch.equal(draws.uniform(words, indices, indices % 6), uniform_on_host(words, indices, indices % 6)):
         yield "it makes other random numbers than NumPy"
     if not _close(draws.masses(p), masses_on_host(p), 1e-12):
         yield "it adds up otherwise than PyTorch"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution, TokenOutOfRange
 from specdec.rules.cache import parts
-from specdec.rules.draft import MAX_WEIGHT, Draft, SparseProbs, join_probs
+from specdec.rules.draft import MAX_WEIGHT, Draft, JoinedProbs, SparseProbs, join_probs
 from specdec.rules.params import Mode
 
 
@@ -73,8 +73,11 @@ def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) ->
     return counts
 
 
-def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:
+def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> JoinedProbs | None:
     """Refuse drafts that are malformed. Called on a draft when it arrives, it keeps a bad one out of a batch.
+
+    Returns:
+        Every q̂ that it has checked; None where the mode needs none, or there are no tokens.
 
     Raises:
         TokenOutOfRange: a draft token is not in the vocabulary.
@@ -88,11 +91,15 @@ def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> None:
     if mode in (Mode.REJECTION, Mode.BLOCK) and tokens:
         if any(len(draft.tokens) != len(draft.probs) for draft in drafts):
             raise FieldInvalid("each draft token needs its distribution", "probs")
-        check_probs([probs for draft in drafts for probs in draft.probs], range(len(tokens)), tokens, vocab_size)
+        laws = [probs for draft in drafts for probs in draft.probs]
+        return check_probs(laws, range(len(tokens)), tokens, vocab_size)
+    return None
 
 
-def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequence[int], vocab_size: int) -> None:
-    """Check every q̂, and that token i has a weight in `probs[slots[i]]`.
+def check_probs(
+    probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequence[int], vocab_size: int
+) -> JoinedProbs:
+    """Check every q̂, and that token i has a weight in `probs[slots[i]]`; returns them joined.
 
     Raises:
         FieldInvalid: a q̂ is empty, has ids that are not ascending or outside the vocabulary, has a weight outside
@@ -105,7 +112,7 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
             or row.weights.is_floating_point()
         ):
             raise FieldInvalid("a draft distribution needs as many integer weights as ids, and at least one", "probs")
-    sizes, ids, weights = join_probs(probs)
+    sizes, ids, weights = joined = join_probs(probs)
     if not 0 <= ids.min() <= ids.max() < vocab_size:
         raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")
     if not 1 <= weights.min() <= weights.max() <= MAX_WEIGHT:
@@ -116,3 +123,4 @@ def check_probs(probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequ
     wanted = np.array(slots) * vocab_size + np.array(tokens)
     if (held.take(held.searchsorted(wanted), mode="clip") != wanted).any():
         raise FieldInvalid("a draft token is not in its own distribution", "probs")
+    return joined

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,12 +31,23 @@ class SparseProbs:
     """Weight of each id, int64 [k], in 1..MAX_WEIGHT."""
 
 
-def join_probs(probs: Sequence[SparseProbs]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The number of ids of each q̂ [N], and the ids and the weights of all, one q̂ after the other [Σk]."""
+class JoinedProbs(NamedTuple):
+    """Several q̂, one after the other."""
+
+    sizes: NDArray[np.int64]
+    """Number of ids of each [N]."""
+    ids: NDArray[np.int64]
+    """Ids of all [Σk]."""
+    weights: NDArray[np.int64]
+    """Weights of those ids [Σk]."""
+
+
+def join_probs(probs: Sequence[SparseProbs]) -> JoinedProbs:
+    """Every q̂ behind the one before."""
     none = np.empty(0, np.int64)
-    sizes = np.array([row.ids.numel() for row in probs], np.int64)
     ids, weights = [row.ids.numpy() for row in probs], [row.weights.numpy() for row in probs]
-    return sizes, np.concatenate([none, *ids]), np.concatenate([none, *weights])
+    sizes = np.array([len(row) for row in ids], np.int64)
+    return JoinedProbs(sizes, np.concatenate([none, *ids]), np.concatenate([none, *weights]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.rules.draft import Draft, SparseProbs, join_probs
+from specdec.rules.draft import Draft, JoinedProbs, SparseProbs, join_probs
 from specdec.rules.params import Mode
 from specdec.rules.rng import Integers, coordinates
 from specdec.rules.transfer import to_device
@@ -112,9 +112,16 @@ class PaddedRaces(NamedTuple):
     """Coordinates of each row's noise, int64 [4, R]."""
 
 
-def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor) -> FlatDrafts:
-    """Lay out the drafts of a ratio mode without padding; `u` and `last` are as in `FlatDrafts`."""
-    sizes, ids, weights = map(torch.from_numpy, join_probs([law for draft in batch.drafts for law in draft.probs]))
+def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor, laws: JoinedProbs | None = None) -> FlatDrafts:
+    """Lay out the drafts of a ratio mode without padding.
+
+    Args:
+        batch: the drafts.
+        u, last: as in `FlatDrafts`.
+        laws: every q̂, where they are joined already.
+    """
+    laws = join_probs([law for draft in batch.drafts for law in draft.probs]) if laws is None else laws
+    sizes, ids, weights = map(torch.from_numpy, laws)
     return FlatDrafts(
         first=_integers(batch.first),
         lengths=torch.from_numpy(_lengths(batch)),

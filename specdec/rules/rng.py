@@ -85,7 +85,7 @@ def _halves(words: Words, factor: int) -> tuple[Words, Words]:
 def uniform(
     seeds: Sequence[int],
     positions: Sequence[int],
-    lane: Lane,
+    lane: Lane | Sequence[Lane],
     starts: Sequence[int] | None = None,
     indices: Sequence[int] | None = None,
 ) -> Tensor:
@@ -96,25 +96,27 @@ def uniform(
     Args:
         seeds: 64-bit seeds.
         positions: absolute positions in their sequences, below 2^32.
+        lane: the purpose of all of them, or of each.
         starts: position at which the draft or round began, for rules that read a position in several rounds; None is 0.
         indices: which of several numbers of one position, below 2^32; None is 0.
     """
     words = coordinates(seeds, positions, starts)
-    index = torch.zeros(len(seeds), dtype=torch.int64) if indices is None else torch.tensor(indices, dtype=torch.int64)
-    u: Tensor = torch.ops.specdec.uniform(words, index, int(lane))
+    index = np.zeros(len(seeds), np.int64) if indices is None else np.array(indices, np.int64)
+    lanes = np.full(len(seeds), lane, np.int64) if isinstance(lane, Lane) else np.array(lane, np.int64)
+    u: Tensor = torch.ops.specdec.uniform(words, torch.from_numpy(index), torch.from_numpy(lanes))
     return u
 
 
-def uniform_on_host(words: Tensor, indices: Tensor, lane: int) -> Tensor:
-    """What `uniform` returns, by NumPy; `words` are `coordinates` [4, N], `indices` int64 [N]."""
+def uniform_on_host(words: Tensor, indices: Tensor, lanes: Tensor) -> Tensor:
+    """What `uniform` returns, by NumPy; `words` are `coordinates` [4, N], `indices` and `lanes` int64 [N]."""
     low, high, position, start = _host_words(words)
-    index, purpose = indices.numpy().astype(np.uint32), np.array([lane], dtype=np.uint32)
+    index, purpose = indices.numpy().astype(np.uint32), lanes.numpy().astype(np.uint32)
     first, second, _, _ = _philox_on_host((index, position, start, purpose), (low, high))
     return torch.from_numpy(_joined(first, second, 53) * 2.0**-53)
 
 
 # `host_draw.cpp` of the engine is an implementation for the CPU, where it can be had.
-torch.library.define("specdec::uniform", "(Tensor words, Tensor indices, int lane) -> Tensor")
+torch.library.define("specdec::uniform", "(Tensor words, Tensor indices, Tensor lanes) -> Tensor")
 torch.library.impl("specdec::uniform", "CompositeExplicitAutograd", uniform_on_host)
 
 
@@ -123,12 +125,7 @@ def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Seq
 
     Recovered tokens have a purpose of their own, so they share no number with tokens that are drawn from p alone.
     """
-    u = np.empty(len(seeds))
-    for lane, wanted in ((Lane.RESIDUAL, True), (Lane.BONUS, False)):
-        rows = [row for row, drawn in enumerate(recovered) if drawn is wanted]
-        if rows:
-            u[rows] = uniform([seeds[row] for row in rows], [positions[row] for row in rows], lane).numpy()
-    return torch.from_numpy(u)
+    return uniform(seeds, positions, [Lane.RESIDUAL if each else Lane.BONUS for each in recovered])
 
 
 def exponential_on_host(words: Tensor, rows: Tensor, ids: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from specdec.errors import FieldInvalid, InternalError
 from specdec.rules.acceptance import judge, judge_on_host, sample_rest
 from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
-from specdec.rules.draft import Draft, Verdict
+from specdec.rules.draft import Draft, JoinedProbs, Verdict
 from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, flatten_drafts, pad_drafts, pad_races
 from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
@@ -109,8 +109,8 @@ def _first_rows(drafts: Sequence[Draft]) -> list[int]:
     return list(accumulate((len(draft.tokens) + 1 for draft in drafts[:-1]), initial=0))
 
 
-def _check_batch(batch: DraftBatch, vocab_size: int) -> None:
-    """Refuse the arguments that `verify` refuses, except p."""
+def _check_batch(batch: DraftBatch, vocab_size: int) -> JoinedProbs | None:
+    """Refuse the arguments that `verify` refuses, except p; returns what `check_drafts` does."""
     lenience, drafts = batch.lenience, len(batch.drafts)
     if not drafts == len(batch.seeds) == len(batch.positions):
         raise InternalError(f"{drafts} drafts, {len(batch.seeds)} seeds, {len(batch.positions)} positions")
@@ -121,18 +121,18 @@ def _check_batch(batch: DraftBatch, vocab_size: int) -> None:
             raise FieldInvalid("lenience must be in (0, 1]", "speculation.lenience")
         if batch.mode is not Mode.REJECTION and any(ell != 1.0 for ell in lenience):
             raise FieldInvalid(f"mode {batch.mode} allows no lenience", "speculation.lenience")
-    check_drafts(batch.mode, batch.drafts, vocab_size)
+    return check_drafts(batch.mode, batch.drafts, vocab_size)
 
 
 def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     """Reading a number costs nothing on the host, so numbers decide early which work can be left out."""
     drafts = batch.drafts
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
-    _check_batch(batch, p.shape[1])
+    laws = _check_batch(batch, p.shape[1])
     if not drafts:
         return []
     if batch.mode not in _RACED:
-        flat = flatten_drafts(batch, accept_noise(batch), _last_noise(batch))
+        flat = flatten_drafts(batch, accept_noise(batch), _last_noise(batch), laws)
         tau, last = judge_on_host(batch.mode, p, mass, flat)
         committed = _with_last(drafts, tau.tolist(), last.tolist())
     elif all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
@@ -169,10 +169,9 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
     the last token of each draft come back in one piece, with the sums that show whether p was a distribution.
     """
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for batch in batches for draft in batch.drafts))
-    for batch in batches:
-        _check_batch(batch, p.shape[1])
+    laws = [_check_batch(batch, p.shape[1]) for batch in batches]
     results: list[Tensor] = []
-    for batch, padded in zip(batches, _copied(p.device, batches), strict=True):
+    for batch, padded in zip(batches, _copied(p.device, batches, laws), strict=True):
         if isinstance(padded, PaddedRaces):
             results += coupled_on_device(p, padded)
         else:
@@ -186,13 +185,15 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
     ]
 
 
-def _copied(device: torch.device, batches: Sequence[DraftBatch]) -> list[PaddedDrafts | PaddedRaces]:
+def _copied(
+    device: torch.device, batches: Sequence[DraftBatch], laws: Sequence[JoinedProbs | None]
+) -> list[PaddedDrafts | PaddedRaces]:
     """Each batch as its rule reads it, all of them by one copy."""
     padded = [
         pad_races(each)
         if each.mode in _RACED
-        else pad_drafts(flatten_drafts(each, accept_noise(each), _last_noise(each)))
-        for each in batches
+        else pad_drafts(flatten_drafts(each, accept_noise(each), _last_noise(each), joined))
+        for each, joined in zip(batches, laws, strict=True)
     ]
     parts = iter(to_device(device, *chain(*padded)))
     return [type(each)(*islice(parts, len(each))) for each in padded]
