@@ -75,14 +75,13 @@ def make_tiny_model(
         architecture,
         vocab_size=vocab_size + padding,
         hidden_size=32,
-        intermediate_size=48,
         num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=context,
         bos_token_id=END_TOKEN_ID,
         eos_token_id=END_TOKEN_ID,
         pad_token_id=END_TOKEN_ID,
-        **({"num_key_value_heads": 4} | ARCHITECTURES.get(architecture, {}) | settings),
+        **({"intermediate_size": 48, "num_key_value_heads": 4} | ARCHITECTURES.get(architecture, {}) | settings),
     )
     logging.disable_progress_bar()
     with torch.random.fork_rng():

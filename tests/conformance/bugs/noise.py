@@ -19,10 +19,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def sharing(one: Lane, other: Lane, back: int = 0) -> Plant:
     """Lane `one` reads lane `other`, `back` positions earlier."""
 
-    def planted(seeds: Keys, positions: Keys, lane: Lane, *rest: object, **named: object) -> Tensor:
-        if lane is not one:
-            return uniform(seeds, positions, lane, *rest, **named)  # type: ignore[arg-type]
-        return uniform(seeds, [position - back for position in positions], other)
+    def planted(seeds: Keys, positions: Keys, lane: Lane | Sequence[Lane], *rest: object, **named: object) -> Tensor:
+        honest = uniform(seeds, positions, lane, *rest, **named)  # type: ignore[arg-type]
+        others = uniform(seeds, [position - back for position in positions], other)
+        lanes = [lane] * len(seeds) if isinstance(lane, Lane) else lane
+        return torch.where(torch.tensor([each is one for each in lanes], dtype=torch.bool), others, honest)
 
     return lambda patch: everywhere(patch, uniform, planted)
 

@@ -54,6 +54,18 @@ def test_compiled_passes_are_those_of_transformers(
     torch.testing.assert_close(logits(load(folder, kv_backend, compiled=True)), logits(load(folder, kv_backend)))
 
 
+@pytest.mark.parametrize("kv_backend", ["operator"], indirect=True)
+@pytest.mark.parametrize("architecture", ["qwen2", "phi"])
+def test_compiled_passes_with_joined_layers_are_those_of_transformers(
+    tmp_path: Path, kv_backend: dict[str, Any], architecture: str
+) -> None:
+    """With biases, and as wide as layers must be that are multiplied at once."""
+    wide = {"intermediate_size": 64, "num_key_value_heads": 4}
+    folder = make_tiny_model(tmp_path, architecture, seed=1, layers=2, **wide)
+    engine = load(folder, kv_backend, compiled=True)
+    torch.testing.assert_close(logits(engine), logits(load(folder, kv_backend, products="torch")))
+
+
 @pytest.mark.parametrize("kv_backend", ["slabs"], indirect=True)
 def test_models_of_one_architecture_are_compiled_apart(tmp_path: Path, kv_backend: dict[str, Any]) -> None:
     """A pass looks at its inputs alone, so code that was compiled for one model must not be found for another."""
