@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from specdec.engine.compiled_layers import CompiledLayers
+from specdec.engine.compiled_layers import CompiledLayers, _Direct
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
@@ -51,11 +51,11 @@ def states_and_more(states: Tensor) -> BaseModelOutput:
 
 
 @pytest.mark.parametrize(
-    ("between", "output"),
-    [(nn.Identity(), states_alone), (with_break, states_alone), (nn.Identity(), states_and_more)],
+    ("between", "output", "direct"),
+    [(nn.Identity(), states_alone, True), (with_break, states_alone, False), (nn.Identity(), states_and_more, False)],
     ids=["one graph", "two graphs", "two outputs"],
 )
-def test_every_pass_is_as_without_compilation(between: Any, output: Any) -> None:
+def test_every_pass_is_as_without_compilation(between: Any, output: Any, direct: bool) -> None:
     layers = Layers(between, output)
     compiled = CompiledLayers(layers, {})
     with torch.inference_mode():
@@ -64,3 +64,4 @@ def test_every_pass_is_as_without_compilation(between: Any, output: Any) -> None
             found, expected = compiled(ids, places, scale=2.0), layers(ids, places, scale=2.0)
             assert type(found) is type(expected)
             torch.testing.assert_close(dict(found), dict(expected))
+    assert [isinstance(run, _Direct) for run in compiled._runs.values()] == [direct, direct]
