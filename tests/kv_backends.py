@@ -42,7 +42,8 @@ class PlainKernels:
                 continue
             assert count <= queries
             assert inputs.owner[rows].tolist() == [sequence] * count
-            tree = _tree(inputs.bits[rows].tolist())
+            bits = inputs.bits[rows].tolist()
+            tree = _tree(bits) if any(bits) else Tree.chain(count)
             assert inputs.positions[rows].tolist() == [length - count + depth for depth in tree.depths]
             span = AttentionSpan(length - count, count, None if tree.is_chain else tree)
             first, table = span.first_seen(rule.window), int(inputs.tables[sequence])

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.functional import linear
 
-from specdec.engine.host_product import multiply_once
+from specdec.engine.host_product import MULTIPLY
+from specdec.engine.joined_layers import multiply_once
 
 _ALONE = "isolate_recompiles"
 """Keeps what is compiled apart from what is for other models of the architecture; older versions of PyTorch lack it."""
@@ -60,7 +62,7 @@ class _Graphs:
         self._compiled: list[tuple[_Code, list[Any]]] = []
 
     def __call__(self, graph: fx.GraphModule, inputs: list[Any]) -> _Code:
-        multiply_once(graph)
+        multiply_once(graph, (linear, *MULTIPLY))
         code: _Code = torch._inductor.compile(graph, inputs, options=self._options)
         self._compiled.append((code, inputs))
         return code

@@ -10,6 +10,7 @@ from specdec.engine.attention import ATTENTION_NAME
 from specdec.engine.compiled_layers import CompiledLayers
 from specdec.engine.cpp_library import HostCode
 from specdec.engine.host_product import pack_products
+from specdec.engine.joined_layers import JoinedLinear, join_layers
 
 
 class Decoder:
@@ -45,6 +46,7 @@ class Decoder:
             "size_asserts": False,
         }
         layers = self._model.base_model  # without the head, which may yet be replaced by a smaller one
+        join_layers(layers, JoinedLinear)  # those that are not packed
         layers.forward = CompiledLayers(layers, options)
         # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
         self._views = [each.view_as(each) for each in (*layers.parameters(), *layers.buffers())]

@@ -9,19 +9,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from ctypes import CDLL, c_int64
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from specdec.engine.cpp_library import SOURCES, TORCH_FLAGS, HostCode, LibraryMissing, load_library
+from specdec.engine.joined_layers import join_layers
 from specdec.errors import ModelRefused
-
-_TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of layers that have the same input in most architectures. Where they have not, products are right, but slow."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +51,10 @@ torch.library.define("specdec::multiply", "(Tensor input, Tensor panels, Tensor?
 @torch.library.register_fake("specdec::multiply")  # type: ignore[untyped-decorator]
 def _shape(given: Tensor, _panels: Tensor, _bias: Tensor | None, outputs: int) -> Tensor:
     return given.new_empty(*given.shape[:-1], outputs)
+
+
+MULTIPLY = (torch.ops.specdec.multiply, torch.ops.specdec.multiply.default)
+"""The operator as graphs of a pass name it."""
 
 
 class PackedLinear(nn.Module):
@@ -91,35 +92,11 @@ class PackedLinear(nn.Module):
         out: Tensor = torch.ops.specdec.multiply(hidden, self.panels, self.bias, self.out_features)
         return out
 
-
-class PackedPart(nn.Module):
-    """A linear layer whose weights lie between those of others with the same input, such as queries, keys and values.
-
-    A compiled pass multiplies with all of them at once: each part asks for the same product, and `multiply_once` leaves
-    one of them.
-    """
-
-    def __init__(self, whole: PackedLinear, first: int, outputs: int) -> None:
-        """The outputs from `first` on; both numbers are of whole panels."""
-        super().__init__()
-        self.whole = whole
-        self.out_features, self.in_features = outputs, whole.in_features
-        self._outputs = slice(first, first + outputs)
-        self._panels = slice(first // _panel_width(), (first + outputs) // _panel_width())
-
-    @property
-    def weight(self) -> Tensor:
-        """The weights as they were, unpacked each time: [outputs, inputs]."""
-        return self.whole.weight[self._outputs]
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]"""
-        whole = self.whole
-        if torch.compiler.is_compiling():
-            all_outputs: Tensor = whole(hidden)
-            return all_outputs[..., self._outputs]
-        bias = None if whole.bias is None else whole.bias[self._outputs]
-        out: Tensor = torch.ops.specdec.multiply(hidden, whole.panels[self._panels], bias, self.out_features)
+    def part(self, hidden: Tensor, outputs: slice) -> Tensor:
+        """Some of the outputs alone, which are those of whole panels."""
+        panels = self.panels[outputs.start // _panel_width() : outputs.stop // _panel_width()]
+        bias = None if self.bias is None else self.bias[outputs]
+        out: Tensor = torch.ops.specdec.multiply(hidden, panels, bias, outputs.stop - outputs.start)
         return out
 
 
@@ -135,18 +112,6 @@ class PackedEmbedding(nn.Module):
         """[...] -> [..., hidden]"""
         width = len(self._columns)
         return self._panels[ids // width, :, self._columns[ids % width]].float()
-
-
-def multiply_once(graph: fx.GraphModule) -> None:
-    """Let the first of products of the same states with the same weights stand for all of them."""
-    products: dict[Any, fx.Node] = {}
-    for node in list(graph.graph.nodes):
-        if node.target in (torch.ops.specdec.multiply, torch.ops.specdec.multiply.default):
-            first = products.setdefault((node.args, tuple(node.kwargs.items())), node)
-            if first is not node:
-                node.replace_all_uses_with(first)
-                graph.graph.erase_node(node)
-    graph.recompile()
 
 
 def pack_products(model: nn.Module, products: HostCode) -> None:
@@ -169,25 +134,11 @@ _Places = list[tuple[nn.Module, str]]
 """Modules that have a layer, each with its name for it."""
 
 
-def _join(model: nn.Module) -> None:
-    """Pack layers together that are multiplied with the same input."""
-    for parent in list(model.modules()):
-        for names in _TOGETHER:
-            layers = [each for name in names if _is_packable(each := getattr(parent, name, None))]
-            if len(layers) == len(names) and _fit(layers):
-                biases: list[Tensor] = [each.bias for each in layers if each.bias is not None]
-                weights: list[Tensor] = [each.weight for each in layers]
-                whole = PackedLinear(torch.cat(weights), torch.cat(biases) if biases else None)
-                firsts = accumulate((each.out_features for each in layers[:-1]), initial=0)
-                for name, first, each in zip(names, firsts, layers, strict=True):
-                    setattr(parent, name, PackedPart(whole, first, each.out_features))
-
-
 def _fit(layers: Sequence[nn.Linear]) -> bool:
-    """Whether layers can be parts of one: of whole panels, with a bias each or none, and as exact apart as together."""
-    short = {torch.equal(each.weight.bfloat16().float(), each.weight) for each in layers}
-    alike = {(each.in_features, each.bias is None) for each in layers}
-    return len(short) == len(alike) == 1 and all(each.out_features % _panel_width() == 0 for each in layers)
+    """Whether layers can be parts of one: of whole panels, and as exact apart as together."""
+    if not all(_is_packable(each) and each.out_features % _panel_width() == 0 for each in layers):
+        return False
+    return len({torch.equal(each.weight.bfloat16().float(), each.weight) for each in layers}) == 1
 
 
 def _is_packable(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
@@ -195,7 +146,7 @@ def _is_packable(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
 
 
 def _pack(model: nn.Module) -> None:
-    _join(model)
+    join_layers(model, PackedLinear, _fit)
     layers, embeddings = defaultdict[nn.Linear, _Places](list), defaultdict[Tensor, _Places](list)
     for parent in model.modules():
         for name, child in parent.named_children():

@@ -18,7 +18,7 @@ from specdec.engine.paged.inputs import PassInputs, PassShape, room, views
 
 TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
-QUERIES = (1, 2, 4, 8, 16)
+QUERIES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Sizes that passes are padded to; a larger pass is not captured."""
 TABLE = 1 << 20
 """Largest number of pages of all sequences of a pass that the static row has room for."""
@@ -61,6 +61,8 @@ class Graphs:
         self._row = torch.zeros(
             room(PassShape(TOKENS[-1], SEQUENCES[-1], QUERIES[-1]), TABLE), dtype=torch.long, device=device
         )
+        self._logits: Tensor | None = None
+        """Of every graph in turn: each would else hold memory for its own."""
         self._captured: dict[PassShape, tuple[Replay, PassInputs[Tensor]]] = {}
 
     def offers(self, shape: PassShape) -> bool:
@@ -86,11 +88,17 @@ class Graphs:
     def _capture_pass(self, shape: PassShape) -> tuple[Replay, PassInputs[Tensor]] | None:
         inputs = views(self._row, shape)
         try:
-            self._captured[shape] = self._capture(lambda: self._work(inputs, shape)), inputs
+            self._captured[shape] = self._capture(lambda: self._put(self._work(inputs, shape))), inputs
         except Exception as error:  # noqa: BLE001 - a model that cannot be captured can still be run
             self._switch.on = False
             _log.warning("the model cannot be captured, its passes run operation by operation: %s", error)
         return self._captured.get(shape)
+
+    def _put(self, logits: Tensor) -> Tensor:
+        """Copy a pass's logits to where those of every pass are."""
+        if self._logits is None:
+            self._logits = logits.new_empty(TOKENS[-1], *logits.shape[1:])
+        return self._logits[: len(logits)].copy_(logits)
 
 
 def bucket(counts: Sequence[int]) -> PassShape | None:

@@ -19,7 +19,6 @@ MOST_NODES = 64
 
 _A = TypeVar("_A")
 _Row = NDArray[np.int64]
-_CHAIN = np.array([(1 << (node + 1)) - 1 for node in range(MOST_NODES)], dtype=np.uint64).view(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class PassInputs(NamedTuple, Generic[_A]):
     owner: _A
     """Index of each token's sequence [T]; -1 for padding, and for tokens of chunks that are gathered."""
     bits: _A
-    """Bit j of a token is set when it sees the j-th new token of its own sequence [T]."""
+    """Bit j of a token of a tree is set when it sees the j-th new token of its own sequence [T]; 0 for a chain's."""
     keep: _A
     """Indices of the tokens that need logits [T], then zeros."""
     starts: _A
@@ -126,7 +125,8 @@ def _let_attend(row: PassInputs[_Row], index: int, share: SequenceShare) -> None
     rows = slice(share.first, share.first + share.count)
     row.owner[rows] = index
     row.lengths[index] = share.start + share.count
-    row.bits[rows] = _CHAIN[: share.count] if share.tree is None else lineage_bits(share.tree)
+    if share.tree is not None:
+        row.bits[rows] = lineage_bits(share.tree)
 
 
 def lineage_bits(tree: Tree) -> _Row:

@@ -37,7 +37,7 @@ class Kernels(Protocol):
             values: [pages, page tokens, heads, value width].
             inputs: of the pass; the keys and values of the new tokens are stored already.
             rule: how the layer attends.
-            queries: largest number of new tokens of a sequence, at most `inputs.MOST_NODES`.
+            queries: largest number of new tokens of a sequence; of a tree at most `inputs.MOST_NODES`.
 
         Returns:
             [1, T, query heads, value width]; zeros for tokens without an owner.

@@ -58,6 +58,8 @@ class Runner:
         shape = bucket(batch.counts)
         if self._graphs is None or shape is None or not self._graphs.offers(shape):
             return None
+        if any(share.tree is not None and share.count > MOST_NODES for share in shares):
+            return None
         run = self._graphs.run(shape, flatten(shape, sequences, batch, shares, self._pin))
         if run is None:
             return None

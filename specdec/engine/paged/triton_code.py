@@ -30,8 +30,8 @@ def store(  # noqa: PLR0913 - a kernel takes every tensor as an argument
 def attend(  # noqa: PLR0913
     query, keys, values, sums, tops, masses,
     starts, lengths, tables, pages, bits, positions,
-    query_head, query_token, query_column, scale, softcap, window, splits,
-    heads: tl.constexpr, groups: tl.constexpr, tiles: tl.constexpr, tile_rows: tl.constexpr,
+    query_head, query_token, query_column, scale, softcap, window, splits, tiles, tokens,
+    heads: tl.constexpr, groups: tl.constexpr, tile_rows: tl.constexpr,
     page_tokens: tl.constexpr, tile_keys: tl.constexpr,
     key_width: tl.constexpr, key_columns: tl.constexpr, value_width: tl.constexpr, value_columns: tl.constexpr,
     capped: tl.constexpr, windowed: tl.constexpr,
@@ -63,7 +63,8 @@ def attend(  # noqa: PLR0913
             low = tl.maximum(context - window + 1, 0) // tile_keys * tile_keys
         share = tl.cdiv(tl.cdiv(length - low, splits), tile_keys) * tile_keys
         begin = low + split * share
-        end = tl.minimum(begin + share, length)
+        last = tile * tile_rows + tile_rows - 1
+        end = tl.minimum(tl.minimum(begin + share, length), context + last // groups + 1)
         total = tl.zeros([tile_rows, value_columns], tl.float32)
         top = tl.full([tile_rows], float("-inf"), tl.float32)
         mass = tl.zeros([tile_rows], tl.float32)
@@ -83,8 +84,9 @@ def attend(  # noqa: PLR0913
                 tanh = (1.0 - shrunk) / (1.0 + shrunk)
                 score = softcap * tl.where(score < 0, -tanh, tanh)
             new = seen - context
-            bit = (lineage[:, None] >> tl.maximum(new, 0)[None, :]) & 1
-            is_open = (new < 0)[None, :] | (bit == 1)
+            bit = (lineage[:, None] >> tl.minimum(tl.maximum(new, 0), 63)[None, :]) & 1
+            before = (lineage == 0)[:, None] & (new[None, :] <= node[:, None])
+            is_open = (new < 0)[None, :] | (bit == 1) | before
             if windowed:
                 of_new = tl.load(positions + first + tl.maximum(new, 0), mask=is_key & (new >= 0), other=0)
                 is_open = is_open & (tl.where(new < 0, seen, of_new)[None, :] > position[:, None] - window)
@@ -101,26 +103,25 @@ def attend(  # noqa: PLR0913
             total = total * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
             mass = mass * fade + tl.sum(weight, 1)
             top = higher
-        to = ((sequence * heads + head) * splits + split) * (tiles * tile_rows) + row
-        tl.store(sums + to[:, None] * value_columns + value_column[None, :], total)
-        tl.store(tops + to, top)
-        tl.store(masses + to, mass)
+        to = ((head * splits + split) * tokens + token) * groups + row % groups
+        tl.store(sums + to[:, None] * value_columns + value_column[None, :], total, mask=is_row[:, None])
+        tl.store(tops + to, top, mask=is_row)
+        tl.store(masses + to, mass, mask=is_row)
 
 
 @triton.jit
 def join(  # noqa: PLR0913
-    sums, tops, masses, owner, starts, sinks, out,
-    heads: tl.constexpr, groups: tl.constexpr, tile_rows: tl.constexpr, splits: tl.constexpr,
+    sums, tops, masses, owner, sinks, out, tokens,
+    heads: tl.constexpr, groups: tl.constexpr, splits: tl.constexpr,
     value_width: tl.constexpr, value_columns: tl.constexpr, has_sinks: tl.constexpr,
 ):  # fmt: skip
     """One token and query head: join the results of all splits; zeros for a token without an owner."""
     token, head = tl.program_id(0), tl.program_id(1)
-    sequence = tl.load(owner + token)
     column = tl.arange(0, value_columns)
     result = tl.zeros([value_columns], tl.float32)
-    if sequence >= 0:
-        row = (token - tl.load(starts + sequence)) * groups + head % groups
-        entry = ((sequence * heads + head // groups) * splits + tl.arange(0, splits)) * tile_rows + row
+    if tl.load(owner + token) >= 0:
+        part = head // groups * splits + tl.arange(0, splits)
+        entry = (part * tokens + token) * groups + head % groups
         found = tl.load(tops + entry)
         top = tl.max(found, 0)
         if has_sinks:

@@ -51,7 +51,7 @@ class TritonKernels:
         rows = min(_ROWS, max(16, triton.next_power_of_2(queries * groups)))
         tiles = triton.cdiv(queries * groups, rows)
         splits = self._splits(sequences * heads * tiles)
-        shape = (sequences, heads, splits, tiles * rows)
+        shape = (heads, splits, tokens, groups)
         sums = torch.empty(*shape, value_columns, dtype=torch.float32, device=query.device)
         tops, masses = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
         out = torch.empty(1, tokens, query_heads, value_width, dtype=query.dtype, device=query.device)
@@ -60,15 +60,15 @@ class TritonKernels:
                 query, keys, values, sums, tops, masses,
                 inputs.starts, inputs.lengths, inputs.tables, inputs.pages, inputs.bits, inputs.positions,
                 *query.stride()[1:], key_width**-0.5 if rule.scale is None else rule.scale,
-                rule.softcap or 1.0, rule.window or 0, splits,
-                heads=heads, groups=groups, tiles=tiles, tile_rows=rows, page_tokens=page_tokens,
+                rule.softcap or 1.0, rule.window or 0, splits, tiles, tokens,
+                heads=heads, groups=groups, tile_rows=rows, page_tokens=page_tokens,
                 tile_keys=_keys_of_a_tile(max(key_columns, value_columns) * keys.element_size()),
                 key_width=key_width, key_columns=key_columns, value_width=value_width, value_columns=value_columns,
                 capped=rule.softcap is not None, windowed=rule.window is not None, **_COMPILED,
             )  # fmt: skip
             code.join[(tokens, query_heads)](
-                sums, tops, masses, inputs.owner, inputs.starts, sums if rule.sinks is None else rule.sinks, out,
-                heads=heads, groups=groups, tile_rows=tiles * rows, splits=splits,
+                sums, tops, masses, inputs.owner, sums if rule.sinks is None else rule.sinks, out, tokens,
+                heads=heads, groups=groups, splits=splits,
                 value_width=value_width, value_columns=value_columns, has_sinks=rule.sinks is not None, **_COMPILED,
             )  # fmt: skip
         return out

@@ -12,13 +12,13 @@ from torch.nn.functional import linear
 from specdec.engine import host_product
 from specdec.engine.cpp_library import LibraryMissing
 from specdec.engine.host_product import (
+    MULTIPLY,
     PackedEmbedding,
     PackedLinear,
-    PackedPart,
     load_products,
-    multiply_once,
     pack_products,
 )
+from specdec.engine.joined_layers import LayerPart, multiply_once
 from specdec.errors import ModelRefused
 
 
@@ -140,13 +140,13 @@ def test_a_compiled_pass_multiplies_once_with_layers_of_one_input(
     model = model.bfloat16().float() if short else model
     expected, weight = model(states), model.k_proj.weight
     pack_products(model, "operator")
-    assert all(isinstance(each, PackedPart) for each in (model.q_proj, model.k_proj, model.v_proj))
+    assert all(isinstance(each, LayerPart) for each in (model.q_proj, model.k_proj, model.v_proj))
     assert torch.equal(model.k_proj.weight, weight)
     torch.testing.assert_close(model(states), expected, rtol=1e-5, atol=1e-5)
     counted = list[int]()
 
     def compiler(graph: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
-        multiply_once(graph)
+        multiply_once(graph, MULTIPLY)
         counted.append(sum(node.target is torch.ops.specdec.multiply for node in graph.graph.nodes))
         return graph.forward
 

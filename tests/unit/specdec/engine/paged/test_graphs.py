@@ -57,7 +57,7 @@ def test_a_bucket_has_room_and_not_much_more(counts: list[int]) -> None:
         assert needed <= size < 2 * needed
 
 
-@pytest.mark.parametrize("counts", [[17], [1] * 129, [16] * 33, [1, 1, 200]])
+@pytest.mark.parametrize("counts", [[129], [1] * 129, [16] * 33, [1, 1, 200]])
 def test_what_is_out_of_range_has_no_bucket(counts: list[int]) -> None:
     assert bucket(counts) is None
 

@@ -36,7 +36,7 @@ def test_each_token_is_told_its_slot_its_owner_and_what_it_sees() -> None:
     assert inputs.positions.tolist() == [15, 16, 17, 0, 1, 1, 2, 0]
     assert inputs.slots.tolist() == [15, 16, 17, 32, 33, 34, 35, -1]
     assert inputs.owner.tolist() == [0, 0, 0, 1, 1, 1, 1, -1]
-    assert inputs.bits.tolist() == [1, 3, 7, 1, 3, 5, 13, 0]
+    assert inputs.bits.tolist() == [0, 0, 0, 1, 3, 5, 13, 0]
     assert inputs.keep.tolist() == [2, 6, 0, 0, 0, 0, 0, 0]
     assert inputs.starts.tolist() == [0, 3, 7, 7, 7]
     assert inputs.lengths.tolist() == [18, 4, 0, 0]

@@ -56,6 +56,12 @@ CASES: dict[str, tuple[Heads, AttentionRule, Sequences]] = {
         [(70, MOST_NODES, STRANDS), (3, 1, None)],
     ),
     "a windowed tree": (Heads(), AttentionRule(None, 9, None, None), [(70, MOST_NODES, STRANDS)]),
+    "a chain of more tokens than bits": (
+        Heads(),
+        AttentionRule(None, None, None, None),
+        [(70, 150, None), (3, 7, FORKED), (40, 1, None)],
+    ),
+    "a windowed chain of more tokens than bits": (Heads(), AttentionRule(None, 50, None, None), [(70, 150, None)]),
     "many keys": (Heads(), AttentionRule(None, None, None, None), [(700, 2, None), (1, 1, None)]),
     "many keys, one window": (Heads(), AttentionRule(None, 100, None, None), [(700, 2, None), (90, 4, None)]),
 }
@@ -175,12 +181,12 @@ def compile(kernel, types, given):
 
 ints = "*i64 " * 6
 widths = {"key_width": 128, "key_columns": 128, "value_width": 128, "value_columns": 128}
-heads = {"heads": 8, "groups": 4, "tiles": 1, "tile_rows": 64, "page_tokens": 16}
+heads = {"heads": 8, "groups": 4, "tile_rows": 64, "page_tokens": 16}
 for kind, keys, asked in (("*bf16", 64, False), ("*bf16", 64, True), ("*fp32", 32, True)):
-    types = f"{kind} {kind} {kind} *fp32 *fp32 *fp32 {ints} i32 i32 i32 fp32 fp32 i32 i32"
+    types = f"{kind} {kind} {kind} *fp32 *fp32 *fp32 {ints} i32 i32 i32 fp32 fp32 i32 i32 i32 i32"
     compile(code.attend, types, {**heads, "tile_keys": keys, **widths, "capped": asked, "windowed": asked})
-    of_all = {"heads": 8, "groups": 4, "tile_rows": 64, "splits": 32, "value_width": 128, "value_columns": 128}
-    compile(code.join, f"*fp32 *fp32 *fp32 *i64 *i64 *fp32 {kind}", {**of_all, "has_sinks": asked})
+    of_all = {"heads": 8, "groups": 4, "splits": 32, "value_width": 128, "value_columns": 128}
+    compile(code.join, f"*fp32 *fp32 *fp32 *i64 *fp32 {kind} i32", {**of_all, "has_sinks": asked})
     compile(
         code.store,
         f"{kind} {kind} {kind} {kind} *i64 i32 i32 i32 i32 i32 i32",
