@@ -59,6 +59,6 @@ def test_restored_keys_and_values_are_found_equal_in_a_model_made_for_it(tmp_pat
 
 def test_the_gpu_benchmark_runs_on_a_cpu_with_a_tiny_shape() -> None:
     small = ["--shape", "tiny", "--device", "cpu", "--tokens", "4", "--context", "4", "--repeats", "1"]
-    done = _run("benchmarks.gpu", "--no-compile", *small)
+    done = _run("benchmarks.gpu", *small)
     assert done.returncode == 0, done.stderr
     assert "acceptance forced to 0.8" in " ".join(done.stdout.split())
