@@ -31,7 +31,7 @@ _SHAPES: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Both engines, the target as a transformers model, and the device."""
+    """Both engines, a model of transformers of the target's sizes, and the device."""
 
     model: Any
     target: NativeEngine
@@ -61,10 +61,9 @@ def require_device(device: str) -> None:
 def build(shape: str, device: torch.device, *, compiled: bool) -> Bench:
     """Both models with random bfloat16 weights on the device; `compiled` as in `NativeEngine.load`."""
     sizes = _SHAPES[shape]
-    model = _model({**sizes["both"], **sizes["target"]}, device)
-    other = _model({**sizes["both"], **sizes["drafter"]}, device)
-    served, small = (_engine(each, compiled) for each in (model, other))
-    return Bench(model, served, small, device)
+    target, drafter = ({**sizes["both"], **sizes[which]} for which in ("target", "drafter"))
+    served, small = (_engine(_model(each, device), compiled) for each in (target, drafter))
+    return Bench(_model(target, device), served, small, device)
 
 
 def _model(settings: dict[str, Any], device: torch.device) -> Any:
