@@ -78,7 +78,7 @@ def contests(scale: Scale) -> Iterator[Contest]:
     """The demo pair, and the chat model where it is on this machine."""
     tokens, chat_tokens = scale.peers_tokens
     turns, chat_turns = scale.peers_turns
-    count = (turns + 1) * sum(scale.sessions)
+    count = (turns + 1) * sum(scale.sessions) + turns * scale.peers_alone
     yield Contest("demo", scale.pair, scale.pair.asks(count, scale.prompt, tokens), turns)
     chat = known_models.find(scale.chat) if scale.chat else None
     if chat is not None:

@@ -31,7 +31,7 @@ request after another, so it is measured at one stream alone: more streams would
 
 A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
 {prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
-those of at most {longest} tokens. Before them each way has a turn of half the tokens, and our "auto" as many of these
+those of at most {longest} tokens; one stream alone has {alone} times as many turns. Before them each way has a turn of half the tokens, and our "auto" as many of these
 as take {learning:g} s: the verifier has learned by then what the load is like. There are fewer questions than requests,
 so vLLM's suffix decoding, which remembers answers, has seen some before. Tokens that come together have no time between
 them. Memory is of all processes of a peer, with what they share counted once; vLLM's has a GiB for keys and values.
@@ -60,7 +60,7 @@ def measure(lab: Lab) -> Report:
     (turns, chat_turns), (tokens, chat_tokens) = scale.peers_turns, scale.peers_tokens
     text = _TEXT.format(
         cores=cores, turns=turns, chat_turns=chat_turns, tokens=tokens, chat_tokens=chat_tokens, prompt=scale.prompt,
-        longest=LONGEST, learning=scale.learning,
+        longest=LONGEST, learning=scale.learning, alone=scale.peers_alone,
     )  # fmt: skip
     rows = [row for cell in cells for row in cell.rows()]
     return Report("peers", text + missing, _figures(cells), [Table(HEAD, rows), Table(peer_exactness.HEAD, exact)])
@@ -84,7 +84,8 @@ def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], ke
         for streams in lab.scale.sessions:
             asked = [way for way in ways if not way.only_exactness and (streams == 1 or not way.one_by_one)]
             asks = [replace(ask, temperature=temperature) for ask in contest.prompts]
-            key = (contest.model, temperature, streams, asks[0].tokens, contest.turns, *lab.scale.peers)
+            turns = _turns_of(lab, contest.turns, streams)
+            key = (contest.model, temperature, streams, asks[0].tokens, turns, *lab.scale.peers)
             window = _window(lab, contest.turns, streams)
             mine = [asks[at % len(asks)] for at in window]
             measured = partial(_turns, servers, asked, mine, streams, lab.scale.learning)
@@ -96,10 +97,15 @@ def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], ke
     return cells
 
 
+def _turns_of(lab: Lab, turns: int, streams: int) -> int:
+    return turns * lab.scale.peers_alone if streams == 1 else turns
+
+
 def _window(lab: Lab, turns: int, streams: int) -> range:
     """The prompts of a cell: one for each stream of each turn."""
-    before = sum(each for each in lab.scale.sessions if each < streams) * (turns + 1)
-    return range(before, before + streams * (turns + 1))
+    sizes = {each: each * (_turns_of(lab, turns, each) + 1) for each in (*lab.scale.sessions, streams)}
+    before = sum(sizes[each] for each in lab.scale.sessions if each < streams)
+    return range(before, before + sizes[streams])
 
 
 def _turns(

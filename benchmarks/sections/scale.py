@@ -87,6 +87,8 @@ class Scale:
     peers_temperatures: tuple[float, ...] = (0.0, 1.0)
     peers_turns: tuple[int, int] = (3, 2)
     """Turns of each peer in a cell of the pair, and of the chat model, behind one with half the tokens to warm up."""
+    peers_alone: int = 4
+    """How many times as many turns one stream has alone, whose turns are over soon and differ more."""
     peers_tokens: tuple[int, int] = (96, 32)
     """Tokens of an answer of the pair, and of the chat model."""
     peers_samples: int = 400
@@ -144,6 +146,7 @@ def quick(pair: Pair) -> Scale:
         peers=("ours",),
         peers_temperatures=(1.0,),
         peers_turns=(1, 1),
+        peers_alone=1,
         peers_tokens=(8, 8),
         peers_samples=8,
         verdict_sessions=(2,),

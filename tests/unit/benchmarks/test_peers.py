@@ -160,7 +160,7 @@ def test_a_server_that_fails_is_started_once_more_and_then_given_up() -> None:
 
 
 def test_a_peer_that_fails_does_not_end_the_cell(tmp_path: Path) -> None:
-    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 2), peers_temperatures=(0.0,)))
+    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 2), peers_temperatures=(0.0,), peers_alone=3))
     ways = [way for way in WAYS if way.server in (BASE, "vLLM ngram", "HF assisted") and not way.only_exactness]
     contest = Contest("demo", lab.scale.pair, [ASK] * 6, 2)
     servers = {BASE: _Fake(), "vLLM ngram": _Fake(fails=True), "HF assisted": _Fake()}
@@ -172,14 +172,14 @@ def test_a_peer_that_fails_does_not_end_the_cell(tmp_path: Path) -> None:
         "vLLM ngram": "engine died",
         "HF assisted": "",
     }
-    assert len(one.outcomes[BASE].speeds) == 2
+    assert [len(each.outcomes[BASE].speeds) for each in (one, two)] == [6, 2]  # one stream has more turns
     assert list(two.outcomes) == [BASE, "vLLM ngram"]  # one request after another would show nothing new
     assert one.rows()[1][4] == "engine died"
 
 
 def test_the_prompts_of_two_cells_differ(tmp_path: Path) -> None:
-    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 4)))
-    assert (peers._window(lab, 2, 1), peers._window(lab, 2, 4)) == (range(3), range(3, 15))
+    lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 4), peers_alone=3))
+    assert (peers._window(lab, 2, 1), peers._window(lab, 2, 4)) == (range(7), range(7, 19))
 
 
 def test_figures_name_the_worst_cell() -> None:
