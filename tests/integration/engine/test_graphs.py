@@ -16,7 +16,9 @@ from tests.kv_backends import CallingCapture, PlainKernels, graphs, session_kv
 
 pytestmark = pytest.mark.integration
 
-TEXT = [(7 + 31 * i * i) % 320 for i in range(60)]
+TEXT = [(7 + 31 * i * i) % 320 for i in range(140)]
+LONG = 130
+"""Tokens of a prompt that is not captured."""
 Tiny = Callable[[str], Path]
 
 
@@ -42,7 +44,7 @@ def start(engine: NativeEngine, names: str) -> None:
     """Sessions of a prompt that is too long to be captured."""
     for name in names:
         engine.admit(name, 200)
-        engine.forward([Chunk(name, TEXT[:20], 0)])
+        engine.forward([Chunk(name, TEXT[:LONG], 0)])
 
 
 def test_short_passes_are_replayed_and_long_ones_are_not(engine: NativeEngine, capture: CallingCapture) -> None:
@@ -53,6 +55,9 @@ def test_short_passes_are_replayed_and_long_ones_are_not(engine: NativeEngine, c
     for count in (5, 6, 8):
         engine.forward([Chunk("a", TEXT[:count], 1)])
     assert (capture.captured, capture.replayed) == (2, 8)
+    engine.admit("c", 200)
+    engine.forward([Chunk("c", TEXT[:100], 1), Chunk("a", [5], 1)])  # a prompt beside a session that decodes
+    assert (capture.captured, capture.replayed) == (3, 9)
 
 
 def test_padding_writes_to_nobodys_pages(engine: NativeEngine, tiny: Tiny) -> None:
@@ -83,8 +88,8 @@ def test_within_a_bucket_a_row_does_not_depend_on_its_batch_mates(engine: Native
     rows: list[Tensor] = []
     for mate, tokens in (("b", [1, 2, 3]), ("c", [300]), ("b", [4, 5])):
         rows.append(engine.forward([Chunk("a", TEXT[:4], 4), Chunk(mate, tokens, 0)]))
-        engine.truncate("a", 20)
-        engine.truncate(mate, 20)
+        engine.truncate("a", LONG)
+        engine.truncate(mate, LONG)
     assert torch.equal(rows[0], rows[1])
     assert torch.equal(rows[0], rows[2])
 

@@ -25,6 +25,9 @@ NODES = [(50 + 37 * i * i) % 320 for i in range(len(FORKED))]
 WIDE = Tree(tuple(max(-1, node - 2) for node in range(40)))
 """Two strands in turns, each longer than a window; more nodes than the engine folds into one product."""
 WIDE_NODES = [(90 + 41 * i * i) % 320 for i in range(len(WIDE))]
+HUGE = Tree(tuple(max(-1, node - 2) for node in range(70)))
+"""More nodes than kernels over pages take."""
+HUGE_NODES = [(11 + 43 * i * i) % 320 for i in range(len(HUGE))]
 
 
 def chunk(session: str, pending: list[int], tree: Tree, tokens: list[int]) -> Chunk:
@@ -77,6 +80,15 @@ def test_a_nodes_logits_are_those_of_its_lineage_beside_chains_and_prefills(
     close(forked, plain.tree(CONTEXT, FORKED, NODES))
     close(chain, plain.tree(CONTEXT, Tree.chain(2), [5, 9]))
     close(wide, plain.tree(CONTEXT, WIDE, WIDE_NODES))
+
+
+def test_a_tree_may_have_more_nodes_than_bits(load: Load, tiny: Callable[[str], Path]) -> None:
+    engine, plain = load("llama"), Plain(tiny("llama"))
+    for name in ("tree", "chain"):
+        assert engine.admit(name, 100)
+    logits = engine.forward([chunk("tree", [8], HUGE, HUGE_NODES), Chunk("chain", [5, 9], 1)])
+    close(logits[:-1], plain.tree([8], HUGE, HUGE_NODES))
+    close(logits[-1], plain.last([5, 9]))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2"])
