@@ -50,6 +50,10 @@ class Row:
     """Whether it has no draft because its drafter still reads the tokens."""
     grammar: GrammarState | None = None
     """The session's own state in its grammar; only the thread of the model uses it while the row waits."""
+    runs_ahead: bool = False
+    """Whether a plain round may follow before the session asks for it."""
+    unasked: bool = False
+    """Whether it followed another so."""
 
     @property
     def history(self) -> History:

@@ -1,13 +1,13 @@
 """Continuous batching: rows of all sessions -> steps of the one model thread -> outcomes to the sessions.
 
-The loop sorts the rows, the thread runs them. Rows that come while a pass runs form the next one. A pass waits for the
-rows that are announced, or where the sessions that draft are in two groups for half of them.
+Rows that come while a pass runs form the next one. A pass waits for the rows that are announced, or where the sessions
+that draft are in two groups for half of them. Plain passes of the same rows follow one another without the loop.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 
@@ -19,6 +19,7 @@ from verifier_service.batching.batch_plan import Gathers, Outcome, Row, is_turn,
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
 from verifier_service.batching.pass_sample import PassSample
+from verifier_service.batching.run_ahead import Result, RunAhead
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
@@ -47,7 +48,7 @@ class Scheduler:
             model: owned by the one worker of `thread`.
             settings: how many sequences may wait for their first KV.
         """
-        self._model = model
+        self._can_ever_admit = model.can_ever_admit
         self.drafts_first = model.drafts_first
         """Whether the pass that reads the end of a prompt judges a draft as well."""
         self._thread = thread
@@ -60,8 +61,8 @@ class Scheduler:
         """Those of them that have not had KV yet."""
         self._found: dict[str, int] = {}
         """How many tokens of each of these had KV when it was let in."""
-        self._waiting: dict[Row, asyncio.Future[Outcome | None]] = {}
-        """The result that each row waits for; None for a prefill."""
+        self._waiting: dict[Row, Result] = {}
+        """The result that each row waits for."""
         self._ended: list[str] = []
         """KV names of sequences that have ended, until the thread releases them."""
         self._ready = 0.0
@@ -72,6 +73,9 @@ class Scheduler:
         """KV names of the last two passes, the last one last."""
         self._wake = asyncio.Event()
         self._announced = Announced(self._wake.set)
+        self._ahead = RunAhead(model, self._wake.is_set, self._passed)
+        self._under_way: Sequence[Row] = ()
+        """The rows that the thread has now."""
 
     @asynccontextmanager
     async def admitted(self, row: Row) -> AsyncIterator[int]:
@@ -86,7 +90,7 @@ class Scheduler:
             ContextLengthExceeded: the row's limit would not fit an empty engine.
             QueueFull: too many sequences wait already.
         """
-        if not self._model.can_ever_admit(row.limit):
+        if not self._can_ever_admit(row.limit):
             raise ContextLengthExceeded(f"{row.limit} tokens are more than this server has memory for", "max_tokens")
         if len(self._entering) >= self._max_waiting:
             raise QueueFull(f"{self._max_waiting} generations are waiting already")
@@ -102,6 +106,7 @@ class Scheduler:
             self._found.pop(row.kv_name, None)
             self._entering.discard(row.kv_name)
             self._sequences.remove(row.kv_name)
+            self._ahead.left(row.kv_name)
             self._ended.append(row.kv_name)
             self._wake.set()
 
@@ -119,10 +124,15 @@ class Scheduler:
 
     async def verify(self, row: Row) -> Outcome:
         """Judge the row's draft as soon as the tokens before it have KV; raises InternalError when the pass failed."""
-        outcome = await self._submit(row)
+        unasked = self._ahead.asked(row)
+        outcome = await (self._submit(row) if unasked is None else unasked)
         if outcome is None:
             raise InternalError("a row came back without a verdict")
         return outcome
+
+    def runs_ahead_of(self, kv_name: str) -> bool:
+        """Whether the next round of a sequence, a plain one, has begun before its session asks for it."""
+        return self._ahead.has(kv_name)
 
     async def run(self) -> None:
         """Serve until cancelled.
@@ -131,21 +141,20 @@ class Scheduler:
             TargetLost: the target cannot go on.
         """
         busy = False
-        while True:
-            if not busy:
-                await self._wait_for_work()
-            self._wake.clear()
-            if (seconds := self._held_back()) > 0.0:
-                await self._wait_for_change(seconds)
-                continue
-            await self._announced.hurry()
-            busy = await self._step()
-            # A session that got a verdict submits its next row before a pass over what is left begins without it.
-            await asyncio.sleep(0)
-
-    async def _wait_for_work(self) -> None:
-        """Wait for a change; while rows wait for room, wake up when other sequences may have become idle."""
-        await self._wait_for_change(IDLE_SECONDS if self._waiting else math.inf)
+        try:
+            while True:
+                if not busy:  # while rows wait for room, other sequences may become idle
+                    await self._wait_for_change(IDLE_SECONDS if self._waiting else math.inf)
+                self._wake.clear()
+                if (seconds := self._held_back()) > 0.0:
+                    await self._wait_for_change(seconds)
+                    continue
+                await self._announced.hurry()
+                busy = await self._step()
+                # A session that got a verdict submits its next row before a pass over what is left begins without it.
+                await asyncio.sleep(0)
+        finally:
+            self._wake.set()  # so that the thread runs no further ahead
 
     async def _wait_for_change(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -176,7 +185,7 @@ class Scheduler:
         return sum(row.goal > 0 and len(row.tokens) == len(row.call.tokens) for row in self._waiting)
 
     async def _submit(self, row: Row) -> Outcome | None:
-        result: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        result: Result = asyncio.get_running_loop().create_future()
         self._waiting[row] = result
         if row.goal and not self._ready:
             self._ready = time.perf_counter()
@@ -191,49 +200,49 @@ class Scheduler:
         chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
+        self._under_way, loop = rows, asyncio.get_running_loop()
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._thread, self._model.step, ended, rows)
+            running = loop.run_in_executor(self._thread, self._ahead.run, loop, ended, rows)
             time.sleep(_HAND_OVER)  # noqa: ASYNC251 - to stop is what it is for
             step = await running
         except Exception as error:
             _log.error("step_failed", exc_info=error)
-            self._deliver({row: InternalError("the model failed") for row in rows})
+            self._deliver({row: InternalError("the model failed") for row in self._under_way})
             if isinstance(error, TargetLost):
                 raise
             return False
+        self._take(step, groups, waited, left_out=left_out)
+        return bool(step.chunks or step.results)
+
+    def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
+        """Take a step behind which a pass over `following` has begun already."""
+        for row in following:
+            self._waiting[row] = asyncio.get_running_loop().create_future()
+            self._ahead.begun(row, self._waiting[row])
+            if row.kv_name not in self._sequences:
+                self._ahead.left(row.kv_name)
+        self._under_way = following
+        self._take(step, 1, 0.0, left_out=False)
+
+    def _take(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         self._deliver(step.results)
-        self._measure(step)
+        self._metrics.step(step, len(self._sequences))
         if step.chunks:
-            self._measure_pass(step, groups, waited, left_out=left_out)
-        return bool(step.chunks or step.results)
+            self._measure(step, groups, waited, left_out=left_out)
 
     def _deliver(self, results: dict[Row, Outcome | InternalError | None]) -> None:
         for row, outcome in results.items():
-            result = self._waiting.pop(row)
-            if result.cancelled():
+            self._ahead.done(row)
+            if (result := self._waiting.pop(row)).cancelled():
                 continue
             if isinstance(outcome, InternalError):
                 result.set_exception(outcome)
             else:
                 result.set_result(outcome)
 
-    def _measure(self, step: ModelStep) -> None:
-        metrics, memory = self._metrics, step.memory
-        metrics.running.set(step.running)
-        metrics.waiting.set(max(len(self._sequences) - step.running, 0))
-        metrics.preemptions.inc(step.preempted)
-        metrics.prefix_queried.inc(step.queried)
-        metrics.prefix_found.inc(sum(step.found.values()))
-        metrics.kv_usage.set(memory.live / memory.budget)
-        for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
-            metrics.kv_bytes.labels(state).set(size)
-
-    def _measure_pass(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
-        names, self._pass_seconds = step.names, step.seconds
-        self._metrics.batch_rows.observe(len(step.chunks))
-        self._metrics.pass_seconds.observe(step.seconds)
-        before = frozenset[str]().union(*self._names_before[-groups:])
+    def _measure(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
+        names, self._pass_seconds, before = step.names, step.seconds, frozenset().union(*self._names_before[-groups:])
         sessions = len(names) if groups == 1 else len(names | self._names_before[-1])
         follows, left = left_out or not names.isdisjoint(before), self._prompts_wait()
         sample = PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, left=left)

@@ -101,7 +101,7 @@ class Session:
             forced=max(0, verdict.drafted - drafted),
             fallback=(Fallback.NONE if proposal.draft.tokens else self._declined or proposal.fallback).value,
             speedup=self._gamma.speedup(),
-            timing=Timing(proposal.waited, outcome.started - submitted, outcome.seconds),
+            timing=Timing(proposal.waited, max(outcome.started - submitted, 0.0), outcome.seconds),
             cached_tokens=self._cached if base_len == len(self._call.tokens) else 0,
             detail=self._detail(proposal, drafted, verdict),
         )
@@ -110,11 +110,18 @@ class Session:
         return done
 
     @property
+    def _is_plain(self) -> bool:
+        """Whether the next round, and as far as is known those behind it, need nothing of this session."""
+        return not (self._wanted or self._row.grammar or self._grounds)
+
+    @property
     def _judges_drafts(self) -> bool:
         """Whether the target takes a draft in this round; not every one does in the pass that reads the prompt."""
         return self._target.drafts_first or len(self._tokens) > len(self._call.tokens)
 
     async def _proposed(self) -> Proposal:
+        if self._target.runs_ahead_of(self._row.kv_name):  # this round began when the last γ was 0
+            return Proposal(fallback=Fallback.NOT_WORTH_IT if self._wanted else Fallback.NONE)
         if not self._judges_drafts:
             return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
         if not self._wanted:  # so it waits for no drafter
@@ -153,8 +160,9 @@ class Session:
             await self._target.prefill(self._next_row(goal, Proposal()))
 
     def _next_row(self, goal: int, proposal: Proposal) -> Row:
-        behind = proposal.fallback is Fallback.FIRST_ROUND
-        return replace(self._row, tokens=self._tokens, goal=goal, draft=proposal.draft, catching_up=behind)
+        behind, plain = proposal.fallback is Fallback.FIRST_ROUND, self._is_plain
+        draft = proposal.draft
+        return replace(self._row, tokens=self._tokens, goal=goal, draft=draft, catching_up=behind, runs_ahead=plain)
 
     def _next_gamma(self) -> int:
         """The γ of the next round, within the room left: a round commits one token more than it accepts."""

@@ -197,6 +197,8 @@ class DirectTarget:
         self.drafts_first = True
         self.expecting = 0
         """How often a row was announced."""
+        self.ahead = False
+        """Whether the next round of each session has begun before that asks."""
 
     @asynccontextmanager
     async def admitted(self, row: Row) -> AsyncIterator[int]:
@@ -205,6 +207,9 @@ class DirectTarget:
             yield self.held
         finally:
             self.holds_kv = False
+
+    def runs_ahead_of(self, kv_name: str) -> bool:
+        return self.ahead
 
     @contextmanager
     def expected(self, gathers: Gathers, hurry: Callable[[], None]) -> Iterator[None]:

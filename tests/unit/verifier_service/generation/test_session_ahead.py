@@ -1,0 +1,62 @@
+"""A session whose next round, a plain one, may begin before it asks for it."""
+
+import pytest
+
+from specdec.rules.draft import NO_DRAFT
+from specdec.rules.params import Mode, Speculation
+from specdec.wire.generation import Fallback, GenerationCall, Round
+from tests.unit.verifier_service.verifier_fakes import (
+    DirectTarget,
+    FixedGamma,
+    WrittenDrafts,
+    continuation,
+    make_call,
+    point_mass,
+)
+from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.generation.session import Session
+
+TRUTH = continuation(3, 8)
+
+
+class AheadOnce(DirectTarget):
+    """Begins the third round before it is asked for."""
+
+    async def verify(self, row: Row) -> Outcome:
+        self.ahead = len(self.rows) == 1
+        return await super().verify(row)
+
+
+def make_session(call: GenerationCall, target: DirectTarget, drafts: WrittenDrafts, gamma: FixedGamma) -> Session:
+    admission = Row(call, "s#1", 0.0, 11, call.tokens, goal=0)
+    return Session(admission, 512, target, drafts, gamma, lambda _, __: None)  # type: ignore[arg-type]
+
+
+async def test_a_gamma_that_is_chosen_behind_the_begin_of_a_round_is_for_the_next() -> None:
+    target, drafts, gamma = AheadOnce(), WrittenDrafts(NO_DRAFT, NO_DRAFT, point_mass(*TRUTH[3:5])), FixedGamma(0)
+    rounds: list[Round] = []
+    async for done in make_session(make_call(), target, drafts, gamma).run():
+        rounds.append(done)
+        gamma.value = 2
+    assert tuple(token for done in rounds for token in done.tokens) == TRUTH
+    assert [row.runs_ahead for row in target.rows[:4]] == [True, True, False, False]
+    assert [len(done.draft) for done in rounds[:4]] == [0, 0, 0, 2]
+    assert rounds[2].fallback is Fallback.NOT_WORTH_IT
+    assert drafts.asked[:3] == [0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("speculation", "gamma", "expected"),
+    [
+        (Speculation(Mode.REJECTION), 0, True),
+        (Speculation(Mode.REJECTION), 3, False),
+        (Speculation(Mode.REJECTION, detail=True), 0, False),
+    ],
+)
+async def test_only_a_plain_round_of_which_nothing_more_is_told_may_be_followed(
+    speculation: Speculation, gamma: int, expected: bool
+) -> None:
+    target = DirectTarget()
+    session = make_session(make_call(speculation=speculation), target, WrittenDrafts(), FixedGamma(gamma))
+    await anext(session.run())
+    assert target.rows[0].runs_ahead is expected
