@@ -70,8 +70,7 @@ class RunAhead:
         """Forget a sequence that has ended."""
         if kv_name in self._unasked:
             _, result = self._unasked.pop(kv_name)
-            if not result.cancel():
-                result.exception()  # else an error that nobody asks for would be logged as one that was lost
+            result.cancel()  # asyncio would complain of an error that nobody asks for
 
     def _following(self, step: ModelStep, rows: Sequence[Row]) -> Sequence[Row]:
         """The rows of the pass that may begin now; none where the event loop comes first."""

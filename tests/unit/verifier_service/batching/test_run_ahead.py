@@ -25,6 +25,7 @@ from tests.unit.verifier_service.verifier_fakes import (
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.model_step import ModelStep, TargetLost
 from verifier_service.batching.model_thread import ModelThread
+from verifier_service.batching.run_ahead import RunAhead
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
@@ -65,11 +66,19 @@ async def test_the_tokens_are_those_of_one_pass_after_the_other() -> None:
 
 async def test_no_pass_goes_beyond_the_limit() -> None:
     engine = TableEngine()
-    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1, limit=3):
-        await scheduler.verify(plain("a", (3,), limit=3))
-        await scheduler.verify(plain("a", (3, *continuation(3, 1)), limit=3))
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1):
+        await scheduler.verify(plain("a", limit=2))
         await steps()
-    assert len(engine.batches) == 2
+    assert len(engine.batches) == 1
+
+
+@pytest.mark.parametrize(("stopped", "passes"), [(True, 1), (False, 2)])
+async def test_nothing_follows_where_something_else_has_come(stopped: bool, passes: int) -> None:
+    engine = TableEngine()
+    ahead = RunAhead(ModelThread(engine, SETTINGS), lambda: stopped, lambda _, __: None)
+    ahead.run(asyncio.get_running_loop(), (), [make_row("a", (3,), 0)])
+    ahead.run(asyncio.get_running_loop(), (), [plain("a")])
+    assert len(engine.batches) == passes
 
 
 async def test_no_pass_goes_beyond_a_stop_id() -> None:

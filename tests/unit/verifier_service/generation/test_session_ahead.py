@@ -41,7 +41,7 @@ async def test_a_gamma_that_is_chosen_behind_the_begin_of_a_round_is_for_the_nex
     assert tuple(token for done in rounds for token in done.tokens) == TRUTH
     assert [row.runs_ahead for row in target.rows[:4]] == [True, True, False, False]
     assert [len(done.draft) for done in rounds[:4]] == [0, 0, 0, 2]
-    assert rounds[2].fallback is Fallback.NOT_WORTH_IT
+    assert rounds[2].fallback == Fallback.NOT_WORTH_IT
     assert drafts.asked[:3] == [0, 0, 2]
 
 
