@@ -56,7 +56,10 @@ class Summary:
     speculation: Speculation
     """What the request asked for; gamma is None when the verifier chose it."""
     rounds: Counter[tuple[int, int, str]]
-    """How many rounds had a draft of this length, so many tokens of it in the output, and this reason for no draft."""
+    """How many rounds had a draft of this length, so many tokens of it in the output, and this reason for no draft.
+
+    Rounds are counted as the verifier made them: of those without a draft, each has one token.
+    """
     speedup: Speedup = field(default_factory=Speedup)
     """What drafts brought the verifier's batch at the end; unknown for rounds that are read back."""
     drafters: Mapping[str, Tally] = field(default_factory=dict)

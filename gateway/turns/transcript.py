@@ -62,7 +62,8 @@ class Transcript:
         self.tokens += kept.tokens
         self._speedup = verified.speedup
         if verified.tokens:
-            self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1
+            # A plain round commits one token: a round without a draft stands for as many of them as it has tokens.
+            self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1 if kept.draft else len(kept.tokens)
             self._drafters = added(self._drafters, tallies_of(kept))
         return kept, self._output_round(kept, shown)
 

@@ -134,7 +134,10 @@ class DraftPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One draft and its verdict: what a round commits."""
+    """One draft and its verdict: what a round commits.
+
+    In a gateway, a round without a draft may stand for several that came together, each of which committed one token.
+    """
 
     base_len: int
     """Committed length before this round."""

@@ -7,6 +7,7 @@ import pytest
 from gateway.store.values import StoredRound
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import note_of, round_from
+from gateway.verifiers.read_ahead import joined
 from specdec.errors import InternalError
 from specdec.rules.judged import JudgedToken
 from specdec.rules.params import FinishReason, Origin
@@ -29,6 +30,10 @@ def drafted(base: int, text: bytes, accepted: int, finish: FinishReason | None =
         accepted=accepted,
         finish=finish,
     )
+
+
+def plain(base: int, letter: str) -> Round:
+    return Round(base_len=base, tokens=tuple(letter.encode()), origins=(Origin.PLAIN,))
 
 
 def test_a_round_is_kept_whole_and_shown_with_its_rejected_drafts() -> None:
@@ -61,6 +66,26 @@ def test_an_end_without_tokens_is_no_step_of_the_statistics() -> None:
     made.take(drafted(6, b"ab", 1))
     made.take(Round(base_len=8, finish=FinishReason.STOP))
     assert (made.summary.num_spec_steps, made.summary.num_plain_steps) == (1, 0)
+
+
+@pytest.mark.parametrize(("stop", "late", "steps"), [((), 4, 6), (("de",), 4, 4), (("bc",), 3, 3)])
+def test_plain_rounds_that_were_joined_leave_the_same_statistics_live_and_read_back(
+    stop: tuple[str, ...], late: int, steps: int
+) -> None:
+    rounds = [replace(plain(6 + index, letter), fallback="late") for index, letter in enumerate("abcd")]
+    rounds += [drafted(10, b"e", 0), plain(11, "f"), replace(plain(12, "g"), finish=FinishReason.LENGTH)]
+    together = [joined(rounds[:4]), rounds[4], joined(rounds[5:])]
+    alone, live, read_back = transcript(*stop), transcript(*stop), transcript(*stop)
+    for each in rounds:
+        if alone.finish is None:
+            alone.take(each)
+    for each in together:
+        if live.finish is None:
+            kept, shown = live.take(each)
+            stored = StoredRound(kept.tokens, kept.finish.value if kept.finish else "", note_of(kept))
+            assert read_back.take(round_from(stored, kept.base_len))[1] == shown
+    assert live.finished() == read_back.finished() == alone.finished()
+    assert (live.summary.fallbacks, live.summary.num_plain_steps) == ({"late": late}, steps)
 
 
 def test_rounds_out_of_place_and_ends_too_early_are_bugs() -> None:

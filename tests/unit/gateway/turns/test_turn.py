@@ -90,7 +90,7 @@ def test_an_end_without_tokens_and_without_a_note_is_told() -> None:
     _, shown = transcript.take(round_from(StoredRound((), "stop", b""), 5))
     assert shown.text == "lo"
     assert transcript.finished().reason is FinishReason.STOP
-    assert transcript.finished().summary.num_plain_steps == 1
+    assert transcript.finished().summary.num_plain_steps == 2
 
 
 def test_a_round_out_of_place_is_a_bug() -> None:
