@@ -98,7 +98,7 @@ def test_a_hung_drafter_does_not_stop_a_stream(fragile: System, expected: list[i
     try:
         for chunk in complete(client_of(fragile), stream=True):
             ids += chunk.choices[0].token_ids or []
-            if 20 < len(ids) < 40:
+            if len(ids) > 20:
                 os.kill(drafter, signal.SIGSTOP)
     finally:
         os.kill(drafter, signal.SIGCONT)

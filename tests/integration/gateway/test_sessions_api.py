@@ -172,7 +172,8 @@ async def test_grpc_keeps_sessions_and_resumes_generations_too(pair: list[Replic
         assert (await generations.Generate(request)).id == answer.id
         resumed = generations.ResumeGeneration(pb.ResumeGenerationRequest(id=answer.id, user="g", received=1))
         events = [event async for event in resumed]
-        assert [event.WhichOneof("event") for event in events] == ["started", "round", "round", "finished"]
+        first, *middle, last = [event.WhichOneof("event") for event in events]
+        assert (first, set(middle), last) == ("started", {"round"}, "finished")
         assert [token.id for event in events for token in event.round.tokens] == ANSWER[1:]
         cancel = await generations.CancelGeneration(pb.CancelGenerationRequest(id=answer.id, user="g"))
         assert not cancel.cancelled
