@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 
+from gateway.verifiers.read_ahead import read_ahead
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, MessageCorrupted, NoVerifier, SpecdecError
@@ -93,8 +94,15 @@ class VerifierClient:
             self._redial_with_new_certificates()
             raise NoVerifier(f"verifier {self.address} does not answer: {error.message}") from error
 
-    async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
+    def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
+        """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation.
+
+        They are read ahead: plain rounds that come before they are asked for are joined.
+        """
+        return read_ahead(self._rounds(call, timeout))
+
+    async def _rounds(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
+        """The rounds as they come."""
         request = call_to_pb(call)
         request.heartbeats = True
         rpc = self._stub.Generate(request, timeout=timeout)
