@@ -1,12 +1,13 @@
 """What the scheduler needs of a target, whatever engine computes it: steps over the rows that wait."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
 from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
+from verifier_service.batching.told import Told
 
 
 class TargetLost(RuntimeError):
@@ -41,24 +42,31 @@ class ModelStep:
         return frozenset(chunk.row.kv_name for chunk in self.chunks)
 
 
+Passed = Callable[[ModelStep, Sequence[Row]], object]
+"""Takes a step behind which another one begins, and the rows of that one."""
+
+
 class BatchModel(Protocol):
-    """A target that runs one step after the other, all on one thread."""
+    """A target that runs one pass after the other."""
 
     drafts_first: bool
     """Whether the pass that reads the end of a prompt judges a draft as well."""
+    told: Told
+    """What the event loop tells it."""
 
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence that may reach `limit` tokens fits into an empty target; any thread may ask."""
 
-    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass.
-
-        Where rows are done without a pass there is none: their sequences have rows for the next, which is at once. So
-        a sequence that comes in does not wait for a pass of the others before its first.
+    def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
+        """Do a step, and those that follow before anybody asks for them; always on the same thread.
 
         Args:
             ended: KV names of the sequences that have ended.
             rows: by rank, at most one for each sequence.
+            passed: takes each step but the last.
+
+        Returns:
+            The last step.
 
         Raises:
             TargetLost: no later step can succeed.

@@ -12,18 +12,20 @@ from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk, p
 from verifier_service.batching.kv_admission import KvAdmission
 from verifier_service.batching.model_step import ModelStep
 from verifier_service.batching.rotation import Rotation
+from verifier_service.batching.run_ahead import SteppedModel
 from verifier_service.batching.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
 
 _log = structlog.get_logger()
 
 
-class ModelThread:
+class ModelThread(SteppedModel):
     """Owns the engine; its methods belong to one thread."""
 
     drafts_first = True
 
     def __init__(self, engine: Engine, settings: VerifierSettings) -> None:
+        super().__init__()
         self._engine = engine
         self._settings = settings
         self._kv = KvAdmission(engine)
@@ -34,7 +36,7 @@ class ModelThread:
         return self._engine.can_ever_admit(limit)
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass; as `BatchModel`."""
+        """Release sequences, admit those that wait, and run one pass; as `SteppedModel`."""
         for kv_name in ended:
             self._kv.release(kv_name)
             self._rotation.forget(kv_name)

@@ -62,3 +62,24 @@ class PassSample:
             groups=groups,
             waited=waited,
         )
+
+
+class PassHistory:
+    """Makes a sample of each pass, by the passes before it."""
+
+    def __init__(self) -> None:
+        self._before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+        """KV names of the last two passes, the last one last."""
+
+    def add(self, step: ModelStep, groups: int, waited: float, left: int, *, waits: bool) -> PassSample:
+        """The sample of the next pass.
+
+        Args:
+            groups: as of `PassSample`, and so are `waited` and `left`.
+            waits: whether a session waited for drafts when the pass began.
+        """
+        names = step.names
+        sessions = len(names) if groups == 1 else len(names | self._before[-1])
+        follows = waits or not names.isdisjoint(frozenset[str]().union(*self._before[-groups:]))
+        self._before = self._before[1], names
+        return PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, left=left)

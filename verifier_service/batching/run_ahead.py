@@ -1,89 +1,103 @@
-"""Passes of plain rounds that follow one another on the model's thread, without the event loop between them."""
+"""Passes of plain rounds that follow one another without the event loop between them.
+
+Where every row of a pass decodes plainly, its verdicts alone say what the next pass computes. So the next one begins at
+once, while the event loop gives out the verdicts. The target is at most one round ahead of any session.
+"""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 
 from specdec.errors import InternalError
 from verifier_service.batching.batch_plan import Outcome, Row
-from verifier_service.batching.model_step import BatchModel, ModelStep
+from verifier_service.batching.model_step import ModelStep, Passed
+from verifier_service.batching.told import Told
 
 Result = asyncio.Future[Outcome | None]
 """What becomes of a row; None for a prefill."""
 
 
-class RunAhead:
-    """Runs a pass, and behind it those that begin before their sessions ask for them.
+class SteppedModel(ABC):
+    """A `BatchModel` that does one step after the other, all on one thread."""
 
-    Where every row of a pass decodes plainly, its verdicts alone say what the next pass computes. So the next one
-    begins at once, while the event loop gives out the verdicts. The model is at most one round ahead of any session.
-    """
+    def __init__(self) -> None:
+        self.told = Told()
 
-    def __init__(
-        self, model: BatchModel, stopped: Callable[[], bool], passed: Callable[[ModelStep, Sequence[Row]], None]
-    ) -> None:
-        """Make one.
+    @abstractmethod
+    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
+        """Release sequences, admit those that wait, and run one pass.
+
+        Where rows are done without a pass there is none: their sequences have rows for the next, which is at once. So
+        a sequence that comes in does not wait for a pass of the others before its first.
 
         Args:
-            model: owned by the thread that calls `run`; the event loop calls all other methods.
-            stopped: whether something has come that the next pass must not begin without; any thread may ask.
-            passed: takes, on the event loop, each step that another one follows, and the rows of that one.
-        """
-        self._model = model
-        self._stopped = stopped
-        self._passed = passed
-        self._unasked: dict[str, tuple[Row, Result]] = {}
-        """Rows that are under way or done, and that their sessions have not asked for, by KV name."""
-        self._asked: set[Row] = set()
-        """Rows under way that their sessions have asked for and that another may follow."""
+            ended: KV names of the sequences that have ended.
+            rows: by rank, at most one for each sequence.
 
-    def run(self, loop: asyncio.AbstractEventLoop, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Do a step as `BatchModel`, and all that follow; returns the last."""
-        step = self._model.step(ended, rows)
-        while following := self._following(step, rows):
-            loop.call_soon_threadsafe(self._passed, step, following)
-            rows, step = following, self._model.step((), following)
+        Raises:
+            TargetLost: no later step can succeed.
+        """
+
+    def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
+        """Do a step and all that follow; as `BatchModel`."""
+        step = self.step(ended, rows)
+        while behind := following(step, rows, self.told):
+            passed(step, behind)
+            rows, step = behind, self.step((), behind)
         return step
 
-    def begun(self, row: Row, result: Result) -> None:
-        """Note a row that is under way, which its session will ask for."""
-        self._unasked[row.kv_name] = row, result
 
-    def has(self, kv_name: str) -> bool:
-        """Whether a sequence has a row that is under way, or done, and that its session has not asked for."""
-        return kv_name in self._unasked
+def following(step: ModelStep, rows: Sequence[Row], told: Told) -> Sequence[Row]:
+    """The rows of the pass that may begin behind a step over `rows`; none where the event loop comes first."""
+    if told.stopped or len(step.results) < len(rows):
+        return ()
+    may = all(_may_follow(row, result, told) for row, result in step.results.items())
+    return rows_behind(step) if may else ()
 
-    def asked(self, wanted: Row) -> Result | None:
+
+def rows_behind(step: ModelStep) -> Sequence[Row]:
+    """The rows behind the verdicts of a step."""
+    outcomes = ((row, result) for row, result in step.results.items() if isinstance(result, Outcome))
+    behind = ((row, tuple(row.tokens) + outcome.verdict.tokens) for row, outcome in outcomes)
+    return [replace(row, tokens=tokens, goal=len(tokens), unasked=True) for row, tokens in behind]
+
+
+def _may_follow(row: Row, result: Outcome | InternalError | None, told: Told) -> bool:
+    """Whether a row may follow before the session has its say."""
+    if not row.runs_ahead or not isinstance(result, Outcome) or (row.unasked and not told.asked(row)):
+        return False
+    tokens = result.verdict.tokens
+    return len(row.tokens) + len(tokens) < row.limit and tokens[-1] not in row.call.stop_token_ids
+
+
+class Unasked:
+    """The rows that are under way, or done, before their sessions ask for them; on the event loop."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._rows: dict[str, tuple[Row, Result]] = {}
+        """By KV name."""
+
+    def __contains__(self, kv_name: str) -> bool:
+        return kv_name in self._rows
+
+    def add(self, row: Row, result: Result) -> None:
+        """Note a row that is under way."""
+        self._rows[row.kv_name] = row, result
+
+    def take(self, wanted: Row) -> Result | None:
         """The result of the row that is under way in place of one that a session asks for; None where none is."""
-        if wanted.kv_name not in self._unasked:
+        if wanted.kv_name not in self._rows:
             return None
-        row, result = self._unasked.pop(wanted.kv_name)
+        row, result = self._rows.pop(wanted.kv_name)
         if wanted.runs_ahead and not result.done():
-            self._asked.add(row)
+            self._told.ask(row)
         return result
 
-    def done(self, row: Row) -> None:
-        """Forget a row that has its result."""
-        self._asked.discard(row)
-
-    def left(self, kv_name: str) -> None:
+    def drop(self, kv_name: str) -> None:
         """Forget a sequence that has ended."""
-        if kv_name in self._unasked:
-            _, result = self._unasked.pop(kv_name)
+        self._told.forget(kv_name)
+        if kv_name in self._rows:
+            _, result = self._rows.pop(kv_name)
             result.cancel()  # asyncio would complain of an error that nobody asks for
-
-    def _following(self, step: ModelStep, rows: Sequence[Row]) -> Sequence[Row]:
-        """The rows of the pass that may begin now; none where the event loop comes first."""
-        if self._stopped() or len(step.results) < len(rows):
-            return ()
-        following = [row for each in step.results.items() if (row := self._next(*each))]
-        return following if len(following) == len(rows) else ()
-
-    def _next(self, row: Row, result: Outcome | InternalError | None) -> Row | None:
-        """The row behind a verdict; None where none may follow before the session has its say."""
-        if not row.runs_ahead or not isinstance(result, Outcome) or (row.unasked and row not in self._asked):
-            return None
-        tokens = tuple(row.tokens) + result.verdict.tokens
-        if len(tokens) >= row.limit or tokens[-1] in row.call.stop_token_ids:
-            return None
-        return replace(row, tokens=tokens, goal=len(tokens), unasked=True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
 
 import structlog
 
@@ -18,8 +19,8 @@ from verifier_service.batching.announced import Announced
 from verifier_service.batching.batch_plan import Gathers, Outcome, Row, is_turn, turn
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
-from verifier_service.batching.pass_sample import PassSample
-from verifier_service.batching.run_ahead import Result, RunAhead
+from verifier_service.batching.pass_sample import PassHistory
+from verifier_service.batching.run_ahead import Result, Unasked
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
@@ -48,7 +49,7 @@ class Scheduler:
             model: owned by the one worker of `thread`.
             settings: how many sequences may wait for their first KV.
         """
-        self._can_ever_admit = model.can_ever_admit
+        self._model = model
         self.drafts_first = model.drafts_first
         """Whether the pass that reads the end of a prompt judges a draft as well."""
         self._thread = thread
@@ -69,11 +70,10 @@ class Scheduler:
         """When the first row of the next pass came, by `time.perf_counter`; 0 before it came."""
         self._pass_seconds = 0.0
         """Of the last pass."""
-        self._names_before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
-        """KV names of the last two passes, the last one last."""
+        self._passes = PassHistory()
         self._wake = asyncio.Event()
-        self._announced = Announced(self._wake.set)
-        self._ahead = RunAhead(model, self._wake.is_set, self._passed)
+        self._announced = Announced(self._changed)
+        self._unasked = Unasked(model.told)
         self._under_way: Sequence[Row] = ()
         """The rows that the thread has now."""
 
@@ -90,7 +90,7 @@ class Scheduler:
             ContextLengthExceeded: the row's limit would not fit an empty engine.
             QueueFull: too many sequences wait already.
         """
-        if not self._can_ever_admit(row.limit):
+        if not self._model.can_ever_admit(row.limit):
             raise ContextLengthExceeded(f"{row.limit} tokens are more than this server has memory for", "max_tokens")
         if len(self._entering) >= self._max_waiting:
             raise QueueFull(f"{self._max_waiting} generations are waiting already")
@@ -106,9 +106,9 @@ class Scheduler:
             self._found.pop(row.kv_name, None)
             self._entering.discard(row.kv_name)
             self._sequences.remove(row.kv_name)
-            self._ahead.left(row.kv_name)
+            self._unasked.drop(row.kv_name)
             self._ended.append(row.kv_name)
-            self._wake.set()
+            self._changed()
 
     def expected(self, gathers: Gathers, hurry: Callable[[], None]) -> AbstractContextManager[None]:
         """Announce a row that comes at the end of the context; a pass that computes a prompt does not wait for it.
@@ -124,7 +124,7 @@ class Scheduler:
 
     async def verify(self, row: Row) -> Outcome:
         """Judge the row's draft as soon as the tokens before it have KV; raises InternalError when the pass failed."""
-        unasked = self._ahead.asked(row)
+        unasked = self._unasked.take(row)
         outcome = await (self._submit(row) if unasked is None else unasked)
         if outcome is None:
             raise InternalError("a row came back without a verdict")
@@ -132,7 +132,7 @@ class Scheduler:
 
     def runs_ahead_of(self, kv_name: str) -> bool:
         """Whether the next round of a sequence, a plain one, has begun before its session asks for it."""
-        return self._ahead.has(kv_name)
+        return kv_name in self._unasked
 
     async def run(self) -> None:
         """Serve until cancelled.
@@ -146,6 +146,7 @@ class Scheduler:
                 if not busy:  # while rows wait for room, other sequences may become idle
                     await self._wait_for_change(IDLE_SECONDS if self._waiting else math.inf)
                 self._wake.clear()
+                self._model.told.go()
                 if (seconds := self._held_back()) > 0.0:
                     await self._wait_for_change(seconds)
                     continue
@@ -154,7 +155,11 @@ class Scheduler:
                 # A session that got a verdict submits its next row before a pass over what is left begins without it.
                 await asyncio.sleep(0)
         finally:
-            self._wake.set()  # so that the thread runs no further ahead
+            self._model.told.stop()
+
+    def _changed(self) -> None:
+        self._wake.set()
+        self._model.told.stop()
 
     async def _wait_for_change(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -189,7 +194,7 @@ class Scheduler:
         self._waiting[row] = result
         if row.goal and not self._ready:
             self._ready = time.perf_counter()
-        self._wake.set()
+        self._changed()
         return await result
 
     async def _step(self) -> bool:
@@ -201,8 +206,9 @@ class Scheduler:
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
         self._under_way, loop = rows, asyncio.get_running_loop()
+        passed = partial(loop.call_soon_threadsafe, self._passed)  # type: ignore[arg-type]
         try:
-            running = loop.run_in_executor(self._thread, self._ahead.run, loop, ended, rows)
+            running = loop.run_in_executor(self._thread, self._model.run, ended, rows, passed)
             time.sleep(_HAND_OVER)  # noqa: ASYNC251 - to stop is what it is for
             step = await running
         except Exception as error:
@@ -218,9 +224,9 @@ class Scheduler:
         """Take a step behind which a pass over `following` has begun already."""
         for row in following:
             self._waiting[row] = asyncio.get_running_loop().create_future()
-            self._ahead.begun(row, self._waiting[row])
+            self._unasked.add(row, self._waiting[row])
             if row.kv_name not in self._sequences:
-                self._ahead.left(row.kv_name)
+                self._unasked.drop(row.kv_name)
         self._under_way = following
         self._take(step, 1, 0.0, left_out=False)
 
@@ -229,22 +235,15 @@ class Scheduler:
         self._deliver(step.results)
         self._metrics.step(step, len(self._sequences))
         if step.chunks:
-            self._measure(step, groups, waited, left_out=left_out)
+            self._pass_seconds = step.seconds
+            left = self._prompts_wait()
+            self._speculation.passed(self._passes.add(step, groups, waited, left, waits=left_out))
 
     def _deliver(self, results: dict[Row, Outcome | InternalError | None]) -> None:
         for row, outcome in results.items():
-            self._ahead.done(row)
             if (result := self._waiting.pop(row)).cancelled():
                 continue
             if isinstance(outcome, InternalError):
                 result.set_exception(outcome)
             else:
                 result.set_result(outcome)
-
-    def _measure(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
-        names, self._pass_seconds, before = step.names, step.seconds, frozenset().union(*self._names_before[-groups:])
-        sessions = len(names) if groups == 1 else len(names | self._names_before[-1])
-        follows, left = left_out or not names.isdisjoint(before), self._prompts_wait()
-        sample = PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, left=left)
-        self._speculation.passed(sample)
-        self._names_before = self._names_before[1], names

@@ -11,6 +11,7 @@ from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
 from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
 from verifier_service.batching.model_step import ModelStep, TargetLost
+from verifier_service.batching.run_ahead import SteppedModel
 from verifier_service.vllm.batch import ComputedPiece, Judged
 
 _log = structlog.get_logger()
@@ -18,7 +19,7 @@ _log = structlog.get_logger()
 Results = dict[Row, Outcome | InternalError | None]
 
 
-class VllmModel:
+class VllmModel(SteppedModel):
     """Owns vLLM's engine; its methods belong to one thread, `can_ever_admit` to any."""
 
     drafts_first = False
@@ -31,6 +32,7 @@ class VllmModel:
             vocab_size: valid ids are below it.
             add: adds the sequence of a row to the engine; gives its id.
         """
+        super().__init__()
         core = engine.engine_core.engine_core
         self._engine = engine
         self._add = add
@@ -47,7 +49,7 @@ class VllmModel:
         return limit <= self._most_tokens
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass; as `BatchModel`."""
+        """Release sequences, admit those that wait, and run one pass; as `SteppedModel`."""
         started, preempted = time.perf_counter(), self._scheduler.preempted
         results: Results = {}
         try:

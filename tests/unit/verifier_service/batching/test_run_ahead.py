@@ -25,7 +25,6 @@ from tests.unit.verifier_service.verifier_fakes import (
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.model_step import ModelStep, TargetLost
 from verifier_service.batching.model_thread import ModelThread
-from verifier_service.batching.run_ahead import RunAhead
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
@@ -75,9 +74,11 @@ async def test_no_pass_goes_beyond_the_limit() -> None:
 @pytest.mark.parametrize(("stopped", "passes"), [(True, 1), (False, 2)])
 async def test_nothing_follows_where_something_else_has_come(stopped: bool, passes: int) -> None:
     engine = TableEngine()
-    ahead = RunAhead(ModelThread(engine, SETTINGS), lambda: stopped, lambda _, __: None)
-    ahead.run(asyncio.get_running_loop(), (), [make_row("a", (3,), 0)])
-    ahead.run(asyncio.get_running_loop(), (), [plain("a")])
+    model = ModelThread(engine, SETTINGS)
+    model.step((), [make_row("a", (3,), 0)])
+    if stopped:
+        model.told.stop()
+    model.run((), [plain("a")], lambda _, __: None)
     assert len(engine.batches) == passes
 
 

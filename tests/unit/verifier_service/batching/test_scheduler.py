@@ -24,6 +24,7 @@ from tests.unit.verifier_service.verifier_fakes import (
 )
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.model_step import ModelStep, TargetLost
+from verifier_service.batching.run_ahead import SteppedModel
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
@@ -168,7 +169,7 @@ async def test_an_admission_that_fails_in_the_engine_fails_alone() -> None:
             assert (await scheduler.verify(row("c"))).verdict.drafted == 0
 
 
-class LostModel:
+class LostModel(SteppedModel):
     """A target that cannot go on."""
 
     drafts_first = True
