@@ -148,7 +148,8 @@ async def _running(
     sources = DraftSources(settings, pool, speculation)
     generations = Generations(settings, info, scheduler, sources, speculation, metrics, grammars)
     async with asyncio.TaskGroup() as tasks:
-        workers = [tasks.create_task(scheduler.run()), tasks.create_task(pool.follow(source, make_link, identity))]
+        working = scheduler.run(), pool.follow(source, make_link, identity), target.model.watch()
+        workers = [tasks.create_task(each) for each in working]
         try:
             yield Ready(info, generations, pool, sources, speculation.prompts, target.kv)
         finally:
@@ -202,11 +203,10 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         ConfigError: the folder has no model that can be served, or the backend is not installed.
     """
     if settings.backend == "vllm":
-        from verifier_service.vllm import engine as vllm
-        from verifier_service.vllm import target
+        from verifier_service.vllm.remote import open_target
 
-        facts, stepped = target.load_target(settings)
-        return Target(facts, stepped, KvMover(), "vllm", trees=False, grammars=not vllm.is_parallel(settings))
+        facts, remote = open_target(settings)
+        return Target(facts, remote, KvMover(), "vllm", trees=False, grammars=True)
     engine = load_engine(settings)
     model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
     return Target(engine.facts, model, blocks, str(engine.device), trees=True, grammars=True)

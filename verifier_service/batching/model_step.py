@@ -51,11 +51,16 @@ class BatchModel(Protocol):
 
     drafts_first: bool
     """Whether the pass that reads the end of a prompt judges a draft as well."""
-    told: Told
-    """What the event loop tells it."""
+
+    @property
+    def told(self) -> Told:
+        """What the event loop tells it."""
 
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence that may reach `limit` tokens fits into an empty target; any thread may ask."""
+
+    async def watch(self) -> None:
+        """Raise TargetLost when the target is lost while nothing runs; never returns."""
 
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
         """Do a step, and those that follow before anybody asks for them; always on the same thread.

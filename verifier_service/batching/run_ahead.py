@@ -24,6 +24,10 @@ class SteppedModel(ABC):
     def __init__(self) -> None:
         self.told = Told()
 
+    async def watch(self) -> None:
+        """Wait for ever: it is lost with its process, or in a step."""
+        await asyncio.get_running_loop().create_future()
+
     @abstractmethod
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
         """Release sequences, admit those that wait, and run one pass.

@@ -39,14 +39,11 @@ class VllmModel(SteppedModel):
         self._scheduler: Any = core.scheduler
         self._scheduler.vocab_size = vocab_size
         cache = engine.vllm_config.cache_config
-        self._most_tokens = int(cache.num_gpu_blocks * self._scheduler.block_size)
+        self.most_tokens = int(cache.num_gpu_blocks * self._scheduler.block_size)
+        """Tokens that fit into an empty engine."""
         self._budget = sum(tensor.size for tensor in self._scheduler.kv_cache_config.kv_cache_tensors)
         self._requests: dict[str, str] = {}
         """vLLM's id of each sequence that was let in, by its KV name."""
-
-    def can_ever_admit(self, limit: int) -> bool:
-        """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
-        return limit <= self._most_tokens
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
         """Release sequences, admit those that wait, and run one pass; as `SteppedModel`."""

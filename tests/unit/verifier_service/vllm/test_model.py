@@ -148,7 +148,5 @@ def test_a_failed_step_ends_the_target() -> None:
         model.step([], [make_row("a")])
 
 
-def test_what_never_fits_is_known_beforehand() -> None:
-    model = made(WrittenEngine())
-    assert model.can_ever_admit(BLOCK * BLOCKS)
-    assert not model.can_ever_admit(BLOCK * BLOCKS + 1)
+def test_what_fits_into_an_empty_engine_is_known_beforehand() -> None:
+    assert made(WrittenEngine()).most_tokens == BLOCK * BLOCKS

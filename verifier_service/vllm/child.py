@@ -1,0 +1,95 @@
+"""The process of a target on vLLM: `python -m verifier_service.vllm.child CONNECTION MEMORY`.
+
+Both arguments are file descriptors that it has from the verifier, and it ends when the verifier does.
+"""
+
+import os
+import pickle
+import select
+import signal
+import sys
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Any, cast
+
+from protos.verifier.v1 import verifier_pb2 as pb
+from specdec.errors import ConfigError
+from specdec.grammar.state import GrammarState
+from specdec.serving.logs import configure
+from specdec.wire.generation import GenerationCall, call_from_pb
+from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.model_step import ModelStep
+from verifier_service.batching.run_ahead import SteppedModel
+from verifier_service.config import VerifierSettings
+from verifier_service.vllm.messages import Order, Report, SentRow, draft_of
+from verifier_service.vllm.shared_told import SharedTold
+from verifier_service.vllm.target import load_target
+
+
+class Sequences:
+    """What is known of each sequence, so that a row has to say only what is new."""
+
+    def __init__(self, told: SharedTold) -> None:
+        self._told = told
+        self._known: dict[str, tuple[GenerationCall, list[int]]] = {}
+
+    def rows(self, order: Order) -> list[Row]:
+        """The rows of an order, behind which the sequences that have ended are forgotten."""
+        for kv_name in order.ended:
+            self._told.leave(kv_name)
+            self._known.pop(kv_name, None)
+        return [self._row(sent) for sent in order.rows]
+
+    def _row(self, sent: SentRow) -> Row:
+        if sent.call:
+            self._known[sent.kv_name] = call_from_pb(pb.GenerateRequest.FromString(sent.call)), []
+            self._told.put(sent.kv_name, sent.place)
+        call, tokens = self._known[sent.kv_name]
+        tokens[sent.start :] = sent.tokens
+        draft, grammar = draft_of(sent.draft), cast("GrammarState | None", sent.masks)
+        return Row(
+            call, sent.kv_name, sent.rank, sent.limit, tokens, sent.goal, draft, False, grammar, sent.runs_ahead
+        )  # fmt: skip
+
+
+def serve(connection: "Connection[Any, Any]", model: SteppedModel, told: SharedTold) -> None:
+    """Do steps as they are ordered, until the verifier ends."""
+    model.told = told
+    sequences = Sequences(told)
+    while True:
+        try:
+            order = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        last = model.run(order.ended, sequences.rows(order), lambda step, _: _send(connection, step, goes_on=True))
+        _send(connection, last, goes_on=False)
+
+
+def _send(connection: "Connection[Any, Any]", step: ModelStep, *, goes_on: bool) -> None:
+    connection.send_bytes(pickle.dumps(Report.of(step, goes_on=goes_on)))
+
+
+def main(connection: "Connection[Any, Any]", told: SharedTold) -> None:
+    """Load the target and serve."""
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    for number in (signal.SIGINT, signal.SIGTERM):  # those of a terminal reach it, too, and the verifier drains first
+        signal.signal(number, signal.SIG_IGN)
+    settings = VerifierSettings.model_construct(**pickle.loads(connection.recv_bytes()))
+    configure("verifier", settings.log)
+    try:
+        facts, model = load_target(settings)
+    except ConfigError as error:
+        connection.send_bytes(pickle.dumps(error))
+        return
+    connection.send_bytes(pickle.dumps((facts, model.most_tokens)))
+    serve(connection, model, told)
+
+
+def _end_with(parent: int) -> None:
+    """End this process at once when its parent has ended, whatever it does."""
+    select.select([os.pidfd_open(parent)], [], [])
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), SharedTold(int(sys.argv[2])))
