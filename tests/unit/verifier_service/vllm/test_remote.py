@@ -30,6 +30,8 @@ from verifier_service.vllm.remote import RemoteModel, open_target
 from verifier_service.vllm.shared_told import SharedTold, shared_memory
 
 SETTINGS = VerifierSettings(model=ModelSettings(path=Path("model")))
+ONLY_FIVE = b"\x20".ljust(8, b"\0")
+"""A mask of ids below 16."""
 
 
 class SeenModel(ModelThread):
@@ -187,13 +189,13 @@ def of_grammar(*masks: bytes | None, draft: Draft | None = None) -> Row:
 
 def test_the_masks_of_a_grammar_hold_there(pair: Pair) -> None:
     pair.admit("a")
-    row = of_grammar(b"\x20\0\0\0", None, draft=point_mass(5))
+    row = of_grammar(ONLY_FIVE, None, draft=point_mass(5))
     outcome = pair.run(row).results[row]
     assert isinstance(outcome, Outcome)
     assert outcome.verdict.tokens[0] == 5
     seen = pair.model.seen[-1][0].grammar
     assert seen is not None
-    assert seen.masks((), ()) == [b"\x20\0\0\0"]
+    assert seen.masks((), ()) == [ONLY_FIVE]
 
 
 def test_a_grammar_that_fails_fails_its_own_row(pair: Pair) -> None:
