@@ -54,8 +54,6 @@ class Target:
     device: str
     trees: bool
     """Whether it judges drafts that are trees."""
-    grammars: bool
-    """Whether its rows may have a grammar."""
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
@@ -143,7 +141,7 @@ async def _running(
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
     identity = identity_of(settings, facts, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
-    grammars = _grammars(target, tokenizer)
+    grammars = GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids)
     info = replace(_info(settings, target), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation)
     generations = Generations(settings, info, scheduler, sources, speculation, metrics, grammars)
@@ -155,13 +153,6 @@ async def _running(
         finally:
             for worker in workers:
                 worker.cancel()
-
-
-def _grammars(target: Target, tokenizer: str | None) -> GrammarCompiler | None:
-    """What compiles grammars; None where the target or its tokenizer takes none."""
-    if not target.grammars:
-        return None
-    return GrammarCompiler.of_tokenizer(tokenizer, target.facts.vocab_size, target.facts.end_token_ids)
 
 
 def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
@@ -206,10 +197,10 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         from verifier_service.vllm.remote import open_target
 
         facts, remote = open_target(settings)
-        return Target(facts, remote, KvMover(), "vllm", trees=False, grammars=True)
+        return Target(facts, remote, KvMover(), "vllm", trees=False)
     engine = load_engine(settings)
     model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
-    return Target(engine.facts, model, blocks, str(engine.device), trees=True, grammars=True)
+    return Target(engine.facts, model, blocks, str(engine.device), trees=True)
 
 
 def load_engine(settings: VerifierSettings) -> NativeEngine:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import Mode, SamplingParams
 from tests.conformance.served_pair import Ask, Done, generate, running_drafter, running_verifier
 from tests.vllm.server import HAS_VLLM, ROOT, vllm_verifier
@@ -27,10 +28,11 @@ DEMO = ROOT / "models" / "demo"
 TOKENS = 32
 COUNT = 4
 KINDS = {
-    "greedy": (Mode.REJECTION, 0.0),
-    "greedy, off": (Mode.OFF, 0.0),
-    "coupled": (Mode.COUPLED, 1.0),
-    "coupled, off": (Mode.OFF, 1.0),
+    "greedy": (Mode.REJECTION, 0.0, None),
+    "greedy, off": (Mode.OFF, 0.0, None),
+    "coupled": (Mode.COUPLED, 1.0, None),
+    "coupled, off": (Mode.OFF, 1.0, None),
+    "grammar": (Mode.COUPLED, 1.0, Grammar(GrammarKind.REGEX, "[a-z ]+")),
 }
 RANK = 4
 ADAPTED = ("q_proj", "v_proj")
@@ -125,10 +127,10 @@ async def _all(client: Any) -> dict[str, list[Done]]:
     return {name: await generate(client, _asks(*kind), COUNT) for name, kind in KINDS.items()}
 
 
-def _asks(mode: Mode, temperature: float) -> list[Ask]:
+def _asks(mode: Mode, temperature: float, grammar: Grammar | None) -> list[Ask]:
     prompts = [tuple(range(10 + at, 60 + at)) for at in range(COUNT)]
     return [
-        Ask(mode, SamplingParams(temperature=temperature, seed=at), 4, prompt, TOKENS)
+        Ask(mode, SamplingParams(temperature=temperature, seed=at, grammar=grammar), 4, prompt, TOKENS)
         for at, prompt in enumerate(prompts)
     ]
 

@@ -1,0 +1,53 @@
+"""The verifier and the process of its target end together, whichever is lost, and also while nothing runs."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.gateway_fakes import until
+from tests.tiny_models import make_tiny_model
+from tests.vllm.server import HAS_VLLM, vllm_verifier
+
+pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
+
+HEAD_DIM = 32
+"""The least that vLLM computes on a CPU."""
+
+
+def child_of(pid: int) -> int:
+    """The one child of a process."""
+    (child,) = (
+        int(line) for task in Path(f"/proc/{pid}/task").iterdir() for line in (task / "children").read_text().split()
+    )
+    return child
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there, and is more than the entry that its parent has not read yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_neither_outlives_the_other(tmp_path: Path) -> None:
+    target = make_tiny_model(tmp_path / "target", "llama", seed=0, context=512, head_dim=HEAD_DIM)
+    async with vllm_verifier(target, tmp_path) as verifier:
+        child = child_of(verifier.process.pid)
+        verifier.kill()
+        await until(lambda: not runs(child))
+    async with vllm_verifier(target, tmp_path) as verifier:
+        os.kill(child_of(verifier.process.pid), signal.SIGKILL)
+        assert await asyncio.to_thread(verifier.process.wait, 60) != 0
+
+
+async def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
+    target = make_tiny_model(tmp_path / "target", "llama", seed=0, context=512, head_dim=HEAD_DIM)
+    async with vllm_verifier(target, tmp_path) as verifier:
+        child = child_of(verifier.process.pid)
+        os.killpg(verifier.process.pid, signal.SIGTERM)  # as a terminal does it, to both
+        assert await asyncio.to_thread(verifier.process.wait, 60) == 0
+        await until(lambda: not runs(child))
