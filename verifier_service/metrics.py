@@ -8,7 +8,6 @@ from specdec.rules.allotment import Judgement
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.rules.params import Origin
 from specdec.wire.generation import GRAMMAR, DraftPart, Fallback, Round, Timing
-from verifier_service.batching.model_step import ModelStep
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
@@ -127,21 +126,6 @@ class VerifierMetrics:
         self._draft.observe(done.timing.draft)
         self._queue.observe(done.timing.queue)
         self._verify.observe(done.timing.verify)
-
-    def step(self, done: ModelStep, sequences: int) -> None:
-        """Publish what a step did; `sequences` run or wait for KV."""
-        memory = done.memory
-        self.running.set(done.running)
-        self.waiting.set(max(sequences - done.running, 0))
-        self.preemptions.inc(done.preempted)
-        self.prefix_queried.inc(done.queried)
-        self.prefix_found.inc(sum(done.found.values()))
-        self.kv_usage.set(memory.live / memory.budget)
-        for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
-            self.kv_bytes.labels(state).set(size)
-        if done.chunks:
-            self.batch_rows.observe(len(done.chunks))
-            self.pass_seconds.observe(done.seconds)
 
     def judge(self, report: Judgement) -> None:
         """Publish what the choice of drafts rests on."""

@@ -22,6 +22,7 @@ from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLo
 from verifier_service.batching.pass_sample import PassHistory
 from verifier_service.batching.run_ahead import Result, Unasked
 from verifier_service.batching.speculation import BatchSpeculation
+from verifier_service.batching.step_metrics import publish
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 
@@ -233,7 +234,7 @@ class Scheduler:
     def _take(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         self._deliver(step.results)
-        self._metrics.step(step, len(self._sequences))
+        publish(step, len(self._sequences), self._metrics)
         if step.chunks:
             self._pass_seconds = step.seconds
             left = self._prompts_wait()

@@ -15,6 +15,9 @@ from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.generation.forced import with_forced
 
+_STEADY = 3
+"""Rounds with γ = 0 behind which the next one may begin before its γ is known: it could have had drafts."""
+
 
 class Session:
     """One run of one call; the only mutable state is the committed sequence and the γ that was chosen for it."""
@@ -47,6 +50,8 @@ class Session:
         self._tokens = list(admission.tokens)
         self._wanted = 0
         """γ of the next round."""
+        self._plain = 0
+        """How many rounds γ has been 0, the next included."""
         self._cached = 0
         """Tokens of the prompt that had KV when the session was let in."""
         self._declined = Fallback.NONE
@@ -66,7 +71,7 @@ class Session:
         async with self._target.admitted(self._row) as held:
             self._cached = min(held, self._call.prompt_len)
             try:
-                self._wanted = self._next_gamma()
+                self._choose_gamma()
                 self._drafts.begin(self._wanted)
                 await self._prefill()
                 finish: FinishReason | None = None
@@ -110,9 +115,9 @@ class Session:
         return done
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether the next round, and as far as is known those behind it, need nothing of this session."""
-        return not (self._wanted or self._row.grammar or self._grounds)
+    def _is_steady(self) -> bool:
+        """Whether the next round, and as far as is known the one behind it, need nothing of this session."""
+        return self._plain >= _STEADY and not (self._row.grammar or self._grounds)
 
     @property
     def _judges_drafts(self) -> bool:
@@ -150,7 +155,7 @@ class Session:
     def _commit(self, done: Round, judged: int) -> None:
         self._tokens += done.tokens
         if done.finish is None:
-            self._wanted = self._next_gamma()
+            self._choose_gamma()
             self._drafts.commit(done.tokens, judged, self._wanted)
 
     async def _prefill(self) -> None:
@@ -160,9 +165,13 @@ class Session:
             await self._target.prefill(self._next_row(goal, Proposal()))
 
     def _next_row(self, goal: int, proposal: Proposal) -> Row:
-        behind, plain = proposal.fallback is Fallback.FIRST_ROUND, self._is_plain
+        behind, steady = proposal.fallback is Fallback.FIRST_ROUND, self._is_steady
         draft = proposal.draft
-        return replace(self._row, tokens=self._tokens, goal=goal, draft=draft, catching_up=behind, runs_ahead=plain)
+        return replace(self._row, tokens=self._tokens, goal=goal, draft=draft, catching_up=behind, runs_ahead=steady)
+
+    def _choose_gamma(self) -> None:
+        self._wanted = self._next_gamma()
+        self._plain = 0 if self._wanted else self._plain + 1
 
     def _next_gamma(self) -> int:
         """The γ of the next round, within the room left: a round commits one token more than it accepts."""

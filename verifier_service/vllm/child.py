@@ -12,7 +12,6 @@ from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, cast
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import ConfigError
 from specdec.grammar.state import GrammarState
 from specdec.serving.logs import configure
@@ -41,8 +40,8 @@ class Sequences:
         return [self._row(sent) for sent in order.rows]
 
     def _row(self, sent: SentRow) -> Row:
-        if sent.call:
-            self._known[sent.kv_name] = call_from_pb(pb.GenerateRequest.FromString(sent.call)), []
+        if sent.call is not None:
+            self._known[sent.kv_name] = call_from_pb(sent.call), []
             self._told.put(sent.kv_name, sent.place)
         call, tokens = self._known[sent.kv_name]
         tokens[sent.start :] = sent.tokens

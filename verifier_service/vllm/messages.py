@@ -1,7 +1,7 @@
 """What the verifier and the process of its target send each other: rows go there, and steps come back."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,8 +22,8 @@ class SentRow(NamedTuple):
     kv_name: str
     place: int
     """In `SharedTold`."""
-    call: bytes
-    """The message of hop 1; empty behind the first row of a sequence."""
+    call: Any
+    """The message of hop 1; None behind the first row of a sequence."""
     rank: float
     limit: int
     start: int

@@ -88,7 +88,7 @@ class RemoteModel:
         return SentRow(
             row.kv_name,
             self.told.place(row.kv_name),
-            b"" if start else call_to_pb(row.call).SerializeToString(),
+            None if start else call_to_pb(row.call),
             row.rank,
             row.limit,
             start,

@@ -20,10 +20,10 @@ TRUTH = continuation(3, 8)
 
 
 class AheadOnce(DirectTarget):
-    """Begins the third round before it is asked for."""
+    """Begins the fourth round before it is asked for."""
 
     async def verify(self, row: Row) -> Outcome:
-        self.ahead = len(self.rows) == 1
+        self.ahead = len(self.rows) == 2
         return await super().verify(row)
 
 
@@ -33,30 +33,31 @@ def make_session(call: GenerationCall, target: DirectTarget, drafts: WrittenDraf
 
 
 async def test_a_gamma_that_is_chosen_behind_the_begin_of_a_round_is_for_the_next() -> None:
-    target, drafts, gamma = AheadOnce(), WrittenDrafts(NO_DRAFT, NO_DRAFT, point_mass(*TRUTH[3:5])), FixedGamma(0)
+    target, gamma = AheadOnce(), FixedGamma(0)
+    drafts = WrittenDrafts(NO_DRAFT, NO_DRAFT, NO_DRAFT, point_mass(*TRUTH[4:6]))
     rounds: list[Round] = []
     async for done in make_session(make_call(), target, drafts, gamma).run():
         rounds.append(done)
-        gamma.value = 2
+        gamma.value = 2 * (len(rounds) > 1)
     assert tuple(token for done in rounds for token in done.tokens) == TRUTH
-    assert [row.runs_ahead for row in target.rows[:4]] == [True, True, False, False]
-    assert [len(done.draft) for done in rounds[:4]] == [0, 0, 0, 2]
-    assert rounds[2].fallback == Fallback.NOT_WORTH_IT
-    assert drafts.asked[:3] == [0, 0, 2]
+    assert [row.runs_ahead for row in target.rows[:5]] == [False, False, True, False, False]
+    assert [len(done.draft) for done in rounds[:5]] == [0, 0, 0, 0, 2]
+    assert rounds[3].fallback == Fallback.NOT_WORTH_IT
+    assert drafts.asked[:4] == [0, 0, 0, 2]
 
 
 @pytest.mark.parametrize(
     ("speculation", "gamma", "expected"),
     [
-        (Speculation(Mode.REJECTION), 0, True),
-        (Speculation(Mode.REJECTION), 3, False),
-        (Speculation(Mode.REJECTION, detail=True), 0, False),
+        (Speculation(Mode.REJECTION), 0, [False, False, True, True]),
+        (Speculation(Mode.REJECTION), 3, [False] * 4),
+        (Speculation(Mode.REJECTION, detail=True), 0, [False] * 4),
     ],
 )
-async def test_only_a_plain_round_of_which_nothing_more_is_told_may_be_followed(
-    speculation: Speculation, gamma: int, expected: bool
+async def test_only_plain_rounds_of_which_nothing_more_is_told_may_be_followed(
+    speculation: Speculation, gamma: int, expected: list[bool]
 ) -> None:
     target = DirectTarget()
     session = make_session(make_call(speculation=speculation), target, WrittenDrafts(), FixedGamma(gamma))
-    await anext(session.run())
-    assert target.rows[0].runs_ahead is expected
+    assert [done async for done in session.run()]
+    assert [row.runs_ahead for row in target.rows[:4]] == expected
