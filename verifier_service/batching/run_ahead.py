@@ -69,7 +69,9 @@ def rows_behind(step: ModelStep) -> Sequence[Row]:
 
 def _may_follow(row: Row, result: Outcome | InternalError | None, told: Told) -> bool:
     """Whether a row may follow before the session has its say."""
-    if not row.runs_ahead or not isinstance(result, Outcome) or (row.unasked and not told.asked(row)):
+    if not row.runs_ahead or row.draft.tokens or not isinstance(result, Outcome):
+        return False
+    if row.unasked and not told.asked(row):
         return False
     tokens = result.verdict.tokens
     return len(row.tokens) + len(tokens) < row.limit and tokens[-1] not in row.call.stop_token_ids

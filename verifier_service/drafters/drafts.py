@@ -36,6 +36,11 @@ class Drafts:
         """Whether the next pass waits for a round that waits for these drafts."""
         return Gathers.NOT
 
+    @property
+    def guesses(self) -> bool:
+        """Whether a round may have a draft also where γ is 0."""
+        return False
+
     def source(self) -> str | None:
         """Names what the drafts are made with, and how; None while there is nothing that drafts."""
         return None

@@ -23,6 +23,11 @@ class JoinedDrafts(Drafts):
         self._drafted = [0] * len(members)
         """Tokens of each member's last draft."""
 
+    @property
+    @override
+    def guesses(self) -> bool:
+        return any(each.guesses for each in self._members)
+
     @override
     def source(self) -> str | None:
         names = [name for each in self._members if (name := each.source()) is not None]

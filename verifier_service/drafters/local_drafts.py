@@ -67,6 +67,11 @@ class LocalDrafts(Drafts):
     def gathers(self) -> Gathers:
         return Gathers.NOT if self._drafter is None else self._drafter.gathers
 
+    @property
+    @override
+    def guesses(self) -> bool:
+        return bool(self._sources)
+
     @override
     def begin(self, gamma: int) -> None:
         self._read(_PIECE)

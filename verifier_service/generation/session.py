@@ -117,7 +117,7 @@ class Session:
     @property
     def _is_steady(self) -> bool:
         """Whether the next round, and as far as is known the one behind it, need nothing of this session."""
-        return self._plain >= _STEADY and not (self._row.grammar or self._grounds)
+        return self._plain >= _STEADY and not (self._row.grammar or self._grounds or self._drafts.guesses)
 
     @property
     def _judges_drafts(self) -> bool:

@@ -233,6 +233,7 @@ class WrittenDrafts:
     """Hands out the drafts a test wrote, one a round; then none, for a reason."""
 
     gathers = Gathers.ALWAYS
+    guesses = False
 
     def __init__(self, *drafts: Draft, reason: Fallback = Fallback.NONE) -> None:
         self.drafts = list(drafts)

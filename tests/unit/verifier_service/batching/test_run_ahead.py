@@ -92,7 +92,7 @@ async def test_no_pass_goes_beyond_a_stop_id() -> None:
 
 @pytest.mark.parametrize("other", [make_row("b", (3,)), replace(plain("b"), draft=point_mass(*continuation(3, 2)))])
 async def test_a_batch_in_which_one_has_a_say_goes_back_to_the_loop(other: Row) -> None:
-    engine, other = TableEngine(), replace(other, runs_ahead=False)
+    engine = TableEngine()
     async with scheduling(engine) as scheduler, AsyncExitStack() as stack:
         for name in "ab":
             await stack.enter_async_context(admitted(scheduler, name, 1))

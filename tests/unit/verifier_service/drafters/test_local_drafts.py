@@ -156,8 +156,10 @@ async def test_a_draft_that_cannot_be_verified_ends_its_source_and_no_other() ->
     drafter = Drafter()
     drafts = await begun(of(Written(5), drafter))
     await drafts.propose(2)
+    assert drafts.guesses
     drafts.distrust()
     assert not drafter.distrusted
+    assert not drafts.guesses
     assert (await drafts.propose(2)).drafter == "model"
     drafts.distrust()
     assert drafter.distrusted

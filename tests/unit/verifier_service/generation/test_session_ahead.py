@@ -61,3 +61,10 @@ async def test_only_plain_rounds_of_which_nothing_more_is_told_may_be_followed(
     session = make_session(make_call(speculation=speculation), target, WrittenDrafts(), FixedGamma(gamma))
     assert [done async for done in session.run()]
     assert [row.runs_ahead for row in target.rows[:4]] == expected
+
+
+async def test_a_round_whose_source_may_guess_is_always_asked_for() -> None:
+    target, drafts = DirectTarget(), WrittenDrafts()
+    drafts.guesses = True
+    assert [done async for done in make_session(make_call(), target, drafts, FixedGamma(0)).run()]
+    assert not any(row.runs_ahead for row in target.rows)
