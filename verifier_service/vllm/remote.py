@@ -68,6 +68,7 @@ class RemoteModel:
         """Have a step done, and all that follow; as `BatchModel`."""
         for kv_name in ended:
             self._sent.pop(kv_name, None)
+            self.told.free(kv_name)
         try:
             self._connection.send_bytes(pickle.dumps(Order(ended, [self._sent_row(row) for row in rows])))
             while (report := self._report()).goes_on:

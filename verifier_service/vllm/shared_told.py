@@ -8,8 +8,8 @@ from typing_extensions import override
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.told import Told
 
-_CELLS = 65_536
-"""Integers of 64 bits: whether to stop, and one for each sequence; sequences are far fewer."""
+_SEQUENCES = 65_535
+"""More than a verifier has, those that wait for room included."""
 
 
 class SharedTold(Told):
@@ -17,9 +17,9 @@ class SharedTold(Told):
 
     def __init__(self, memory: int) -> None:
         """Share the memory of a file descriptor, as `shared_memory` makes it."""
-        self._cells = memoryview(mmap.mmap(memory, 8 * _CELLS)).cast("q")
+        self._cells = memoryview(mmap.mmap(memory, 0)).cast("q")
         self._places: dict[str, int] = {}
-        self._free = list(range(1, _CELLS))
+        self._free = list(range(1, len(self._cells)))
 
     @override
     def stop(self) -> None:
@@ -36,24 +36,24 @@ class SharedTold(Told):
 
     @override
     def ask(self, row: Row) -> None:
-        self._cells[self._places[row.kv_name]] = row.goal
+        if place := self._places[row.kv_name]:
+            self._cells[place] = row.goal
 
     @override
     def asked(self, row: Row) -> bool:
-        return self._cells[self._places[row.kv_name]] == row.goal
+        place = self._places[row.kv_name]
+        return place > 0 and self._cells[place] == row.goal
 
     @override
     def forget(self, kv_name: str) -> None:
-        """The sequence has ended; in the process that chose its place."""
-        if kv_name in self._places:
-            place = self._places.pop(kv_name)
-            self._cells[place] = 0
-            self._free.append(place)
+        """Nothing yet: the sequence keeps its cell until the other process is told of its end."""
 
     def place(self, kv_name: str) -> int:
-        """The cell of a sequence, which the writer chooses."""
+        """The cell of a sequence, which the writer chooses; 0 where there is none left, so that nothing runs ahead."""
         if kv_name not in self._places:
-            self._places[kv_name] = self._free.pop()
+            self._places[kv_name] = place = self._free.pop() if self._free else 0
+            if place:
+                self._cells[place] = 0
         return self._places[kv_name]
 
     def put(self, kv_name: str, place: int) -> None:
@@ -64,9 +64,14 @@ class SharedTold(Told):
         """Forget, where it is read, a sequence that has ended."""
         self._places.pop(kv_name, None)
 
+    def free(self, kv_name: str) -> None:
+        """Let another sequence have the cell of one that has ended, of which the other process is told now."""
+        if place := self._places.pop(kv_name, 0):
+            self._free.append(place)
 
-def shared_memory() -> int:
-    """A file descriptor of memory for one `SharedTold` in each of two processes."""
+
+def shared_memory(sequences: int = _SEQUENCES) -> int:
+    """A file descriptor of memory for one `SharedTold` in each of two processes, with cells for so many sequences."""
     memory = os.memfd_create("specdec-told")
-    os.ftruncate(memory, 8 * _CELLS)
+    os.ftruncate(memory, 8 * (1 + sequences))  # integers of 64 bits: whether to stop, and one for each sequence
     return memory

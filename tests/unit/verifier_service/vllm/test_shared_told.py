@@ -1,0 +1,60 @@
+"""What one process tells the other in shared memory."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tests.unit.verifier_service.verifier_fakes import make_row
+from verifier_service.vllm.shared_told import SharedTold, shared_memory
+
+
+@contextmanager
+def both(sequences: int = 2) -> Iterator[tuple[SharedTold, SharedTold]]:
+    """The one that writes, and the one that reads."""
+    memory = shared_memory(sequences)
+    yield SharedTold(memory), SharedTold(memory)
+    os.close(memory)
+
+
+def test_a_stop_is_seen_until_it_goes_on() -> None:
+    with both() as (writer, reader):
+        assert not reader.stopped
+        writer.stop()
+        assert reader.stopped
+        writer.go()
+        assert not reader.stopped
+
+
+def test_what_was_asked_for_is_seen_and_nothing_else() -> None:
+    with both() as (writer, reader):
+        for name in "ab":
+            reader.put(name, writer.place(name))
+        row = make_row("a")
+        writer.ask(row)
+        assert reader.asked(row)
+        assert not reader.asked(replace(row, goal=4))
+        assert not reader.asked(make_row("b"))
+
+
+def test_a_place_is_free_again_behind_the_end_of_its_sequence_and_nothing_is_left_in_it() -> None:
+    with both(1) as (writer, reader):
+        reader.put("a", writer.place("a"))
+        writer.ask(make_row("a"))
+        writer.forget("a")
+        assert writer.place("b") == 0
+        writer.free("b")
+        writer.free("a")
+        reader.leave("a")
+        reader.put("b", writer.place("b"))
+        assert writer.place("b") > 0
+        assert not reader.asked(make_row("b"))
+
+
+def test_nothing_runs_ahead_where_there_is_no_place_left() -> None:
+    with both(1) as (writer, reader):
+        for name in "ab":
+            reader.put(name, writer.place(name))
+        writer.ask(make_row("b"))
+        assert not reader.asked(make_row("b"))
+        assert not reader.stopped
