@@ -25,9 +25,9 @@ from specdec.cli.processes import ChildCommand, Children
 from specdec.errors import ConfigError
 
 _TEXT = """\
-The engines of [peers](#peers) alone: each with its scheduler in one process, all processes on core {core}, asked in
-turns; there is no server, no gateway and no store, and nothing is written out. Ours is the verifier without its
-servers, compiled, with its event loop; its drafter is a process beside it on the same core, and "suffix" drafts in the
+The engines of [peers](#peers) alone, each with its scheduler, all processes on core {core}, asked in turns; there is
+no server, no gateway and no store, and nothing is written out. Ours is the verifier without its servers, compiled, with
+its event loop; its drafter, and a target on vLLM, are processes beside it on the same core, and "suffix" drafts in the
 verifier, from the text of the request alone. vLLM 0.32 is `LLMEngine.step` in process, compiled as it comes, with
 drafts of {draft} tokens where it drafts. All are in float32. An answer is of {tokens} tokens behind a prompt of
 {prompt}; what is counted begins once every answer has begun, and ends with the first that ends, so that all streams
