@@ -47,7 +47,8 @@ class Sequences:
         tokens[sent.start :] = sent.tokens
         draft, grammar = draft_of(sent.draft), cast("GrammarState | None", sent.masks)
         return Row(
-            call, sent.kv_name, sent.rank, sent.limit, tokens, sent.goal, draft, False, grammar, sent.runs_ahead
+            call, sent.kv_name, sent.rank, sent.limit, tokens, sent.goal, draft, False, grammar,
+            sent.runs_ahead, sent.unasked,
         )  # fmt: skip
 
 

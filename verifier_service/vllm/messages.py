@@ -34,6 +34,7 @@ class SentRow(NamedTuple):
     draft: SentDraft
     masks: "WrittenMasks | None"
     runs_ahead: bool
+    unasked: bool
 
 
 class Order(NamedTuple):

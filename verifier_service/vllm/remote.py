@@ -98,6 +98,7 @@ class RemoteModel:
             sent_draft(row.draft),  # type: ignore[arg-type]
             _masks(row),
             row.runs_ahead,
+            row.unasked,
         )
 
 
