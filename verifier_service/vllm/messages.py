@@ -1,11 +1,11 @@
 """What the verifier and the process of its target send each other: rows go there, and steps come back."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from specdec.engine.kv_pool import KvMemory
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, JoinedProbs, SparseProbs, Verdict, join_probs
 from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
@@ -51,50 +51,28 @@ class Report(NamedTuple):
     """Whether another step follows before the next order."""
     results: Sequence[tuple[str, SentResult]]
     chunks: Sequence[tuple[str, int, int, int | None]]
-    started: float
-    seconds: float
-    running: int
-    preempted: int
-    queried: int
-    found: Mapping[str, int]
-    memory: KvMemory
+    rest: ModelStep
+    """The step without these."""
 
     @classmethod
     def of(cls, step: ModelStep, *, goes_on: bool) -> "Report":
         """A step as it is sent."""
-        return cls(
-            goes_on,
-            [(row.kv_name, _sent_result(result)) for row, result in step.results.items()],
-            [(chunk.row.kv_name, chunk.start, chunk.count, chunk.most) for chunk in step.chunks],
-            step.started,
-            step.seconds,
-            step.running,
-            step.preempted,
-            step.queried,
-            dict(step.found),
-            step.memory,
-        )
+        results = [(row.kv_name, _sent_result(result)) for row, result in step.results.items()]
+        chunks = [(chunk.row.kv_name, chunk.start, chunk.count, chunk.most) for chunk in step.chunks]
+        return cls(goes_on, results, chunks, replace(step, results={}, chunks=()))
 
     def step(self, rows: Mapping[str, Row]) -> ModelStep:
         """The step over these rows."""
-        return ModelStep(
-            {rows[name]: self._result(sent) for name, sent in self.results},
-            [ScheduledChunk(rows[name], start, count, most) for name, start, count, most in self.chunks],
-            self.started,
-            self.seconds,
-            self.running,
-            self.preempted,
-            self.queried,
-            self.found,
-            self.memory,
-        )
+        results = {rows[name]: self._result(sent) for name, sent in self.results}
+        chunks = [ScheduledChunk(rows[name], start, count, most) for name, start, count, most in self.chunks]
+        return replace(self.rest, results=results, chunks=chunks)
 
     def _result(self, sent: SentResult) -> Outcome | InternalError | None:
         if isinstance(sent, int):
-            return Outcome(Verdict((sent,), 0, 0), self.started, self.seconds, 0)
+            return Outcome(Verdict((sent,), 0, 0), self.rest.started, self.rest.seconds, 0)
         if isinstance(sent, tuple):
             verdict, offered = sent
-            return Outcome(verdict, self.started, self.seconds, offered)
+            return Outcome(verdict, self.rest.started, self.rest.seconds, offered)
         return sent
 
 
