@@ -20,7 +20,7 @@ Results = dict[Row, Outcome | InternalError | None]
 
 
 class VllmModel(SteppedModel):
-    """Owns vLLM's engine; its methods belong to one thread, `can_ever_admit` to any."""
+    """Owns vLLM's engine; its methods belong to one thread."""
 
     drafts_first = False
 
