@@ -38,7 +38,7 @@ class Drafts:
 
     @property
     def guesses(self) -> bool:
-        """Whether a round may have a draft also where γ is 0."""
+        """Whether a round is likely to have a draft also where γ is 0."""
         return False
 
     def source(self) -> str | None:

@@ -15,7 +15,7 @@ from specdec.sources.source import DraftSource
 from specdec.wire.generation import Fallback
 from verifier_service.batching.batch_plan import Gathers
 from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.drafters.local_gamma import LocalGamma, PricedGamma
+from verifier_service.drafters.local_gamma import LocalGamma, SourceWorth
 
 _PIECE = 256
 """Tokens that are read at once: a few milliseconds, in which no other session's round is served."""
@@ -27,8 +27,16 @@ class LocalSource:
 
     kind: str
     source: DraftSource
-    gamma: FixedGamma | LocalGamma | PricedGamma
-    """Chooses how much it drafts."""
+    gamma: FixedGamma | LocalGamma
+    """Chooses how much it drafts at most."""
+    worth: SourceWorth | None = None
+    """Of all its drafts; None where the request fixes γ, so that they are made whatever they bring."""
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a round."""
+        self.gamma.observe(drafted, accepted)
+        if self.worth is not None:
+            self.worth.observe(drafted, accepted)
 
 
 class LocalDrafts(Drafts):
@@ -70,7 +78,8 @@ class LocalDrafts(Drafts):
     @property
     @override
     def guesses(self) -> bool:
-        return bool(self._sources)
+        slight = all(each.worth and each.worth.is_slight for each in self._sources)
+        return self._used in self._sources or not slight
 
     @override
     def begin(self, gamma: int) -> None:
@@ -113,7 +122,7 @@ class LocalDrafts(Drafts):
         ours = min(judged, len(self._draft.tokens))  # tokens that a grammar forced behind them say nothing of a source
         accepted = min(ours, common_length(self._draft.tokens, tokens))
         for each in self._sources:
-            each.gamma.observe(ours if each is self._used else 0, accepted if each is self._used else 0)
+            each.observe(ours if each is self._used else 0, accepted if each is self._used else 0)
         if self._drafter is not None:
             self._drafter.commit(tokens, judged if self._used is None else 0, gamma)
 

@@ -17,8 +17,12 @@ _READING = 3e-5
 """Seconds that it is taken to cost a round to read for a source and to look for its answer (decision 34)."""
 _FIRST_WORTH = 0.2
 """Tokens that a source is taken to bring a round, over the price of its drafts, before anything is seen."""
-_KEEP = 0.999
-"""Factor by which each round lowers the weight of those before."""
+_FIRST_ROUNDS = 100
+"""Rounds that weigh as much as that."""
+_ROUNDS = 1000
+"""Rounds of which the worth is the mean, the later ones with more weight."""
+_SLIGHT = 0.05
+"""Tokens a round that passes of plain rounds bring at least by following one another (decision 35)."""
 _SCOUT = 8
 """Of so many sessions one reads for a source that is not worth it, to find out whether it has become so."""
 
@@ -95,34 +99,26 @@ class LocalGamma:
 
 
 class SourceWorth:
-    """What one source brings that knows how likely its guesses are, over all sessions at about one temperature."""
+    """What one source brings over what its drafts cost, over all sessions at about one temperature."""
 
-    def __init__(self) -> None:
+    def __init__(self, price: Callable[[], float]) -> None:
+        """`price` reads what one draft costs, in tokens that are committed."""
+        self._price = price
         self._worth = _FIRST_WORTH
+        self._rounds = _FIRST_ROUNDS
         self._sessions = count()
+
+    @property
+    def is_slight(self) -> bool:
+        """Whether its drafts may come a round late where the rounds before them begin sooner."""
+        return self._worth < _SLIGHT
 
     def reads(self, goodput: float) -> bool:
         """Whether it reads for the session that begins now, where a batch commits `goodput` tokens in a second."""
         return next(self._sessions) % _SCOUT == 0 or self._worth >= _READING * goodput
 
-    def observe(self, tokens: float) -> None:
-        """Learn how many tokens a round brought over what its drafts cost."""
-        self._worth += (1.0 - _KEEP) * (tokens - self._worth)
-
-
-class PricedGamma:
-    """The γ of a session's source whose drafts end by themselves where they would cost more than they bring."""
-
-    def __init__(self, worth: SourceWorth, price: Callable[[], float], most: int) -> None:
-        """`price` reads what one draft costs, in tokens that are committed."""
-        self._worth = worth
-        self._price = price
-        self._most = most
-
-    def gamma(self) -> int:
-        """Most tokens to draft next."""
-        return self._most
-
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
-        self._worth.observe(accepted - self._price() * drafted if drafted else 0.0)
+        """Learn from a session's round."""
+        self._rounds = min(self._rounds + 1, _ROUNDS)
+        brought = accepted - self._price() * drafted if drafted else 0.0
+        self._worth += (brought - self._worth) / self._rounds

@@ -17,7 +17,7 @@ from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.joined_drafts import JoinedDrafts
 from verifier_service.drafters.link import at_about
 from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
-from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma, PricedGamma, SourceWorth
+from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma, SourceWorth
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import RemoteDrafts
 
@@ -40,9 +40,10 @@ class DraftSources:
         self._speculation = speculation
         self._maker = SourceMaker(settings.sources)
         self._acceptance = LocalAcceptance()
-        self._worths: dict[str, SourceWorth] = defaultdict(SourceWorth)
+        self._worths: dict[str, SourceWorth] = defaultdict(lambda: SourceWorth(self._price))
+        """Of each source at about one temperature."""
         self._rates: dict[str, GuessRates] = defaultdict(GuessRates)
-        """Both are of sources that know how likely their guesses are, each at about one temperature."""
+        """The same, of sources that know how likely their guesses are."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,22 +113,22 @@ class DraftSources:
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))
-        terms = GuessTerms(self._price if gamma is None else usual_price, self._rates[_named(kind, call)])
+        name = _named(kind, call)
+        terms = GuessTerms(self._price if gamma is None else usual_price, self._rates[name])
         source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction, terms)
-        return LocalSource(kind.value, source, self._controller(kind, gamma, call))
+        worth = self._worths[name] if gamma is None else None
+        return LocalSource(kind.value, source, self._controller(kind, gamma, call), worth)
 
     def _price(self) -> float:
         """What one drafted token costs the batch now, in tokens that are committed."""
         return max(self._speculation.report().price, _LEAST_PRICE)
 
-    def _controller(
-        self, kind: SourceKind, gamma: int | None, call: GenerationCall
-    ) -> FixedGamma | LocalGamma | PricedGamma:
+    def _controller(self, kind: SourceKind, gamma: int | None, call: GenerationCall) -> FixedGamma | LocalGamma:
         if gamma is not None:
             return FixedGamma(gamma)
         name, most = _named(kind, call), call.speculation.policy.most(self._settings.gamma_max)
-        if kind is SourceKind.SUFFIX:
-            return PricedGamma(self._worths[name], self._price, most)
+        if kind is SourceKind.SUFFIX:  # its drafts end by themselves where they would cost more than they bring
+            return FixedGamma(most)
         beta, ends_itself = lambda: self._speculation.report().beta, kind is SourceKind.PREDICTION
         return LocalGamma(self._acceptance, name, beta, most, ends_itself=ends_itself)
 

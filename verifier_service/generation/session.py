@@ -125,12 +125,15 @@ class Session:
         return self._target.drafts_first or len(self._tokens) > len(self._call.tokens)
 
     async def _proposed(self) -> Proposal:
-        if self._target.runs_ahead_of(self._row.kv_name):  # this round began when the last γ was 0
-            return Proposal(fallback=Fallback.NOT_WORTH_IT if self._wanted else Fallback.NONE)
+        begun = self._target.runs_ahead_of(self._row.kv_name)
+        if begun and self._wanted:  # this round began when the last γ was 0
+            return Proposal(fallback=Fallback.NOT_WORTH_IT)
         if not self._judges_drafts:
             return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
         if not self._wanted:  # so it waits for no drafter
-            return await self._drafts.propose(0)
+            proposal = await self._drafts.propose(0)
+            late = begun and proposal.draft.tokens  # a guess of a source that was not likely to have one
+            return Proposal(fallback=Fallback.NOT_WORTH_IT, local=True) if late else proposal
         with self._target.expected(self._drafts.gathers, self._drafts.hurry):
             return await self._drafts.propose(self._wanted)
 

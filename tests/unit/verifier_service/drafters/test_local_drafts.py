@@ -15,6 +15,7 @@ from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.local_drafts import LocalDrafts, LocalSource
+from verifier_service.drafters.local_gamma import SourceWorth
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.session_drafts import RemoteDrafts
 from verifier_service.drafters.sources import DraftSources
@@ -165,6 +166,30 @@ async def test_a_draft_that_cannot_be_verified_ends_its_source_and_no_other() ->
     assert drafter.distrusted
 
 
+async def test_a_source_that_brings_little_is_likely_to_guess_only_where_it_has_just_done_so() -> None:
+    source, worth = Written(), SourceWorth(lambda: 0.5)
+    sources = [LocalSource("suffix", source, FixedGamma(4), worth)]
+    drafts = await begun(LocalDrafts(sources, (1, 2, 3), 5000, Mode.REJECTION, None))
+    guesses = list[bool]()
+    for _ in range(1000):
+        await drafts.propose(0)
+        guesses.append(drafts.guesses)
+        drafts.commit((4,), judged=0, gamma=0)
+    assert guesses[0]
+    assert not guesses[-1]
+    source.guesses = [5]
+    await drafts.propose(0)
+    assert drafts.guesses
+
+
+async def test_a_source_of_a_fixed_draft_length_is_always_likely_to_guess() -> None:
+    drafts = await begun(of(Written(), room=5000))
+    for _ in range(1000):
+        await drafts.propose(0)
+        drafts.commit((4,), judged=0, gamma=0)
+    assert drafts.guesses
+
+
 async def test_the_end_reaches_the_drafter() -> None:
     drafter = Drafter()
     (await begun(of(Written(), drafter))).close()
@@ -221,7 +246,7 @@ async def test_what_brings_less_than_it_costs_drafts_for_one_session_in_eight() 
         taught = made.drafts(call, 20, None)
         assert isinstance(taught, LocalDrafts)
         for _ in range(5000):
-            taught._sources[0].gamma.observe(4, 0 if temperature else 4)
+            taught._sources[0].observe(4, 0 if temperature else 4)
         each = [made.drafts(call, 20, None) for _ in range(16)]
         assert sum(bool(one._sources) for one in each if isinstance(one, LocalDrafts)) == read
         fixed = made.drafts(call, 20, 4)

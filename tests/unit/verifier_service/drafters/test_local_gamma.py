@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma, PricedGamma, SourceWorth
+from verifier_service.drafters.local_gamma import LocalAcceptance, LocalGamma, SourceWorth
 
 MOST = 16
 
@@ -62,11 +62,9 @@ def test_a_source_whose_drafts_end_by_themselves_is_asked_for_all_or_for_nothing
 
 def priced(price: float, rounds: int, accepted: int) -> SourceWorth:
     """What a source is worth of which every round has four drafts, so many of them accepted."""
-    worth = SourceWorth()
-    gamma = PricedGamma(worth, lambda: price, MOST)
-    assert gamma.gamma() == MOST
+    worth = SourceWorth(lambda: price)
     for _ in range(rounds):
-        gamma.observe(4, accepted)
+        worth.observe(4, accepted)
     return worth
 
 
@@ -81,9 +79,9 @@ def test_a_source_reads_where_its_drafts_bring_more_than_they_cost(price: float,
 
 
 def test_the_faster_a_batch_is_the_more_a_source_must_bring_to_be_read_for() -> None:
-    worth = SourceWorth()
+    worth = SourceWorth(lambda: 0.0)
     for place in range(20_000):  # one token in twenty rounds
-        worth.observe(1.0 if place % 20 == 0 else 0.0)
+        worth.observe(*((1, 1) if place % 20 == 0 else (0, 0)))
     assert reads(worth, goodput=500.0) == 80
     assert reads(worth, goodput=5000.0) == 10
 
@@ -91,15 +89,20 @@ def test_the_faster_a_batch_is_the_more_a_source_must_bring_to_be_read_for() -> 
 def test_a_source_that_has_become_worth_it_is_found_out() -> None:
     worth = priced(0.5, 5000, 0)
     assert reads(worth, goodput=1000.0) == 10
-    scout = PricedGamma(worth, lambda: 0.5, MOST)
     for _ in range(2000):
-        scout.observe(4, 4)
+        worth.observe(4, 4)
     assert reads(worth, goodput=1000.0) == 80
 
 
-def test_rounds_without_a_draft_count() -> None:
-    worth = SourceWorth()
-    gamma = PricedGamma(worth, lambda: 0.5, MOST)
+@pytest.mark.parametrize(("every", "slight"), [(100, True), (3, False)])
+def test_rounds_without_a_draft_count(every: int, slight: bool) -> None:
+    worth = SourceWorth(lambda: 0.5)
     for place in range(20_000):
-        gamma.observe(*((1, 1) if place % 100 == 0 else (0, 0)))
-    assert reads(worth, goodput=1000.0) == 10
+        worth.observe(*((1, 1) if place % every == 0 else (0, 0)))
+    assert worth.is_slight is slight
+    assert (reads(worth, goodput=1000.0) == 10) is slight
+
+
+def test_few_rounds_outweigh_what_a_source_is_taken_to_be_worth_before_them() -> None:
+    assert not priced(0.5, 0, 0).is_slight
+    assert priced(0.1, 400, 0).is_slight

@@ -14,6 +14,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     point_mass,
 )
 from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.drafters.drafts import Proposal
 from verifier_service.generation.session import Session
 
 TRUTH = continuation(3, 8)
@@ -68,3 +69,22 @@ async def test_a_round_whose_source_may_guess_is_always_asked_for() -> None:
     drafts.guesses = True
     assert [done async for done in make_session(make_call(), target, drafts, FixedGamma(0)).run()]
     assert not any(row.runs_ahead for row in target.rows)
+
+
+class Guessing(WrittenDrafts):
+    """A source of the verifier, which has the next two tokens from the fourth round on."""
+
+    async def propose(self, gamma: int) -> Proposal:
+        await super().propose(gamma)
+        rounds = len(self.asked)
+        self.guesses = rounds >= 4
+        return Proposal(point_mass(*TRUTH[rounds - 1 : rounds + 1]) if self.guesses else NO_DRAFT, local=True)
+
+
+async def test_a_guess_behind_the_begin_of_a_round_ends_that_they_begin_by_themselves() -> None:
+    target, drafts = AheadOnce(), Guessing()
+    rounds = [done async for done in make_session(make_call(), target, drafts, FixedGamma(0)).run()]
+    assert tuple(token for done in rounds for token in done.tokens) == TRUTH
+    assert [row.runs_ahead for row in target.rows[:5]] == [False, False, True, False, False]
+    assert [len(done.draft) for done in rounds[:5]] == [0, 0, 0, 0, 2]
+    assert rounds[3].fallback == Fallback.NOT_WORTH_IT
