@@ -58,10 +58,9 @@ def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) ->
             distribution.
         InternalError: the first row of a draft has a negative number, is infinite or is 0 everywhere.
     """
-    proper = (mass > 0) & (mass < math.inf)
-    if bool(proper.all()):
+    valid = [0.0 < each < math.inf for each in mass.tolist()]
+    if all(valid):
         return list(reached)
-    valid = proper.tolist()
     counts = [
         next((step for step in range(rows) if not valid[start + step]), rows)
         for start, rows in zip(first, reached, strict=True)

@@ -8,6 +8,7 @@ keeps every token that ties with the last one it keeps, and always at least the 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,10 +67,10 @@ def certain_tokens(
     Returns:
         The id of each row, int64 [N], and its mass, float64 [N]: 1, or NaN for a row that has no distribution.
     """
-    scores = _edited(logits if logits.dtype == torch.float64 else logits.float(), params, histories)
-    best = argmax(scores)
-    top = scores.gather(1, best[:, None])[:, 0].double()  # the first NaN where there is one
-    return best, top - top + 1.0
+    scores = _edited(logits if logits.dtype == torch.float64 else logits.float(), params, histories).numpy()
+    best = scores.argmax(-1)
+    top = scores[np.arange(len(best)), best]  # the first NaN where there is one
+    return torch.from_numpy(best), torch.from_numpy(np.where(np.isfinite(top), 1.0, np.nan))
 
 
 def argmax(scores: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from specdec.rules.sampling import History
 from specdec.rules.tree import TreeDraft
 from specdec.wire.generation import GenerationCall
 
+_NO_HISTORY = History()
 _LEVEL_SECONDS = 30.0
 """Seconds of waiting that one level of priority is worth."""
 
@@ -55,11 +56,17 @@ class Row:
     unasked: bool = False
     """Whether it followed another so."""
 
+    def behind(self, tokens: Sequence[int]) -> "Row":
+        """The plain row that follows where these are the committed tokens, before the session asks for it."""
+        return Row(
+            self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, unasked=True
+        )  # fmt: skip
+
     @property
     def history(self) -> History:
         """Prompt and output where the sampling parameters count tokens, else empty."""
         if not self.call.sampling.needs_history:
-            return History()
+            return _NO_HISTORY
         prompt_len = self.call.prompt_len
         return History(self.call.tokens[:prompt_len], tuple(self.tokens[prompt_len:]))
 

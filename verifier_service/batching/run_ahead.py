@@ -7,7 +7,6 @@ once, while the event loop gives out the verdicts. The target is at most one rou
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 
 from specdec.errors import InternalError
 from verifier_service.batching.batch_plan import Outcome, Row
@@ -63,8 +62,7 @@ def following(step: ModelStep, rows: Sequence[Row], told: Told) -> Sequence[Row]
 def rows_behind(step: ModelStep) -> Sequence[Row]:
     """The rows behind the verdicts of a step."""
     outcomes = ((row, result) for row, result in step.results.items() if isinstance(result, Outcome))
-    behind = ((row, tuple(row.tokens) + outcome.verdict.tokens) for row, outcome in outcomes)
-    return [replace(row, tokens=tokens, goal=len(tokens), unasked=True) for row, tokens in behind]
+    return [row.behind((*row.tokens, *outcome.verdict.tokens)) for row, outcome in outcomes]
 
 
 def _may_follow(row: Row, result: Outcome | InternalError | None, told: Told) -> bool:

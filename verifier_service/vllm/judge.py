@@ -1,6 +1,6 @@
 """Our verdicts where vLLM would sample: logits of a batch in its layout -> one verdict for each row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -29,42 +29,32 @@ class Lines:
     drafts: Sequence[int]
     """The drafted ids of all requests, one request after the other."""
 
-    def own(self, index: int, row: Row) -> Row:
-        """The row of a request with its draft as far as vLLM computed it.
-
-        Raises:
-            InternalError: vLLM computed other ids. They were not drawn by the row's q̂, so a verdict on them would bias
-                the output, and so would a plain token, for whether ids agree depends on the draft.
-        """
-        first, count = sum(self.counts[:index]), self.counts[index]
-        whole = count >= len(row.draft.tokens)
-        own = row if whole else replace(row, draft=row.draft.cut(count))
-        if own.draft.tokens != tuple(self.drafts[first : first + len(own.draft.tokens)]):
-            raise InternalError("vllm computed other drafts than those of the row")
-        return own
-
-    def first(self, index: int) -> int:
-        """The first line of a request."""
-        return sum(self.counts[:index]) + index
+    def __iter__(self) -> Iterator[tuple[str, int, Sequence[int]]]:
+        """Each request, its first line and its drafts."""
+        line = 0
+        for index, (request, count) in enumerate(zip(self.requests, self.counts, strict=True)):
+            yield request, line, self.drafts[line - index : line - index + count]
+            line += count + 1
 
 
 def judge(batch: PassRows, lines: Lines, logits: Tensor) -> dict[str, Judged]:
     """The verdict on each row of the batch, by request; `logits` [Σ(count + 1), at least vocab_size]."""
-    judged, places, rows = {}, [], []
-    for index, request in enumerate(lines.requests):
-        if request in batch.rows:
-            try:
-                rows.append(lines.own(index, batch.rows[request]))
-                places.append(index)
-            except InternalError as error:
-                _log.error("foreign_draft", session=batch.rows[request].kv_name)
-                judged[request] = Judged(error, 0)
-    kept = [lines.first(index) + at for index, row in zip(places, rows, strict=True) for at in range(_size(row))]
+    judged, kept, rows = dict[str, Judged](), list[int](), dict[str, Row]()
+    for request, line, drafts in lines:
+        if (row := batch.rows.get(request)) is None:
+            continue
+        try:
+            rows[request] = _computed(row, drafts)
+            kept += range(line, line + _size(rows[request]))
+        except InternalError as error:
+            _log.error("foreign_draft", session=row.kv_name)
+            judged[request] = Judged(error, 0)
     own = logits[:, : batch.vocab_size].float()
     if kept != list(range(len(own))):
         own = own[torch.tensor(kept, dtype=torch.int64, device=own.device)]
-    for index, row, result in zip(places, rows, _verdicts(rows, own) if rows else [], strict=True):
-        judged[lines.requests[index]] = Judged(result, len(row.draft.tokens))
+    verdicts = _verdicts(list(rows.values()), own) if rows else []
+    for (request, row), result in zip(rows.items(), verdicts, strict=True):
+        judged[request] = Judged(result, len(row.draft.tokens))
     return judged
 
 
@@ -73,13 +63,25 @@ def tokens_of(judged: Mapping[str, Judged], lines: Lines) -> Tensor:
 
     vLLM does not use the token of a request that still reads its prompt, and one without a verdict is ended.
     """
-    width = max(lines.counts, default=0) + 1
-    rows = []
+    width, places = max(lines.counts, default=0) + 1, list[int]()
     for request in lines.requests:
         found = judged.get(request)
         tokens = found.result.tokens if found is not None and isinstance(found.result, Verdict) else (0,)
-        rows.append([*tokens, *[NO_PLACE] * (width - len(tokens))])
-    return torch.tensor(rows, dtype=torch.int32).view(-1, width)
+        places += (*tokens, *(NO_PLACE,) * (width - len(tokens)))
+    return torch.tensor(places, dtype=torch.int32).view(-1, width)
+
+
+def _computed(row: Row, drafts: Sequence[int]) -> Row:
+    """The row with its draft as far as vLLM computed it.
+
+    Raises:
+        InternalError: vLLM computed other ids. They were not drawn by the row's q̂, so a verdict on them would bias
+            the output, and so would a plain token, for whether ids agree depends on the draft.
+    """
+    own = row if len(drafts) >= len(row.draft.tokens) else replace(row, draft=row.draft.cut(len(drafts)))
+    if own.draft.tokens != tuple(drafts[: len(own.draft.tokens)]):
+        raise InternalError("vllm computed other drafts than those of the row")
+    return own
 
 
 def _size(row: Row) -> int:
