@@ -58,9 +58,7 @@ class Row:
 
     def behind(self, tokens: Sequence[int]) -> "Row":
         """The plain row that follows where these are the committed tokens, before the session asks for it."""
-        return Row(
-            self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, unasked=True
-        )  # fmt: skip
+        return Row(self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, unasked=True)
 
     @property
     def history(self) -> History:

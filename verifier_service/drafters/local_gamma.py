@@ -22,7 +22,7 @@ _FIRST_ROUNDS = 100
 _ROUNDS = 1000
 """Rounds of which the worth is the mean, the later ones with more weight."""
 _SLIGHT = 0.05
-"""Tokens a round that passes of plain rounds bring at least by following one another (decision 35)."""
+"""Tokens a round, below which passes that begin by themselves are taken to bring more (decision 35)."""
 _SCOUT = 8
 """Of so many sessions one reads for a source that is not worth it, to find out whether it has become so."""
 

@@ -95,7 +95,7 @@ class RemoteModel:
             start,
             tuple(row.tokens[start:]),
             row.goal,
-            sent_draft(row.draft),  # type: ignore[arg-type]
+            sent_draft(row.draft),  # type: ignore[arg-type] # trees are refused before
             _masks(row),
             row.runs_ahead,
             row.unasked,

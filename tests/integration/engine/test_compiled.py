@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses what PyTorch deprecates
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # advice to compute less exactly
-    pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),  # advice to tell PyTorch
+    pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),  # advice about speed
     pytest.mark.timeout(900),  # a minute of compilation on a core that is free
 ]
 
