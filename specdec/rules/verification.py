@@ -18,6 +18,7 @@ from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, flatten
 from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
 from specdec.rules.rng import Lane, final_uniform, uniform
+from specdec.rules.sampling import argmax
 from specdec.rules.transfer import to_device, to_host
 
 _RACED = (Mode.COUPLED, Mode.OFF)
@@ -134,6 +135,8 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
         flat = flatten_drafts(batch, accept_noise(batch), _last_noise(batch), laws)
         tau, last = judge_on_host(batch.mode, p, mass, flat)
         committed = _with_last(drafts, tau.tolist(), last.tolist())
+    elif all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
+        committed = _certain(argmax(p).tolist(), batch.first, drafts)
     else:
         committed = coupled_on_host(p, [draft.tokens for draft in drafts], batch.seeds, batch.positions)
     return _verdicts(mass, batch.first, drafts, committed)
