@@ -152,6 +152,7 @@ class ScriptedVerifier:
         self.draining = False
         self.slow = False
         self.redials = 0
+        self.heard = 0.0
         self.failures: list[tuple[int, SpecdecError]] = []
         """For each call to come: after how many rounds it fails, and how."""
 

@@ -1,6 +1,8 @@
 """Hop 1, gateway to verifier, over gRPC: one call goes out, a stream of rounds comes back."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -52,6 +54,8 @@ class VerifierClient:
         self._access = access
         self._silence = silence
         self._info: VerifierInfo | None = None
+        self.heard = -math.inf
+        """The `time.monotonic()` at which a message of a generation came from it last."""
         self._closing: set[asyncio.Task[None]] = set()
         self._dial()
 
@@ -122,6 +126,7 @@ class VerifierClient:
             async with asyncio.timeout(self._silence if beats else None):
                 with self._errors():
                     message: Any = await rpc.read()
+                    self.heard = time.monotonic()
                     return None if message is grpc.aio.EOF else received(message)
         except TimeoutError as error:
             raise NoVerifier(f"verifier {self.address} was lost: its stream is silent") from error

@@ -1,5 +1,6 @@
 """One verifier replica and what the gateway knows of it."""
 
+import time
 from dataclasses import dataclass
 
 from gateway.verifiers.client import VerifierClient, VerifierRefused
@@ -27,7 +28,7 @@ class Replica:
     running: int = 0
     """Generations of this gateway that run there."""
     missed: int = _MAX_MISSED
-    """Probes without an answer since the last answer."""
+    """Probes missed since something came from it last."""
 
     @property
     def state(self) -> str:
@@ -46,13 +47,18 @@ class Replica:
     async def probe(self, tokenizer_hash: str) -> bool:
         """Ask for its facts; returns whether they changed its state.
 
-        A verifier with another tokenizer is refused for as long as it says so: no session is ever sent to it.
+        A verifier with another tokenizer is refused for as long as it says so: no session is ever sent to it. One that
+        sent something for a generation meanwhile is there: a process short of processor time reads answers too late.
         """
+        asked = time.monotonic()
         try:
             info = await self.verifier.info(INFO_TIMEOUT)
         except Draining:
             return self._enter("draining", None)
         except DeadlineExceeded:
+            if self.verifier.heard >= asked:
+                self.missed = 0
+                return False
             self.missed += 1
             if self.missed % _MAX_MISSED == 0:
                 self.verifier.redial()

@@ -1,6 +1,7 @@
 """A generation whose stream is silent is lost in bounded time, though the connection answers; one that beats is not."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -118,6 +119,16 @@ async def test_heartbeats_keep_a_slow_generation_and_are_no_rounds(stack: AsyncE
     await client.info(30)
     async with aclosing(client.generate(CALL, 600)) as rounds:
         assert [each.tokens async for each in rounds] == [(1,), (2,)]
+
+
+async def test_a_message_of_a_generation_tells_when_the_verifier_was_heard(stack: AsyncExitStack) -> None:
+    client = await connected(Silent(), stack)
+    began = time.monotonic()
+    await client.info(30)
+    assert client.heard < began
+    async with aclosing(client.generate(CALL, 600)) as rounds:
+        await anext(rounds)
+        assert began < client.heard <= time.monotonic()
 
 
 async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own_and_calls_on_the_old_one_go_on(

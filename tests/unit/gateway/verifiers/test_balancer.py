@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -218,6 +219,25 @@ async def test_a_ready_one_that_is_slow_is_given_some_looks_before_it_is_given_u
     verifier.slow = False
     await pool.probe()
     assert pool.states["a:1"] == "ready"
+
+
+async def test_one_whose_generations_go_on_is_ready_though_its_probes_are_answered_too_late() -> None:
+    verifier = ScriptedVerifier()
+    pool = make(verifier)
+    await pool.probe()
+    verifier.slow = True
+    await pool.probe()
+    await pool.probe()
+    verifier.heard = math.inf
+    for _ in range(4):
+        await pool.probe()
+    assert pool.states["a:1"] == "ready"
+    verifier.heard = time.monotonic()
+    states = []
+    for _ in range(3):
+        await pool.probe()
+        states.append(pool.states["a:1"])
+    assert (states, verifier.redials) == (["ready", "ready", "unreachable"], 1)
 
 
 async def test_one_that_failed_a_call_is_not_given_another_look() -> None:
