@@ -24,7 +24,7 @@ from specdec.wire.tokens import tokens_to_bytes
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"([0-9a-f]{32})-([1-9][0-9]{0,8})")
-_NOT_IN_NOTE = {"base_len", "tokens", "finish", "timing", "detail"}
+_NOT_IN_NOTE = {"base_len", "tokens", "finish", "timing", "speedup", "detail"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def note_of(committed: Round) -> bytes:
 
 
 def round_from(stored: StoredRound, base_len: int) -> Round:
-    """A round as it was committed behind `base_len` tokens; its timing and its detail are not kept.
+    """A round as it was committed behind `base_len` tokens; its timing, its speedup and its detail are not kept.
 
     Raises:
         SessionDiverged: it is not what was committed.

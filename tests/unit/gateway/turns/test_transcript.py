@@ -11,7 +11,7 @@ from gateway.verifiers.read_ahead import joined
 from specdec.errors import InternalError
 from specdec.rules.judged import JudgedToken
 from specdec.rules.params import FinishReason, Origin
-from specdec.wire.generation import Round, RoundDetail, Timing
+from specdec.wire.generation import Round, RoundDetail, Speedup, Timing
 from tests.gateway_fakes import ByteTokenizer
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header
 
@@ -106,6 +106,7 @@ def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
         drafted(6, b"abc", 2),
         drafter="model",
         timing=Timing(0.5, 0.25, 1.0),
+        speedup=Speedup(1.5, 1.25),
         forced=1,
         detail=RoundDetail(4, "goodput", 0.75, 0.5, 0.125, (JudgedToken(0.5, 0.25, 0.125, 1.0),) * 3),
     )
@@ -127,7 +128,8 @@ def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
     assert (report.queue_seconds, report.pass_seconds) == (0.25, 1.0)
     assert transcript().take(done)[1].report is None
     stored = StoredRound(kept.tokens, "", note_of(kept))
-    assert round_from(stored, 6).detail is None
+    again = round_from(stored, 6)
+    assert (again.detail, again.timing, again.speedup) == (None, Timing(), Speedup())
     read_back = Transcript(TURN, asked, ByteTokenizer().decode).take(round_from(stored, 6))[1].report
     assert read_back is not None
     assert [(token.text, token.p) for token in read_back.drafted] == [("a", None), ("b", None), ("A", None)]
