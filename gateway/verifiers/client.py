@@ -55,7 +55,7 @@ class VerifierClient:
         self._silence = silence
         self._info: VerifierInfo | None = None
         self.heard = -math.inf
-        """The `time.monotonic()` at which a message of a generation came from it last."""
+        """The `time.monotonic()` at which a message of a generation came last over the channel that new calls have."""
         self._closing: set[asyncio.Task[None]] = set()
         self._dial()
 
@@ -109,9 +109,12 @@ class VerifierClient:
         """The rounds as they come."""
         request = call_to_pb(call)
         request.heartbeats = True
-        rpc = self._stub.Generate(request, timeout=timeout)
+        stub = self._stub
+        rpc = stub.Generate(request, timeout=timeout)
         try:
             while (message := await self._next(rpc)) is not None:
+                if stub is self._stub:
+                    self.heard = time.monotonic()
                 if not message.heartbeat:
                     with self._errors():
                         verified = round_from_pb(message)
@@ -126,7 +129,6 @@ class VerifierClient:
             async with asyncio.timeout(self._silence if beats else None):
                 with self._errors():
                     message: Any = await rpc.read()
-                    self.heard = time.monotonic()
                     return None if message is grpc.aio.EOF else received(message)
         except TimeoutError as error:
             raise NoVerifier(f"verifier {self.address} was lost: its stream is silent") from error

@@ -139,11 +139,13 @@ async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own_and_cal
     await client.info(30)
     async with aclosing(client.generate(CALL, 600)) as rounds:
         assert (await anext(rounds)).tokens == (1,)
+        heard = client.heard
         client.redial()
         await client.info(30)
         assert len(servicer.peers) == 2
         servicer.may_go_on.set()
         assert [each.tokens async for each in rounds] == [(2,)]
+        assert client.heard == heard
 
 
 class Many(Silent):
