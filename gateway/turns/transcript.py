@@ -1,4 +1,7 @@
-"""The output of a turn, round by round: the same rounds make the same events on any gateway, live or read back."""
+"""The output of a turn, round by round: the same rounds make the same events on any gateway, live or read back.
+
+Only what the session store does not keep of a round is missing where it was read back: timing, speed-up and detail.
+"""
 
 from collections import Counter
 from dataclasses import replace
