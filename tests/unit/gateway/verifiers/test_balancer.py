@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from collections import Counter
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -232,7 +231,7 @@ async def test_one_whose_generations_go_on_is_ready_though_its_probes_are_answer
     for _ in range(4):
         await pool.probe()
     assert pool.states["a:1"] == "ready"
-    verifier.heard = time.monotonic()
+    verifier.heard = 0.0
     states = []
     for _ in range(3):
         await pool.probe()
