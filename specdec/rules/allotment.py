@@ -93,6 +93,8 @@ class Forecast:
     """Expected seconds until the drafts are there."""
     worth: float
     """Seconds that the round may wait for its drafts and still be no slower than a plain one; never below 0."""
+    plain: float = 0.0
+    """Seconds that a token takes in plain rounds of the same sessions; 0 where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +161,12 @@ def allot(demands: Sequence[Demand], others: int, costs: RoundSeconds, budget: i
 def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, costs: RoundSeconds) -> Forecast:
     """What rounds bring in which each session of `demands` drafts so much; a speed-up of 1 where nobody drafts."""
     longest, rows = max(gammas, default=0), len(demands) + others
+    plain = costs.base / rows + costs.token
     if longest == 0:
-        return Forecast(1.0, 0.0, 0.0)
+        return Forecast(1.0, 0.0, 0.0, plain)
     tokens = others + sum(expected_tokens(demand.alpha, gamma) for demand, gamma in zip(demands, gammas, strict=True))
-    computed, plain = rows + sum(gammas), costs.base + costs.token * rows
+    computed = rows + sum(gammas)
     took = float(costs.seconds(np.array(computed), np.array(longest)))
     own = costs.base + costs.token * computed / costs.groups
     wait = costs.wait + costs.draft * longest
-    return Forecast(tokens * plain / (rows * took), wait, max(tokens * plain / rows - own, 0.0))
+    return Forecast(tokens * plain / took, wait, max(tokens * plain - own, 0.0), plain)

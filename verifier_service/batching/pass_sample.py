@@ -35,6 +35,8 @@ class PassSample:
     """Those of them whose prompts the next pass goes on with."""
     catching_up: int = 0
     """Sessions that had no draft because their drafter still read their tokens."""
+    ahead: bool = False
+    """Whether it began before its sessions asked for it."""
     groups: int = 1
     """Groups that the batch was in."""
     waited: float = 0.0
@@ -56,6 +58,7 @@ class PassSample:
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
             catching_up=sum(chunk.row.catching_up for chunk in step.chunks),
+            ahead=all(chunk.row.unasked for chunk in step.chunks),
             started=step.started,
             seconds=step.seconds,
             follows=follows,

@@ -162,7 +162,7 @@ class BatchSpeculation:
             took = None
         # Sessions whose drafts are not chosen here tell nothing.
         asked = sample.follows and self._judged + self._prompted >= self._pass and not self._unlike
-        settled = 2 * sample.drafting >= self._wanting if self._drafting else not sample.drafting
+        settled = 2 * sample.drafting >= self._wanting if self._drafting else sample.ahead
         # A round that gave its drafts up shows no more than that they take longer.
         shows = settled or not self._longest or gap >= self.forecast.wait
         prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
@@ -172,8 +172,8 @@ class BatchSpeculation:
             self._groups[self._level].observe(sample, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
             late = self._drafting and 0 < self._wanting <= 2 * sample.catching_up
-            done = BatchRound(sample.committed, gap + took, self._drafting, settled, self.forecast.speedup, late)
-            self.trials.observe(done)
+            worth, predicted = sample.committed * self.forecast.plain, self.forecast.speedup
+            self.trials.observe(BatchRound(worth, gap + took, self._drafting, settled, predicted, late))
         self._ended = sample.started + sample.seconds
         self._prompted, self._unlike = sample.prompt > 0, max(self._unlike - 1, 0)
         self._pass += 1

@@ -7,21 +7,19 @@ ratio counts.
 import math
 from dataclasses import dataclass
 
-_DRAFTED_ROUNDS = 8
-"""Rounds of a trial of drafting; what they commit varies more than what plain rounds do."""
-_PLAIN_ROUNDS = 4
-"""Rounds of a trial of plain decoding."""
+_DRAFTED_ROUNDS, _PLAIN_ROUNDS = 8, 4
+"""Rounds of a trial of drafting, whose tokens vary more, and of one of plain decoding."""
 _LEAST_ROUNDS = 3
 """Rounds behind which a trial of drafting may end before all of them."""
 _SURE, _ROUND_ERROR = 3.0, 0.1
 """Standard errors by which a trial is surely lost, and the least error of one round: few rounds may differ little by
 chance."""
-_FIRST_PAUSE, _LAST_PAUSE = 32, 128
+_FIRST_PAUSE, _LAST_PAUSE = 32, 192
 """Rounds between trials of plain decoding: the second is twice the first, and so on up to the last."""
 _EXPLORED = 0.01
-"""Share of the tokens that trials of drafting may cost, their lost time counted in tokens."""
+"""Share of what is committed that trials of drafting may cost, with what their lost time was worth."""
 _SETTLING = 8
-"""Rounds in which most sessions may have no draft before rounds count as drafted all the same."""
+"""Rounds that may not be what they are to be before they count all the same."""
 _CATCHING_UP = 256
 """The same where drafters still read the sessions, so that no pass waits for them."""
 _BEGIN, _END = 1.05, 1.02
@@ -52,13 +50,13 @@ _FURTHEST = math.log(5.0)
 class BatchRound:
     """One pass over a batch, with the time since the pass before."""
 
-    tokens: int
-    """Tokens that it committed."""
+    worth: float
+    """Seconds that plain decoding is believed to take for the tokens that it committed."""
     seconds: float
     drafted: bool
     """Whether the batch was to draft."""
     settled: bool
-    """Whether it did what it was to do: plain rounds had no drafts, and others had those of most sessions."""
+    """Whether it did what it was to do: plain passes ran ahead, and others had the drafts of most sessions."""
     predicted: float
     """The speed-up that was predicted of the drafts, uncorrected."""
     catching_up: bool = False
@@ -71,36 +69,36 @@ class _Tally:
 
     keep: float = 1.0
     rounds: float = 0.0
-    tokens: float = 0.0
+    worth: float = 0.0
     seconds: float = 0.0
     predicted: float = 0.0
     """Sum of the logarithms of what was predicted."""
-    tokens_squared: float = 0.0
+    worth_squared: float = 0.0
     seconds_squared: float = 0.0
     product: float = 0.0
-    """Sum of tokens times seconds; like the squares, with squared weights."""
+    """Sum of worth times seconds; like the squares, with squared weights."""
 
     def add(self, done: BatchRound) -> None:
         keep = self.keep * self.keep
-        self.tokens_squared = self.tokens_squared * keep + done.tokens * done.tokens
+        self.worth_squared = self.worth_squared * keep + done.worth * done.worth
         self.seconds_squared = self.seconds_squared * keep + done.seconds * done.seconds
-        self.product = self.product * keep + done.tokens * done.seconds
+        self.product = self.product * keep + done.worth * done.seconds
         self.rounds = self.rounds * self.keep + 1.0
-        self.tokens = self.tokens * self.keep + done.tokens
+        self.worth = self.worth * self.keep + done.worth
         self.seconds = self.seconds * self.keep + done.seconds
         self.predicted = self.predicted * self.keep + math.log(max(done.predicted, _LEAST_SPEEDUP))
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+        """Worth of a second; near 1 for plain rounds."""
+        return self.worth / self.seconds if self.seconds else 0.0
 
     @property
     def variance(self) -> float:
         """The squared standard error of the rate, as a share of it; what rounds of this way differ by shows it."""
         rate = self.rate
-        spread = self.tokens_squared - 2.0 * rate * self.product + rate * rate * self.seconds_squared
-        return max(spread, 0.0) / (self.tokens * self.tokens)
+        spread = self.worth_squared - 2.0 * rate * self.product + rate * rate * self.seconds_squared
+        return max(spread, 0.0) / (self.worth * self.worth)
 
 
 class Trials:
@@ -117,7 +115,7 @@ class Trials:
         """Such rounds in which the drafters may catch up with the sessions."""
         self._pause, self._since = _FIRST_PAUSE, 0
         self._credit = 0.0
-        """Tokens that trials of drafting may cost now."""
+        """Worth that trials of drafting may cost now."""
         self._retries = 0
         """Trials of drafting since drafting ended or the service began."""
         self._weight = self._errors = self._gains = 0.0
@@ -194,18 +192,18 @@ class Trials:
             self._use.add(done)
             self._since += 1
             if not self._drafting:
-                self._credit += _EXPLORED * done.tokens
+                self._credit += _EXPLORED * done.worth
             return
         self._trial.add(done)
         if self._trial.rounds >= (_PLAIN_ROUNDS if self._drafting else _DRAFTED_ROUNDS) or self._is_lost(self._trial):
             self._conclude(self._trial)
 
     def _is_lost(self, trial: _Tally) -> bool:
-        """Whether a trial of drafting surely shows a loss, or has cost the tokens of as many plain rounds as it has."""
+        """Whether a trial of drafting surely shows a loss, or has cost as many plain rounds as it may have rounds."""
         if self._drafting or trial.rounds < _LEAST_ROUNDS:
             return False
-        lost = trial.seconds * self._use.rate - trial.tokens
-        if lost * self._use.rounds > _DRAFTED_ROUNDS * self._use.tokens:
+        lost = trial.seconds * self._use.rate - trial.worth
+        if lost * self._use.rounds > _DRAFTED_ROUNDS * self._use.worth:
             return True
         error = math.sqrt(max(trial.variance, _ROUND_ERROR**2 / trial.rounds) + self._use.variance)
         return trial.rate < _BEGIN * self._use.rate * math.exp(-_SURE * error)
@@ -239,10 +237,10 @@ class Trials:
         return predicted * self.correction * math.exp(_PLAUSIBLE * deviation) > _BEGIN
 
     def _charge(self, done: BatchRound) -> None:
-        """Pay for a round of a trial: for the tokens that its lost time was worth, and its own unless drafters read."""
-        lost = done.seconds * self._use.rate - done.tokens
-        self._credit -= max(lost, 0.0) + (0 if done.catching_up else done.tokens)
+        """Pay for a round of a trial: for what its lost time was worth, and its own worth unless drafters read."""
+        lost = done.seconds * self._use.rate - done.worth
+        self._credit -= max(lost, 0.0) + (0 if done.catching_up else done.worth)
 
     def _settle(self, drafting: bool) -> None:
-        self._settling = _SETTLING if drafting else 1
+        self._settling = _SETTLING
         self._catching_up = _CATCHING_UP if drafting else 0

@@ -13,6 +13,8 @@ from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.batching.speculation import BatchSpeculation
 
 GAMMA_MAX = 16
+RUNS_AHEAD_BEHIND = 3
+"""Plain rounds behind which passes run ahead."""
 SILENT = DrafterTimes(None)
 
 
@@ -27,6 +29,8 @@ class SimulatedBatch:
     """What drafters say of themselves."""
     silent: float = 0.0
     """Share of a session's rounds for which its drafter sends nothing."""
+    loop: float = 0.0
+    """Seconds between two passes that nothing waits for, unless the second runs ahead."""
     reading: int = 0
     """Rounds with drafts that come to nothing first, because the drafter reads the sessions; nothing waits for it."""
     noise: float = 0.0
@@ -43,6 +47,8 @@ class SimulatedBatch:
     tokens: int = 0
     drafted_tokens: int = 0
     """Tokens of rounds in which a session drafted."""
+    plain_rounds: int = 0
+    """Those at the end."""
     gammas: list[int] = field(default_factory=list)
     """Those of the last pass."""
 
@@ -75,6 +81,9 @@ class SimulatedBatch:
             self.reading, self.gammas = self.reading - 1, [0] * len(wanted)
         patience = math.inf if fixed else max(self.speculation.patience(), 0.0)
         gap = self._wait(0 if reading else max(wanted), min(patience, self.timeout))
+        self.plain_rounds = 0 if max(wanted) else self.plain_rounds + 1
+        ahead = self.plain_rounds > RUNS_AHEAD_BEHIND
+        gap += 0.0 if max(wanted) or ahead else self.loop
         accepted = [self._accepted(alpha, gamma) for alpha, gamma in zip(self.alphas, self.gammas, strict=True)]
         if self.prompts:
             self._prompt_pass(drafting=max(wanted) > 0)
@@ -88,6 +97,7 @@ class SimulatedBatch:
         drafting = sum(gamma > 0 for gamma in self.gammas)
         sample = SimpleNamespace(rows=len(accepted), computed=computed, committed=committed, drafting=drafting)
         sample.sessions, sample.catching_up = sample.rows, len(accepted) if reading else 0
+        sample.ahead = ahead
         self.speculation.passed(PassSample(**vars(sample), started=started, seconds=seconds, follows=True))
         for session, gamma, count in zip(self.sessions, self.gammas, accepted, strict=True):
             session.observe(gamma, count)
