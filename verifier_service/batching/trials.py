@@ -119,11 +119,12 @@ class Trials:
         self._retries = 0
         """Trials of drafting since drafting ended or the service began."""
         self._weight = self._errors = self._gains = 0.0
+        self._prior = _PRIOR
 
     @property
     def correction(self) -> float:
         """Measured over predicted speed-up, near 1 until trials have shown otherwise."""
-        return math.exp(self._errors / (self._weight + _PRIOR))
+        return math.exp(self._errors / (self._weight + self._prior))
 
     @property
     def measured(self) -> float | None:
@@ -178,8 +179,8 @@ class Trials:
         expected = predicted * self.correction
         if self._drafting:
             return expected > _END
-        own = _PRIOR * math.log(max(predicted, _LEAST_SPEEDUP))
-        shown = math.exp((self._gains + own) / (self._weight + _PRIOR))
+        own = self._prior * math.log(max(predicted, _LEAST_SPEEDUP))
+        shown = math.exp((self._gains + own) / (self._weight + self._prior))
         return expected > (_BEGIN if shown > _BEGIN else _SURELY)
 
     @property
@@ -219,6 +220,8 @@ class Trials:
         gain = math.log(drafted.rate / plain.rate)
         weight = _UNSURE**2 / (_UNSURE**2 + drafted.variance + plain.variance)
         error = min(max(gain - drafted.predicted / drafted.rounds, -_FURTHEST), _FURTHEST)
+        if self._drafting:  # the prediction rests on many rounds: what more than chance contradicts is not believed
+            self._prior = _PRIOR / max(error * error / (_UNSURE**2 * (1.0 + 1.0 / weight)), 1.0)
         self._weight = self._weight * _KEEP_TRIAL + weight
         self._errors = self._errors * _KEEP_TRIAL + weight * error
         self._gains = self._gains * _KEEP_TRIAL + weight * gain

@@ -146,20 +146,24 @@ def test_drafts_that_are_predicted_to_bring_nothing_are_tried_all_the_same() -> 
     assert play.trials.measured == pytest.approx(1.5)
 
 
-def correction_after_one_trial(spread: int) -> float:
-    """Of drafts predicted to bring 1.5 that bring 0.7, in rounds that commit 8 tokens, more or less by `spread`."""
+def correction_after_one_trial(gain: float, spread: int) -> float:
+    """Of drafts predicted to bring 1.5 that bring `gain`, in rounds that commit 8 tokens, more or less by `spread`."""
     trials, rounds = Trials(), 0
     while trials.measured is None:
         drafting = trials.drafts(1.5)
         tokens = 8 + spread * (-1) ** rounds if drafting else 4
-        trials.observe(BatchRound(tokens, 2 * PLAIN_SECONDS / 0.7 if drafting else PLAIN_SECONDS, drafting, True, 1.5))
+        trials.observe(BatchRound(tokens, 2 * PLAIN_SECONDS / gain if drafting else PLAIN_SECONDS, drafting, True, 1.5))
         rounds += 1
     return trials.correction
 
 
 def test_a_trial_counts_by_its_standard_error() -> None:
-    assert correction_after_one_trial(spread=0) == pytest.approx((0.7 / 1.5) ** (2 / 3), rel=0.01)
-    assert correction_after_one_trial(spread=6) == pytest.approx((0.7 / 1.5) ** 0.4, rel=0.05)
+    assert correction_after_one_trial(1.4, spread=0) == pytest.approx((1.4 / 1.5) ** (2 / 3), rel=0.01)
+    assert correction_after_one_trial(1.4, spread=6) == pytest.approx((1.4 / 1.5) ** 0.4, rel=0.01)
+
+
+def test_a_prediction_that_errs_by_more_than_chance_is_not_believed() -> None:
+    assert correction_after_one_trial(0.7, spread=0) == pytest.approx(0.7 / 1.5, rel=0.02)
 
 
 @pytest.mark.parametrize(("gain", "trials"), [(1.0, 3), (0.5, 1)])
