@@ -33,27 +33,33 @@ class OpenAiClient:
     """Base URL, without `/v1`."""
     model: str
 
-    def together(self, asks: Sequence[Ask], extra: Mapping[str, Any]) -> Slice:
-        """Run all generations at once; `extra` are fields of the server's own.
+    def together(self, asks: Sequence[Ask], extra: Mapping[str, Any], streams: int | None = None) -> Slice:
+        """Run all generations at once, or by so many streams; `extra` are fields of the server's own.
 
         Raises:
             InternalError: the server refuses one, or a stream ends early.
         """
-        return asyncio.run(self._together(asks, extra))
+        return asyncio.run(self._together(asks, extra, streams))
 
-    async def _together(self, asks: Sequence[Ask], extra: Mapping[str, Any]) -> Slice:
-        limits = httpx2.Limits(max_connections=len(asks))
+    async def _together(self, asks: Sequence[Ask], extra: Mapping[str, Any], streams: int | None) -> Slice:
+        answers, left, idle = dict[int, tuple[float, Pieces]](), iter(enumerate(asks)), list[float]()
+        count = streams or len(asks)
+
+        async def stream() -> None:
+            for number, ask in left:
+                answers[number] = await self._answer(client, {**self.body(ask), **extra})
+            idle.append(time.perf_counter())
+
+        limits = httpx2.Limits(max_connections=count)
         async with httpx2.AsyncClient(timeout=_SECONDS, trust_env=False, limits=limits) as client:
             try:
-                streams = await asyncio.gather(*(self._stream(client, {**self.body(ask), **extra}) for ask in asks))
+                await asyncio.gather(*(stream() for _ in range(count)))
             except httpx2.HTTPError as error:
                 raise InternalError(f"{type(error).__name__}: {error}") from error
-        runs = [run_of(ask, *stream) for ask, stream in zip(asks, streams, strict=True)]
-        begun = [started for started, _ in streams]
-        ended = max(started + run.seconds for started, run in zip(begun, runs, strict=True))
-        return Slice(ended - min(begun), runs)
+        in_order = [answers[number] for number in range(len(asks))]
+        return slice_of(asks, in_order, min(idle) if count < len(asks) else None)
 
-    async def _stream(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> tuple[float, Pieces]:
+    async def _answer(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> tuple[float, Pieces]:
         pieces, started = list[tuple[float, bytes]](), time.perf_counter()
         async with client.stream("POST", f"{self.url}/v1/completions", json=body) as reply:
             async for piece in reply.aiter_raw():
@@ -75,6 +81,16 @@ class OpenAiClient:
             "return_token_ids": True,
             "cache_salt": secrets.token_hex(8),
         }
+
+
+def slice_of(asks: Sequence[Ask], answers: Sequence[tuple[float, Pieces]], ended: float | None) -> Slice:
+    """What was streamed until then, or until the last token; answers are with the time of their request."""
+    begun = [started for started, _ in answers]
+    runs = [run_of(ask, *answer) for ask, answer in zip(asks, answers, strict=True)]
+    if ended is None:
+        return Slice(max(at + run.seconds for at, run in zip(begun, runs, strict=True)) - min(begun), runs)
+    late = sum(run.after(ended - at) for at, run in zip(begun, runs, strict=True))
+    return Slice(ended - min(begun), runs, late)
 
 
 def run_of(ask: Ask, started: float, pieces: Pieces) -> Run:

@@ -38,8 +38,12 @@ _WAKE = Ask((1, 2, 3), 4)
 class Server(Protocol):
     """Something that answers requests."""
 
-    def together(self, asks: Sequence[Ask]) -> Slice:
-        """Answer all; raises InternalError."""
+    def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
+        """Answer all at once, or those of so many streams, which ask again when an answer has ended.
+
+        Raises:
+            InternalError: one was not answered.
+        """
 
     def memory(self) -> int:
         """Bytes that it holds; what its processes share counts once."""
@@ -58,9 +62,9 @@ class HttpServer:
     off: Mapping[str, Any]
     """Fields of a request that has no drafts, for an ask of γ = 0."""
 
-    def together(self, asks: Sequence[Ask]) -> Slice:
-        """All at once."""
-        return self.client.together(asks, self.off if asks[0].gamma == 0 else {})
+    def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
+        """All at once, or those of so many streams."""
+        return self.client.together(asks, self.off if asks[0].gamma == 0 else {}, streams)
 
     def memory(self) -> int:
         """Of all its processes."""
@@ -79,7 +83,7 @@ class Sequential:
 
     worker: Process
 
-    def together(self, asks: Sequence[Ask]) -> Slice:
+    def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
         """One after the other."""
         started = time.perf_counter()
         runs = [self.worker.generate(ask) for ask in asks]

@@ -4,7 +4,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from specdec.rules.gamma_policy import AUTO, GammaPolicy
@@ -59,6 +59,11 @@ class Run:
     verdicts: tuple[tuple[int, int], ...] = ()
     """Tokens drafted and accepted in each round, of the engine in process."""
 
+    def after(self, seconds: float) -> int:
+        """Tokens that came later than that behind the request."""
+        times = accumulate(self.gaps, initial=self.first)
+        return sum(at > seconds for at in times) + (self.opening - 1) * (self.first > seconds)
+
     @property
     def speed(self) -> float:
         """Tokens a second, the prompt's time included."""
@@ -77,16 +82,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Generations that were asked for at once."""
+    """Generations that were asked for at once, or by streams that ask again when an answer has ended."""
 
     seconds: float
-    """From the first request to the last token."""
+    """From the first request to the last token, or until a stream had nothing left to ask."""
     runs: Sequence[Run]
+    late: int = 0
+    """Tokens that came after that."""
 
     @property
     def speed(self) -> float:
         """Tokens a second of all together."""
-        return sum(len(run.tokens) for run in self.runs) / self.seconds
+        return (sum(len(run.tokens) for run in self.runs) - self.late) / self.seconds
 
 
 def call_of(ask: Ask) -> GenerationCall:

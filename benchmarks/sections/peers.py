@@ -31,7 +31,9 @@ request after another, so it is measured at one stream alone: more streams would
 
 A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
 {prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
-those of at most {longest} tokens; one stream alone has {alone} times as many turns. Before them each way has a turn of
+those of at most {longest} tokens; one stream alone has {alone} times as many turns. Several streams have two questions
+each in a turn: a stream asks again when its answer has ended, and what comes until one finds no question left counts,
+so that there are as many streams as the table says, whichever answers end first. Before them each way has a turn of
 half the tokens, and our "auto" as many of these as take {learning:g} s: the verifier has learned by then what the load
 is like. There are fewer questions than requests, so vLLM's suffix decoding, which remembers answers, has seen some
 before. Tokens that come together have no time between them. Memory is of all processes of a peer, with what they share
@@ -102,9 +104,14 @@ def _turns_of(lab: Lab, turns: int, streams: int) -> int:
     return turns * lab.scale.peers_alone if streams == 1 else turns
 
 
+def _answers_of(streams: int) -> int:
+    """How many answers a turn has: several streams ask twice, for without drafts all answers end at the same time."""
+    return streams if streams == 1 else 2 * streams
+
+
 def _window(lab: Lab, turns: int, streams: int) -> range:
-    """The prompts of a cell: one for each stream of each turn."""
-    sizes = {each: each * (_turns_of(lab, turns, each) + 1) for each in (*lab.scale.sessions, streams)}
+    """The prompts of a cell: those of each stream in each turn."""
+    sizes = {each: _answers_of(each) * (_turns_of(lab, turns, each) + 1) for each in (*lab.scale.sessions, streams)}
     before = sum(sizes[each] for each in lab.scale.sessions if each < streams)
     return range(before, before + sizes[streams])
 
@@ -119,15 +126,16 @@ def _turns(
     """
     slices: dict[str, list[Slice]] = {way.name: [] for way in ways}
     memory, failed = dict[str, int](), dict[str, str]()
-    for turn in range(len(asks) // streams):
-        mine = [_shortened(ask, turn) for ask in asks[turn * streams : (turn + 1) * streams]]
+    answers = _answers_of(streams)
+    for turn in range(len(asks) // answers):
+        mine = [_shortened(ask, turn) for ask in asks[turn * answers : (turn + 1) * answers]]
         for way in ways if turn % 2 else reversed(ways):
             if way.name in failed:
                 continue
             try:
                 with servers.asked(way.server) as server:
                     own = [replace(ask, gamma=way.gamma) for ask in mine]
-                    slices[way.name].append(_asked(server, own, learning if way.learns and not turn else 0.0))
+                    slices[way.name].append(_asked(server, own, streams, learning if way.learns and not turn else 0.0))
                     memory[way.name] = server.memory()
             except InternalError as error:
                 failed[way.name] = error.message
@@ -137,12 +145,12 @@ def _turns(
     }
 
 
-def _asked(server: Server, asks: Sequence[Ask], seconds: float) -> Slice:
+def _asked(server: Server, asks: Sequence[Ask], streams: int, seconds: float) -> Slice:
     """What came of asking once, and again for so many seconds; the last time."""
     until = time.monotonic() + seconds
-    done = server.together(asks)
+    done = server.together(asks, streams)
     while time.monotonic() < until:
-        done = server.together(asks)
+        done = server.together(asks, streams)
     return done
 
 

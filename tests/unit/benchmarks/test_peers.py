@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.kept import Kept
 from benchmarks.machine import family, proportional_bytes
-from benchmarks.openai_client import OpenAiClient, run_of
+from benchmarks.openai_client import OpenAiClient, run_of, slice_of
 from benchmarks.pair import Pair
 from benchmarks.peer_cells import BASE, Cell, Outcome
 from benchmarks.peer_exactness import Answers, answers, row
@@ -51,6 +51,19 @@ def test_a_stream_that_ends_early_is_a_failure(stream: bytes, why: str) -> None:
         run_of(ASK, 0.0, [(1.0, stream)])
 
 
+def test_what_comes_behind_the_end_of_a_steady_load_does_not_count() -> None:
+    asks = [ASK, ASK]
+    early, late = (
+        [(2.0, _event(7, 8)), (3.0, _event(9, 10))],
+        [(4.0, _event(7)), (5.0, _event(8)), (6.0, _event(9, 10))],
+    )
+    whole = slice_of(asks, [(1.0, early), (2.5, late)], None)
+    steady = slice_of(asks, [(1.0, early), (2.5, late)], 4.5)
+    assert (whole.seconds, whole.speed, whole.late) == (5.0, 8 / 5.0, 0)
+    assert (steady.seconds, steady.speed, steady.late) == (3.5, 5 / 3.5, 3)
+    assert slice_of(asks, [(1.0, early), (2.5, late)], 3.5).late == 4
+
+
 def test_no_request_has_a_seed() -> None:
     assert "seed" not in OpenAiClient("http://x", "m").body(ASK)
 
@@ -77,6 +90,25 @@ async def test_the_client_streams_from_a_server_and_says_what_it_refuses() -> No
             with pytest.raises(InternalError, match="HTTP 400: no such model"):
                 await asked
         server.close()
+
+
+@pytest.mark.asyncio
+async def test_a_stream_asks_again_when_its_answer_has_ended() -> None:
+    running = [0, 0]
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running[0] += 1
+        running[1] = max(running)
+        await asyncio.sleep(0.01)
+        running[0] -= 1
+        await _reply(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + _event(7, 8, 9, 10), reader, writer)
+
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        asks = [ASK, replace(ASK, prompt=(3,)), replace(ASK, prompt=(4,))]
+        done = await asyncio.to_thread(OpenAiClient(url, "m").together, asks, {}, 2)
+    assert [len(run.tokens) for run in done.runs] == [4, 4, 4]
+    assert running == [0, 2]
 
 
 def test_a_cell_has_ratios_of_equal_turns_and_reasons_in_place_of_figures() -> None:
@@ -117,8 +149,10 @@ class _Fake:
 
     fails: bool = False
     signals: list[Signals] = field(default_factory=list)
+    streams: list[int | None] = field(default_factory=list)
 
-    def together(self, asks: Sequence[Ask]) -> Slice:
+    def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
+        self.streams.append(streams)
         if self.fails and len(asks[0].prompt) == len(ASK.prompt):
             raise InternalError("engine died")
         return Slice(1.0, [Run(tuple(range(ask.tokens)), 1.0, 0.1) for ask in asks])
@@ -173,13 +207,14 @@ def test_a_peer_that_fails_does_not_end_the_cell(tmp_path: Path) -> None:
         "HF assisted": "",
     }
     assert [len(each.outcomes[BASE].speeds) for each in (one, two)] == [6, 2]  # one stream has more turns
+    assert set(servers[BASE].streams) == {None, 1, 2}  # None is the request that wakes a server
     assert list(two.outcomes) == [BASE, "vLLM ngram"]  # one request after another would show nothing new
     assert one.rows()[1][4] == "engine died"
 
 
 def test_the_prompts_of_two_cells_differ(tmp_path: Path) -> None:
     lab = Lab(Scale(Pair(tmp_path, tmp_path), sessions=(1, 4), peers_alone=3))
-    assert (peers._window(lab, 2, 1), peers._window(lab, 2, 4)) == (range(7), range(7, 19))
+    assert (peers._window(lab, 2, 1), peers._window(lab, 2, 4)) == (range(7), range(7, 31))
 
 
 def test_figures_name_the_worst_cell() -> None:
