@@ -16,6 +16,8 @@ GAMMA_MAX = 16
 RUNS_AHEAD_BEHIND = 3
 """Plain rounds behind which passes run ahead."""
 SILENT = DrafterTimes(None)
+WARM, LONG = 300, 1200
+"""Rounds behind which a batch is known, and rounds that show its speed."""
 
 
 @dataclass
@@ -131,3 +133,8 @@ def plain_rate(batch: SimulatedBatch) -> float:
     """Tokens a second without drafts."""
     sessions = len(batch.alphas)
     return sessions / (batch.costs.base + batch.costs.token * sessions)
+
+
+def costs(sessions: int, c: float, beta: float, wait: float) -> RoundSeconds:
+    """Costs in milliseconds of a machine whose plain pass over that many sessions takes 10."""
+    return RoundSeconds(0.010 * (1 - beta), 0.010 * beta / sessions, 0.010 * wait, 0.010 * c)

@@ -6,17 +6,9 @@ from statistics import mean
 import pytest
 
 from specdec.rules.allotment import RoundSeconds
-from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch, plain_rate
+from tests.unit.verifier_service.batching.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
 from verifier_service.batching.costs import DrafterTimes
 from verifier_service.batching.speculation import BatchSpeculation
-from verifier_service.batching.trials import BatchRound
-
-WARM, LONG = 300, 1200
-
-
-def costs(sessions: int, c: float, beta: float, wait: float) -> RoundSeconds:
-    """Costs in milliseconds of a machine whose plain pass over that many sessions takes 10."""
-    return RoundSeconds(0.010 * (1 - beta), 0.010 * beta / sessions, 0.010 * wait, 0.010 * c)
 
 
 @pytest.mark.parametrize("alpha", [0.02, 0.5, 0.9])
@@ -231,28 +223,6 @@ def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_dr
     off = SimulatedBatch([0.4] * 4, costs, prompts=64).run(LONG, fixed=0)
     assert batch.run(LONG) > 0.97 * off
     assert (batch.speculation.report().measured or 0.0) < 1.0  # passes without prompts gain 1.6
-
-
-def test_trials_compare_drafts_with_plain_passes_that_run_ahead() -> None:
-    """Those that do not run ahead take half as long again."""
-    batch = SimulatedBatch([0.7] * 4, costs(4, 0.05, 0.3, 0.1), loop=0.005)
-    batch.run(WARM)
-    gain = batch.run(LONG) / plain_rate(batch)
-    assert gain > 1.2
-    assert batch.speculation.report().measured == pytest.approx(gain, rel=0.1)
-
-
-@pytest.mark.parametrize("sessions", [12, 22])
-def test_a_second_of_plain_decoding_is_worth_the_same_whatever_the_size_of_the_batch(
-    sessions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both sizes are of one class, and their rounds are compared with one another."""
-    batch, seen = SimulatedBatch([0.02] * sessions, costs(sessions, 3.0, 0.3, 10.0)), list[BatchRound]()
-    batch.run(WARM)
-    monkeypatch.setattr(batch.speculation.trials, "observe", seen.append)
-    batch.run(20)
-    assert [done.drafted for done in seen] == [False] * 20
-    assert sum(done.worth for done in seen) == pytest.approx(sum(done.seconds for done in seen), rel=0.05)
 
 
 def test_no_draft_is_longer_than_rounds_may_wait_for() -> None:
