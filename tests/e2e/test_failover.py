@@ -74,23 +74,31 @@ def test_a_killed_verifier_costs_no_token_and_repeats_none(
     assert ids == expected
 
 
+ANSWERS = 5
+"""Most answers until a block is kept."""
+KEPT = 128
+"""Tokens behind which a block that is kept is one of this answer's beginning."""
+
+
 def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(pair: System, system: System) -> None:
     """`specdec up` keeps keys and values by default; no other test uses this prompt, so that none are kept yet.
 
-    The answer is long: a gateway keeps blocks in a small share of its time, and one must be kept before it ends.
+    A gateway keeps blocks in a small share of its time, so on a busy machine an answer may end before one is kept: then
+    the same is asked again.
     """
     request = REQUEST | {"prompt": "class Queue:\n    def __init__(self, ", "temperature": 0, "max_tokens": 900}
     expected = tokens(system, request)
     stored, restored = 'specdec_kv_block_bytes_total{direction="in"}', "specdec_kv_restored_tokens_total"
     before = {name: metric(pair, name) for name in (stored, restored)}
-    ids: list[int] = []
-    killed = 0
-    for chunk in client_of(pair).completions.create(**request, stream=True):
-        if not killed and metric(pair, stored) > before[stored]:
-            killed = killed_verifier(pair)
-        ids += chunk.choices[0].token_ids or []
+    killed, answers = 0, 0
+    while not killed and answers < ANSWERS:
+        ids, answers = list[int](), answers + 1
+        for chunk in client_of(pair).completions.create(**request, stream=True):
+            if not killed and len(ids) > KEPT and metric(pair, stored) > before[stored]:
+                killed = killed_verifier(pair)
+            ids += chunk.choices[0].token_ids or []
+        assert ids == expected
     assert killed
-    assert ids == expected
     assert metric(pair, restored) >= before[restored] + 64
     wait_until(lambda: killed not in [entry["pid"] for entry in pair.of_now()])
     wait_until(lambda: "is started again" in pair.log.read_text())
