@@ -120,6 +120,7 @@ class Trials:
         """Trials of drafting since drafting ended or the service began."""
         self._weight = self._errors = self._gains = 0.0
         self._prior = _PRIOR
+        """Weight of the belief that predictions are right."""
 
     @property
     def correction(self) -> float:
