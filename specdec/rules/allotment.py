@@ -110,7 +110,7 @@ class Judgement:
     goodput: float = 0.0
     """Tokens that the batch commits in a second, with the drafts that it has."""
     price: float = 0.0
-    """Those that it commits in the time of one more computed token."""
+    """Those that it commits in the time by which one more token of a guess makes a round longer."""
     r: float = 0.0
     """What a draft costs beside its tokens, in plain rounds."""
     plain_seconds: float = 0.0

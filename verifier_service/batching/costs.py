@@ -1,10 +1,12 @@
 """Measured costs of a batch's rounds: what passes take, and how long drafts are waited for."""
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 from specdec.rules.allotment import RoundSeconds
 from specdec.rules.line import Line
+from verifier_service.batching.guess_costs import GuessCosts
 from verifier_service.batching.pass_sample import PassSample
 
 _KEEP = 0.98
@@ -123,6 +125,7 @@ class BatchCosts:
         """Of the time by which prompts make passes longer."""
         self._rounds = Line()
         """Committed tokens and seconds of each round, drafted or not."""
+        self._guesses = GuessCosts()
 
     @property
     def known(self) -> bool:
@@ -150,9 +153,22 @@ class BatchCosts:
         else:
             self._idle.observe(0.0, seconds)
 
-    def observe_round(self, committed: int, seconds: float) -> None:
-        """Learn how many tokens a round without prompt chunks committed."""
-        self._rounds.observe(committed, seconds)
+    def observe_round(self, sample: PassSample, gap: float, *, guessing: bool) -> None:
+        """Learn how many tokens a round without prompt chunks committed, and what its guesses cost.
+
+        Args:
+            sample: its pass.
+            gap: seconds before the pass that belong to the round.
+            guessing: whether all drafts of the round, if there are any, are guesses of sources.
+        """
+        self._rounds.observe(sample.committed, gap + sample.seconds)
+        if guessing:
+            self._guesses.observe(sample, gap, self._passes.fit(self._prompts)[1])
+
+    @property
+    def guess_seconds(self) -> float:
+        """Seconds that a guessed token adds to a round, where something is known; else 0."""
+        return self._guesses.seconds(self._passes.fit(self._prompts)[1]) if self.known else 0.0
 
     @property
     def goodput(self) -> float:
@@ -173,3 +189,15 @@ class BatchCosts:
             wait, draft = self._waits.fit(step, self._waits.mean[0])
             wait -= min(idle, wait)
         return RoundSeconds(base + idle, token, wait, draft)
+
+
+class SizedCosts(defaultdict[int, BatchCosts]):
+    """The costs of batches, by a number for each size."""
+
+    def __init__(self) -> None:
+        super().__init__(BatchCosts)
+
+    def nearest(self, size: int) -> BatchCosts:
+        """The costs of the size nearest to `size` of which a pass without prompts is known."""
+        known = [each for each, costs in self.items() if costs.known] or [size]
+        return self[min(known, key=lambda each: abs(each - size))]

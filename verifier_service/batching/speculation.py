@@ -10,7 +10,7 @@ from typing import Literal
 from specdec.rules.allotment import NO_DRAFTS, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
 from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
-from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PromptRate
+from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PromptRate, SizedCosts
 from verifier_service.batching.fleet_acceptance import FleetAcceptance
 from verifier_service.batching.groups import LEAST_SESSIONS, Groups
 from verifier_service.batching.pass_sample import PassSample
@@ -66,7 +66,7 @@ class BatchSpeculation:
         self._clock = clock
         self._pace = PlanPace(clock, spent)
         self._timeout = timeout
-        self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
+        self._costs = SizedCosts()
         self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
         """By batch size."""
         self._trials: dict[tuple[int, frozenset[str | None]], Trials] = defaultdict(Trials)
@@ -117,7 +117,8 @@ class BatchSpeculation:
             predicted, measured = self.forecast.speedup * self.trials.correction, self.trials.measured
             beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))
             alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
-            judged = Judgement(alpha, c, beta, goodput, costs.token * goodput, r, plain, predicted, measured)
+            price = goodput * max(costs.token, 0.0 if self._drafting else self._nearest.guess_seconds)
+            judged = Judgement(alpha, c, beta, goodput, price, r, plain, predicted, measured)
             self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
         return self._report
 
@@ -150,18 +151,19 @@ class BatchSpeculation:
     def passed(self, sample: PassSample) -> None:
         """Learn from a pass."""
         gap, costs = sample.started - self._ended, self._costs[self._level]
+        # Sessions whose drafts are not chosen here tell nothing.
+        asked = sample.follows and self._judged + self._prompted >= self._pass and not self._unlike
         if sample.prompt:
             self.prompts.observe(sample.computed, sample.seconds)
         else:
             self._rows = sample.sessions
             costs.observe(sample.computed, sample.seconds)
-            costs.observe_round(sample.committed, sample.seconds + (gap if sample.follows else 0.0))
+            guessing = asked and not self._drafting and sample.sessions <= len(self._active)
+            costs.observe_round(sample, gap if sample.follows else 0.0, guessing=guessing)
         took = self._nearest.without_prompts(sample) if sample.prompt else sample.seconds
         self._beside = sample.seconds - took if sample.left and took is not None else 0.0
         if sample.prompt and 2 * sample.reading > self._load:
             took = None
-        # Sessions whose drafts are not chosen here tell nothing.
-        asked = sample.follows and self._judged + self._prompted >= self._pass and not self._unlike
         settled = 2 * sample.drafting >= self._wanting if self._drafting else sample.ahead
         # A round that gave its drafts up shows no more than that they take longer.
         shows = settled or not self._longest or gap >= self.forecast.wait
@@ -236,9 +238,7 @@ class BatchSpeculation:
 
     @property
     def _nearest(self) -> BatchCosts:
-        """The costs of the batch size nearest to the present one of which a pass without prompts is known."""
-        known = [level for level, costs in self._costs.items() if costs.known] or [self._level]
-        return self._costs[min(known, key=lambda level: abs(level - self._level))]
+        return self._costs.nearest(self._level)
 
     @property
     def _load(self) -> int:
