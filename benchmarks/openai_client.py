@@ -9,7 +9,8 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -36,14 +37,20 @@ class OpenAiClient:
     def together(self, asks: Sequence[Ask], extra: Mapping[str, Any], streams: int | None = None) -> Slice:
         """Run all generations at once, or by so many streams; `extra` are fields of the server's own.
 
+        The first answers of streams are shorter, each by another share, so that answers do not begin and end together:
+        prompts would be read all before the first token that counts, or a stream that ends before the others would end
+        a slice whose prompts are all read and whose tokens are not.
+
         Raises:
             InternalError: the server refuses one, or a stream ends early.
         """
         return asyncio.run(self._together(asks, extra, streams))
 
     async def _together(self, asks: Sequence[Ask], extra: Mapping[str, Any], streams: int | None) -> Slice:
-        answers, left, idle = dict[int, tuple[float, Pieces]](), iter(enumerate(asks)), list[float]()
         count = streams or len(asks)
+        steady = count < len(asks)
+        asks = [*map(partial(_shortened, streams=count), range(count), asks), *asks[count:]] if steady else asks
+        answers, left, idle = dict[int, tuple[float, Pieces]](), iter(enumerate(asks)), list[float]()
 
         async def stream() -> None:
             for number, ask in left:
@@ -57,7 +64,7 @@ class OpenAiClient:
             except httpx2.HTTPError as error:
                 raise InternalError(f"{type(error).__name__}: {error}") from error
         in_order = [answers[number] for number in range(len(asks))]
-        return slice_of(asks, in_order, min(idle) if count < len(asks) else None)
+        return slice_of(asks, in_order, (count, min(idle)) if steady else None)
 
     async def _answer(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> tuple[float, Pieces]:
         pieces, started = list[tuple[float, bytes]](), time.perf_counter()
@@ -83,14 +90,29 @@ class OpenAiClient:
         }
 
 
-def slice_of(asks: Sequence[Ask], answers: Sequence[tuple[float, Pieces]], ended: float | None) -> Slice:
-    """What was streamed until then, or until the last token; answers are with the time of their request."""
+def _shortened(number: int, ask: Ask, streams: int) -> Ask:
+    """The first ask of a stream."""
+    return replace(ask, tokens=max(2, ask.tokens * (number + 1) // streams))
+
+
+def slice_of(
+    asks: Sequence[Ask], answers: Sequence[tuple[float, Pieces]], steady: tuple[int, float] | None = None
+) -> Slice:
+    """What was streamed from the first request to the last token, or while there was a steady load.
+
+    Args:
+        answers: with the time of their request.
+        steady: number of streams, whose first answers are the first ones, and when one had nothing left to ask.
+    """
     begun = [started for started, _ in answers]
     runs = [run_of(ask, *answer) for ask, answer in zip(asks, answers, strict=True)]
-    if ended is None:
-        return Slice(max(at + run.seconds for at, run in zip(begun, runs, strict=True)) - min(begun), runs)
-    late = sum(run.after(ended - at) for at, run in zip(begun, runs, strict=True))
-    return Slice(ended - min(begun), runs, late)
+    at = list(zip(begun, runs, strict=True))
+    if steady is None:
+        return Slice(max(started + run.seconds for started, run in at) - min(begun), runs)
+    streams, ended = steady
+    heard = max(started + run.first for started, run in at[:streams])
+    outside = sum(len(run.tokens) - run.after(heard - started) + run.after(ended - started) for started, run in at)
+    return Slice(ended - heard, runs, outside)
 
 
 def run_of(ask: Ask, started: float, pieces: Pieces) -> Run:

@@ -85,15 +85,15 @@ class Slice:
     """Generations that were asked for at once, or by streams that ask again when an answer has ended."""
 
     seconds: float
-    """From the first request to the last token, or until a stream had nothing left to ask."""
+    """From the first request to the last token, or from when each stream had a token until one had nothing to ask."""
     runs: Sequence[Run]
-    late: int = 0
-    """Tokens that came after that."""
+    outside: int = 0
+    """Tokens that came before or after that."""
 
     @property
     def speed(self) -> float:
         """Tokens a second of all together."""
-        return (sum(len(run.tokens) for run in self.runs) - self.late) / self.seconds
+        return (sum(len(run.tokens) for run in self.runs) - self.outside) / self.seconds
 
 
 def call_of(ask: Ask) -> GenerationCall:

@@ -32,12 +32,13 @@ request after another, so it is measured at one stream alone: more streams would
 A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
 {prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
 those of at most {longest} tokens; one stream alone has {alone} times as many turns. Several streams have two questions
-each in a turn: a stream asks again when its answer has ended, and what comes until one finds no question left counts,
-so that there are as many streams as the table says, whichever answers end first. Before them each way has a turn of
-half the tokens, and our "auto" as many of these as take {learning:g} s: the verifier has learned by then what the load
-is like. There are fewer questions than requests, so vLLM's suffix decoding, which remembers answers, has seen some
-before. Tokens that come together have no time between them. Memory is of all processes of a peer, with what they share
-counted once; vLLM's has a GiB for keys and values.
+each in a turn: a stream asks again when its answer has ended, its first answer is shorter, by another share for each
+stream, and what comes from when all have had a token until one finds no question left counts. So there are as many
+streams as the table says, whichever answers end first, and prompts are read beside the tokens of others. Before them
+each way has a turn of half the tokens, and our "auto" as many of these as take {learning:g} s: the verifier has learned
+by then what the load is like. There are fewer questions than requests, so vLLM's suffix decoding, which remembers
+answers, has seen some before. Tokens that come together have no time between them. Memory is of all processes of a
+peer, with what they share counted once; vLLM's has a GiB for keys and values.
 
 The last table has answers of the demo pair: all greedy ones must be the same, and a permutation test says how likely
 sampled ones differ as much by chance; not exact at p ≤ 0.001. vLLM's own verdicts at temperatures above 0 are known to

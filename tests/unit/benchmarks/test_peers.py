@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from signal import Signals
+from typing import Any
 
 import pytest
 
@@ -51,27 +52,36 @@ def test_a_stream_that_ends_early_is_a_failure(stream: bytes, why: str) -> None:
         run_of(ASK, 0.0, [(1.0, stream)])
 
 
-def test_what_comes_behind_the_end_of_a_steady_load_does_not_count() -> None:
-    asks = [ASK, ASK]
-    early, late = (
+def test_what_comes_outside_a_steady_load_does_not_count() -> None:
+    early, late, again = (
         [(2.0, _event(7, 8)), (3.0, _event(9, 10))],
         [(4.0, _event(7)), (5.0, _event(8)), (6.0, _event(9, 10))],
+        [(4.5, _event(7)), (5.5, _event(8, 9, 10))],
     )
-    whole = slice_of(asks, [(1.0, early), (2.5, late)], None)
-    steady = slice_of(asks, [(1.0, early), (2.5, late)], 4.5)
-    assert (whole.seconds, whole.speed, whole.late) == (5.0, 8 / 5.0, 0)
-    assert (steady.seconds, steady.speed, steady.late) == (3.5, 5 / 3.5, 3)
-    assert slice_of(asks, [(1.0, early), (2.5, late)], 3.5).late == 4
+    answers = [(1.0, early), (2.5, late), (3.5, again)]
+    whole = slice_of([ASK] * 3, answers)
+    assert (whole.seconds, whole.speed, whole.outside) == (5.0, 12 / 5.0, 0)
+    steady = slice_of([ASK] * 3, answers, (2, 5.6))  # both streams have had a token at 4.0
+    assert steady.seconds == pytest.approx(1.6)
+    assert steady.outside == 12 - 5
+    assert steady.speed == pytest.approx(5 / 1.6)
+    assert slice_of([ASK] * 3, answers, (2, 5.2)).outside == 12 - 2
 
 
 def test_no_request_has_a_seed() -> None:
     assert "seed" not in OpenAiClient("http://x", "m").body(ASK)
 
 
-async def _reply(answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _asked(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """The body of a request; a socket that closes with bytes unread resets the connection."""
     head = await reader.readuntil(b"\r\n\r\n")
     lengths = [line.split(b":")[1] for line in head.lower().splitlines() if line.startswith(b"content-length:")]
-    await reader.readexactly(int(lengths[0]))  # a socket that closes with bytes unread resets the connection
+    body: dict[str, Any] = json.loads(await reader.readexactly(int(lengths[0])))
+    return body
+
+
+async def _reply(answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _asked(reader)
     writer.write(answer)
     writer.close()
 
@@ -101,13 +111,16 @@ async def test_a_stream_asks_again_when_its_answer_has_ended() -> None:
         running[1] = max(running)
         await asyncio.sleep(0.01)
         running[0] -= 1
-        await _reply(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + _event(7, 8, 9, 10), reader, writer)
+        asked = await _asked(reader)
+        answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + _event(*range(asked["max_tokens"]))
+        writer.write(answer)
+        writer.close()
 
     async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         asks = [ASK, replace(ASK, prompt=(3,)), replace(ASK, prompt=(4,))]
         done = await asyncio.to_thread(OpenAiClient(url, "m").together, asks, {}, 2)
-    assert [len(run.tokens) for run in done.runs] == [4, 4, 4]
+    assert [len(run.tokens) for run in done.runs] == [2, 4, 4]  # the first answers do not end together
     assert running == [0, 2]
 
 
