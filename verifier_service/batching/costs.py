@@ -165,10 +165,9 @@ class BatchCosts:
         if guessing:
             self._guesses.observe(sample, gap, self._passes.fit(self._prompts)[1])
 
-    @property
-    def guess_seconds(self) -> float:
-        """Seconds that a guessed token adds to a round, where something is known; else 0."""
-        return self._guesses.seconds(self._passes.fit(self._prompts)[1]) if self.known else 0.0
+    def guess_seconds(self, token: float) -> float:
+        """Seconds that a guessed token adds to a round, where one adds `token` to a pass."""
+        return self._guesses.seconds(token)
 
     @property
     def goodput(self) -> float:

@@ -117,7 +117,7 @@ class BatchSpeculation:
             predicted, measured = self.forecast.speedup * self.trials.correction, self.trials.measured
             beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))
             alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
-            price = goodput * max(costs.token, 0.0 if self._drafting else self._nearest.guess_seconds)
+            price = goodput * (costs.token if self._drafting else self._nearest.guess_seconds(costs.token))
             judged = Judgement(alpha, c, beta, goodput, price, r, plain, predicted, measured)
             self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
         return self._report
