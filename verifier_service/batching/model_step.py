@@ -59,6 +59,17 @@ class BatchModel(Protocol):
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence that may reach `limit` tokens fits into an empty target; any thread may ask."""
 
+    def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
+        """Have the next pass release sequences and take rows, where one follows; the event loop asks.
+
+        What no pass has taken when a run ends is pending: the next run releases the sequences, and takes the rows
+        unless it has others of the same sequences.
+
+        Args:
+            ended: KV names of the sequences that have ended.
+            rows: plain ones that may be followed, of sequences without a row.
+        """
+
     async def watch(self) -> None:
         """Raise TargetLost when the target is lost while nothing runs; never returns."""
 

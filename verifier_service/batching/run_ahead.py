@@ -1,7 +1,8 @@
 """Passes of plain rounds that follow one another without the event loop between them.
 
 Where every row of a pass decodes plainly, its verdicts alone say what the next pass computes. So the next one begins at
-once, while the event loop gives out the verdicts. The target is at most one round ahead of any session.
+once, while the event loop gives out the verdicts. Sequences that decode plainly come and end between two passes. The
+target is at most one round ahead of any session.
 """
 
 import asyncio
@@ -10,8 +11,12 @@ from collections.abc import Sequence
 
 from specdec.errors import InternalError
 from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.changes import Changes, PendingChanges
 from verifier_service.batching.model_step import ModelStep, Passed
 from verifier_service.batching.told import Told
+
+_MOST_JOINED = 4096
+"""Tokens of a row that is handed over by the event loop, which may wait for a pass where it is long."""
 
 Result = asyncio.Future[Outcome | None]
 """What becomes of a row; None for a prefill."""
@@ -22,6 +27,11 @@ class SteppedModel(ABC):
 
     def __init__(self) -> None:
         self.told = Told()
+        self.pending = PendingChanges()
+
+    def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
+        """Have the next pass take changes; as `BatchModel`."""
+        self.pending.add(ended, rows)
 
     async def watch(self) -> None:
         """Wait for ever: it is lost with its process, or in a step."""
@@ -44,35 +54,56 @@ class SteppedModel(ABC):
 
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
         """Do a step and all that follow; as `BatchModel`."""
-        step = self.step(ended, rows)
-        while behind := following(step, rows, self.told):
+        step = self.step([*self.pending.begin(rows), *ended], rows)
+        while _may_go_on(step, self.told):
+            changes = self.pending.take()
+            behind = following(step, rows, changes)
+            if not behind and not changes.ended:
+                break
             passed(step, behind)
-            rows, step = behind, self.step((), behind)
+            rows, step = behind, self.step(changes.ended, behind)
         return step
 
 
-def following(step: ModelStep, rows: Sequence[Row], told: Told) -> Sequence[Row]:
-    """The rows of the pass that may begin behind a step over `rows`; none where the event loop comes first."""
-    if told.stopped or len(step.results) < len(rows):
-        return ()
-    may = all(_may_follow(row, result, told) for row, result in step.results.items())
-    return rows_behind(step) if may else ()
+def joins(row: Row) -> bool:
+    """Whether a row that comes while passes follow one another needs nothing of the event loop."""
+    return row.runs_ahead and not row.draft.tokens and len(row.tokens) <= _MOST_JOINED
 
 
-def rows_behind(step: ModelStep) -> Sequence[Row]:
-    """The rows behind the verdicts of a step."""
-    outcomes = ((row, result) for row, result in step.results.items() if isinstance(result, Outcome))
-    return [row.behind((*row.tokens, *outcome.verdict.tokens)) for row, outcome in outcomes]
+def following(step: ModelStep, rows: Sequence[Row], changes: Changes) -> Sequence[Row]:
+    """The rows of the next step, by rank: those behind the ones that a step has done, the others of it, and new ones.
+
+    Args:
+        rows: those that the step was given.
+    """
+    behind = [each for row in rows if (each := _behind(row, step) if row in step.results else row)]
+    ended = set(changes.ended)
+    return sorted((row for row in [*behind, *changes.rows] if row.kv_name not in ended), key=lambda row: row.rank)
+
+
+def _may_go_on(step: ModelStep, told: Told) -> bool:
+    """Whether another step may follow before the event loop has its say; none behind one that has done no row."""
+    if told.stopped or not step.results:
+        return False
+    return all(_may_follow(row, result, told) for row, result in step.results.items())
 
 
 def _may_follow(row: Row, result: Outcome | InternalError | None, told: Told) -> bool:
-    """Whether a row may follow before the session has its say."""
-    if not row.runs_ahead or row.draft.tokens or not isinstance(result, Outcome):
+    """Whether a row that is done may be followed before its session has its say."""
+    if not row.runs_ahead or row.draft.tokens or isinstance(result, InternalError):
         return False
-    if row.unasked and not told.asked(row):
-        return False
-    tokens = result.verdict.tokens
-    return len(row.tokens) + len(tokens) < row.limit and tokens[-1] not in row.call.stop_token_ids
+    return row.goal == 0 if result is None else not row.unasked or told.asked(row)
+
+
+def _behind(row: Row, step: ModelStep) -> Row | None:
+    """The row behind one that is done; None where its sequence ends."""
+    outcome = step.results[row]
+    if not isinstance(outcome, Outcome):
+        return row.behind(row.tokens)
+    tokens = outcome.verdict.tokens
+    if len(row.tokens) + len(tokens) >= row.limit or tokens[-1] in row.call.stop_token_ids:
+        return None
+    return row.behind((*row.tokens, *tokens))
 
 
 class Unasked:

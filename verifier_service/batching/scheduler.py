@@ -20,7 +20,7 @@ from verifier_service.batching.batch_plan import Gathers, Outcome, Row, is_turn,
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
 from verifier_service.batching.pass_sample import PassHistory
-from verifier_service.batching.run_ahead import Result, Unasked
+from verifier_service.batching.run_ahead import Result, Unasked, joins
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.batching.step_metrics import publish
 from verifier_service.config import VerifierSettings
@@ -76,7 +76,7 @@ class Scheduler:
         self._announced = Announced(self._changed)
         self._unasked = Unasked(model.told)
         self._under_way: Sequence[Row] = ()
-        """The rows that the thread has now."""
+        """The rows that the thread has now; empty while it does nothing."""
 
     @asynccontextmanager
     async def admitted(self, row: Row) -> AsyncIterator[int]:
@@ -108,8 +108,7 @@ class Scheduler:
             self._entering.discard(row.kv_name)
             self._sequences.remove(row.kv_name)
             self._unasked.drop(row.kv_name)
-            self._ended.append(row.kv_name)
-            self._changed()
+            self._end(row.kv_name)
 
     def expected(self, gathers: Gathers, hurry: Callable[[], None]) -> AbstractContextManager[None]:
         """Announce a row that comes at the end of the context; a pass that computes a prompt does not wait for it.
@@ -195,12 +194,24 @@ class Scheduler:
         self._waiting[row] = result
         if row.goal and not self._ready:
             self._ready = time.perf_counter()
-        self._changed()
+        if self._under_way and joins(row):
+            self._model.join((), [row])
+            self._wake.set()
+        else:
+            self._changed()
         return await result
+
+    def _end(self, kv_name: str) -> None:
+        if self._under_way:
+            self._model.join([kv_name], ())
+            self._wake.set()
+        else:
+            self._ended.append(kv_name)
+            self._changed()
 
     async def _step(self) -> bool:
         """Let the thread do what it can; False when there was nothing it could do."""
-        self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
+        self._drop_cancelled()
         groups, waited, self._ready = self._speculation.groups, self._announced.waited(), 0.0
         left_out = self._announced[Gathers.ALWAYS] > 0
         chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
@@ -218,12 +229,17 @@ class Scheduler:
             if isinstance(error, TargetLost):
                 raise
             return False
+        finally:
+            self._under_way = ()
         self._take(step, groups, waited, left_out=left_out)
         return bool(step.chunks or step.results)
 
     def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
         """Take a step behind which a pass over `following` has begun already."""
+        self._drop_cancelled()
         for row in following:
+            if row in self._waiting:
+                continue
             self._waiting[row] = asyncio.get_running_loop().create_future()
             self._unasked.add(row, self._waiting[row])
             if row.kv_name not in self._sequences:
@@ -240,9 +256,12 @@ class Scheduler:
             left = self._prompts_wait()
             self._speculation.passed(self._passes.add(step, groups, waited, left, waits=left_out))
 
+    def _drop_cancelled(self) -> None:
+        self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
+
     def _deliver(self, results: dict[Row, Outcome | InternalError | None]) -> None:
         for row, outcome in results.items():
-            if (result := self._waiting.pop(row)).cancelled():
+            if (result := self._waiting.pop(row, None)) is None or result.cancelled():
                 continue
             if isinstance(outcome, InternalError):
                 result.set_exception(outcome)

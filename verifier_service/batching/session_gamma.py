@@ -13,6 +13,8 @@ class Batch(Protocol):
     """What a session needs of the judgement of its batch."""
 
     acceptance: FleetAcceptance
+    drafting: bool
+    """Whether its sessions draft now."""
 
     def gamma(self, session: "SessionGamma") -> int:
         """The drafts of the session's next round."""
@@ -47,6 +49,11 @@ class SessionGamma:
     def gamma(self) -> int:
         """Number of tokens to draft next."""
         return self._batch.gamma(self) if self._own is None else self._own.gamma()
+
+    @property
+    def drafts(self) -> bool:
+        """Whether its next round is to draft, as far as can be told before it asks."""
+        return self._batch.drafting if self._own is None else self._own.gamma() > 0
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from a verdict."""

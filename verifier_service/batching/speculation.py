@@ -78,8 +78,7 @@ class BatchSpeculation:
         self._pass, self._rows = 0, 1
         self._wanting = self._longest = self._plain = 0
         """Sessions that draft in the round under way, most drafts of one, and sessions to which the plan gives none."""
-        self._ended = clock()
-        self._reported, self._report = float("-inf"), Judgement()
+        self._ended, self._reported, self._report = clock(), float("-inf"), Judgement()
         self._judged = -1
         """The pass that the judgement was made behind."""
         self._prompted = False
@@ -88,9 +87,10 @@ class BatchSpeculation:
         """Seconds that prompts are known to add to the next pass, which begins at once and waits for no drafts."""
         self._unlike = 0
         """Passes to come that are unlike others, because of what was judged beside prompts."""
-        self._plan_for = (0, False, 0.0)
-        """The batch that the plan is for."""
-        self._allotment, self._drafting = NO_DRAFTS, False
+        self._plan_for, self._allotment = (0, False, 0.0), NO_DRAFTS
+        """The batch that the plan is for, and the plan."""
+        self.drafting = False
+        """Whether the sessions of the batch draft in the round under way."""
 
     @property
     def trials(self) -> Trials:
@@ -117,7 +117,7 @@ class BatchSpeculation:
             predicted, measured = self.forecast.speedup * self.trials.correction, self.trials.measured
             beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))
             alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
-            price = goodput * (costs.token if self._drafting else self._nearest.guess_seconds(costs.token))
+            price = goodput * (costs.token if self.drafting else self._nearest.guess_seconds(costs.token))
             judged = Judgement(alpha, c, beta, goodput, price, r, plain, predicted, measured)
             self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
         return self._report
@@ -158,24 +158,24 @@ class BatchSpeculation:
         else:
             self._rows = sample.sessions
             costs.observe(sample.computed, sample.seconds)
-            guessing = asked and not self._drafting and sample.sessions <= len(self._active)
+            guessing = asked and not self.drafting and sample.sessions <= len(self._active)
             costs.observe_round(sample, gap if sample.follows else 0.0, guessing=guessing)
         took = self._nearest.without_prompts(sample) if sample.prompt else sample.seconds
         self._beside = sample.seconds - took if sample.left and took is not None else 0.0
         if sample.prompt and 2 * sample.reading > self._load:
             took = None
-        settled = 2 * sample.drafting >= self._wanting if self._drafting else sample.ahead
+        settled = 2 * sample.drafting >= self._wanting if self.drafting else sample.ahead
         # A round that gave its drafts up shows no more than that they take longer.
         shows = settled or not self._longest or gap >= self.forecast.wait
         prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
-        if asked and shows and not prompted and not (self._drafting and self.trials.settling):
+        if asked and shows and not prompted and not (self.drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
         if asked and took is not None and not self.trials.running:
             self._groups[self._level].observe(sample, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
-            late = self._drafting and 0 < self._wanting <= 2 * sample.catching_up
+            late = self.drafting and 0 < self._wanting <= 2 * sample.catching_up
             worth, predicted = sample.committed * self.forecast.plain, self.forecast.speedup
-            self.trials.observe(BatchRound(worth, gap + took, self._drafting, settled, predicted, late))
+            self.trials.observe(BatchRound(worth, gap + took, self.drafting, settled, predicted, late))
         self._ended = sample.started + sample.seconds
         self._prompted, self._unlike = sample.prompt > 0, max(self._unlike - 1, 0)
         self._pass += 1
@@ -191,7 +191,7 @@ class BatchSpeculation:
             self._judged, self._wanting, self._longest = self._pass, 0, 0
         if first or self._plan_for[0] != self._level:
             self._judge()
-        if not self._drafting:
+        if not self.drafting:
             return 0
         demand = session.demand(session.source)
         gamma = self._allotment.gamma(demand.at_least(_OPTIMISTIC) if self.trials.exploring else demand)
@@ -209,9 +209,9 @@ class BatchSpeculation:
             self._judge_beside_prompts()
             return
         if self._plan_for != (self._level, self.trials.exploring, 0.0) or self._pace.over:
-            with self._pace.planning(drafting=self._drafting):
+            with self._pace.planning(drafting=self.drafting):
                 self._plan(self.trials.exploring)
-        self._drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
+        self.drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
         if self.trials.exploring is not self._plan_for[1]:
             self._plan(self.trials.exploring)
 
@@ -219,7 +219,7 @@ class BatchSpeculation:
         """Draft where a session makes more of every second pass, behind a draft, than of every pass without one."""
         if self._plan_for != (self._level, False, self._beside):
             self._plan(exploring=False, beside=self._beside)
-        self._drafting = self.forecast.speedup * self.trials.correction > _CLEARLY
+        self.drafting = self.forecast.speedup * self.trials.correction > _CLEARLY
         self._unlike = 2
 
     def _plan(self, exploring: bool, beside: float = 0.0) -> None:

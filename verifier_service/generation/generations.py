@@ -83,9 +83,11 @@ class Generations:
         if gamma != 0:
             drafts = self._sources.drafts(call, limit, gamma)
         name = f"{call.session_id}#{next(self._numbers)}"
-        admission = Row(call, name, rank(call.priority, time.monotonic()), limit, call.tokens, goal=0, grammar=grammar)
         asked = gamma if self._sources.asks_drafters(call) else 0
         controller = self._speculation.session(drafts.source, asked, call.speculation.policy)
+        place = rank(call.priority, time.monotonic())
+        plain = not (controller.drafts or drafts.guesses or grammar or call.speculation.detail)
+        admission = Row(call, name, place, limit, call.tokens, goal=0, grammar=grammar, runs_ahead=plain)
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 
     def _count(self, done: Round, awaited: int) -> None:

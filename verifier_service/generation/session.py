@@ -50,7 +50,7 @@ class Session:
         self._tokens = list(admission.tokens)
         self._wanted = 0
         """γ of the next round."""
-        self._plain = 0
+        self._plain = _STEADY if admission.runs_ahead else 0
         """How many rounds γ has been 0, the next included."""
         self._cached = 0
         """Tokens of the prompt that had KV when the session was let in."""
@@ -164,7 +164,7 @@ class Session:
     async def _prefill(self) -> None:
         """Compute all of the prompt but its last piece, which the pass of the first verdict computes."""
         goal = (len(self._tokens) - 1) // self._chunk_tokens * self._chunk_tokens
-        if goal:
+        if goal and not self._target.runs_ahead_of(self._row.kv_name):
             await self._target.prefill(self._next_row(goal, Proposal()))
 
     def _next_row(self, goal: int, proposal: Proposal) -> Row:

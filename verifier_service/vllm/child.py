@@ -8,15 +8,20 @@ import pickle
 import select
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, cast
+
+from typing_extensions import override
 
 from specdec.errors import ConfigError
 from specdec.grammar.state import GrammarState
 from specdec.serving.logs import configure
 from specdec.wire.generation import GenerationCall, call_from_pb
 from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.changes import Changes, PendingChanges
 from verifier_service.batching.model_step import ModelStep
 from verifier_service.batching.run_ahead import SteppedModel
 from verifier_service.config import VerifierSettings
@@ -52,21 +57,48 @@ class Sequences:
         )  # fmt: skip
 
 
+class SentChanges(PendingChanges):
+    """Changes that the verifier has sent, and the orders among which they come."""
+
+    def __init__(self, connection: "Connection[Any, Any]", sequences: Sequences) -> None:
+        super().__init__()
+        self._connection = connection
+        self._sequences = sequences
+        self.last = Changes()
+        """Those that were taken last."""
+
+    def order(self) -> tuple[Sequence[str], Sequence[Row]]:
+        """Wait for the next order: sequences that have ended, and rows; raises EOFError when the verifier has ended."""
+        while (order := self._received()).joins:
+            self.add(order.ended, self._sequences.rows(order))
+        return order.ended, self._sequences.rows(order)
+
+    @override
+    def take(self) -> Changes:
+        while self._connection.poll():
+            joining = self._received()
+            self.add(joining.ended, self._sequences.rows(joining))
+        self.last = super().take()
+        return self.last
+
+    def _received(self) -> Order:
+        order: Order = pickle.loads(self._connection.recv_bytes())
+        return order
+
+
 def serve(connection: "Connection[Any, Any]", model: SteppedModel, told: SharedTold) -> None:
     """Do steps as they are ordered, until the verifier ends."""
-    model.told = told
-    sequences = Sequences(told)
-    while True:
-        try:
-            order = pickle.loads(connection.recv_bytes())
-        except EOFError:
-            return
-        last = model.run(order.ended, sequences.rows(order), lambda step, _: _send(connection, step, goes_on=True))
-        _send(connection, last, goes_on=False)
+    changes = SentChanges(connection, Sequences(told))
+    model.told, model.pending = told, changes
+    with suppress(EOFError):
+        while True:
+            ended, rows = changes.order()
+            last = model.run(ended, rows, lambda step, _: _send(connection, step, changes.last))
+            _send(connection, last, None)
 
 
-def _send(connection: "Connection[Any, Any]", step: ModelStep, *, goes_on: bool) -> None:
-    connection.send_bytes(pickle.dumps(Report.of(step, goes_on=goes_on)))
+def _send(connection: "Connection[Any, Any]", step: ModelStep, changes: Changes | None) -> None:
+    connection.send_bytes(pickle.dumps(Report.of(step, changes)))
 
 
 def main(connection: "Connection[Any, Any]", told: SharedTold) -> None:

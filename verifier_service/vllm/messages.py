@@ -9,6 +9,7 @@ import torch
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, JoinedProbs, SparseProbs, Verdict, join_probs
 from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
+from verifier_service.batching.changes import Changes
 from verifier_service.batching.model_step import ModelStep
 
 SentDraft = tuple[tuple[int, ...], JoinedProbs | None]
@@ -38,10 +39,11 @@ class SentRow(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The rows of a step, and the KV names of the sequences that have ended."""
+    """The rows of a step, or those that join one, and the KV names of the sequences that have ended."""
 
     ended: Sequence[str]
     rows: Sequence[SentRow]
+    joins: bool = False
 
 
 class Report(NamedTuple):
@@ -49,17 +51,20 @@ class Report(NamedTuple):
 
     goes_on: bool
     """Whether another step follows before the next order."""
+    changes: tuple[Sequence[str], Sequence[str]]
+    """The sequences that end before that step, and those whose rows join it."""
     results: Sequence[tuple[str, SentResult]]
     chunks: Sequence[tuple[str, int, int, int | None]]
     rest: ModelStep
     """The step without these."""
 
     @classmethod
-    def of(cls, step: ModelStep, *, goes_on: bool) -> "Report":
-        """A step as it is sent."""
+    def of(cls, step: ModelStep, changes: Changes | None) -> "Report":
+        """A step as it is sent, with the changes behind it where another one follows."""
         results = [(row.kv_name, _sent_result(result)) for row, result in step.results.items()]
         chunks = [(chunk.row.kv_name, chunk.start, chunk.count, chunk.most) for chunk in step.chunks]
-        return cls(goes_on, results, chunks, replace(step, results={}, chunks=()))
+        sent = ((), ()) if changes is None else (changes.ended, [row.kv_name for row in changes.rows])
+        return cls(changes is not None, sent, results, chunks, replace(step, results={}, chunks=()))
 
     def step(self, rows: Mapping[str, Row]) -> ModelStep:
         """The step over these rows."""

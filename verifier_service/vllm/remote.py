@@ -10,8 +10,10 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from threading import Lock
 from typing import Any
 
 import structlog
@@ -20,8 +22,9 @@ from specdec.engine.loader import ModelFacts
 from specdec.errors import ModelRefused
 from specdec.wire.generation import call_to_pb
 from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.changes import Changes
 from verifier_service.batching.model_step import ModelStep, Passed, TargetLost
-from verifier_service.batching.run_ahead import rows_behind
+from verifier_service.batching.run_ahead import following
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.messages import Order, Report, SentRow, WrittenMasks, sent_draft
 from verifier_service.vllm.shared_told import SharedTold, shared_memory
@@ -53,6 +56,10 @@ class RemoteModel:
         self._most_tokens = most_tokens
         self._sent: dict[str, int] = {}
         """How many tokens of each sequence were sent, by KV name."""
+        self._joining: dict[str, Row] = {}
+        """Rows that were sent and that no step has taken yet, by KV name."""
+        self._sending = Lock()
+        """The event loop sends as well."""
 
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
@@ -66,18 +73,32 @@ class RemoteModel:
 
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
         """Have a step done, and all that follow; as `BatchModel`."""
-        for kv_name in ended:
-            self._sent.pop(kv_name, None)
-            self.told.free(kv_name)
         try:
-            self._connection.send_bytes(pickle.dumps(Order(ended, [self._sent_row(row) for row in rows])))
+            self._send(ended, rows)
             while (report := self._report()).goes_on:
                 step = report.step({row.kv_name: row for row in rows})
-                rows = rows_behind(step)
+                over, joining = report.changes
+                rows = following(step, rows, Changes(over, [self._joining.pop(name) for name in joining]))
                 passed(step, rows)
             return report.step({row.kv_name: row for row in rows})
         except Exception as error:
             raise TargetLost("the process of vllm was lost") from error
+
+    def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
+        """Have the next pass take changes; as `BatchModel`."""
+        with suppress(OSError):  # whoever waits for a step learns that the process was lost
+            self._send(ended, rows, joins=True)
+
+    def _send(self, ended: Sequence[str], rows: Sequence[Row], *, joins: bool = False) -> None:
+        with self._sending:
+            for kv_name in ended:
+                self._sent.pop(kv_name, None)
+                self.told.free(kv_name)
+            if not joins:  # what is sent now takes the place of what waits, and who has ended waits no more
+                over = {row.kv_name for row in rows}
+                self._joining = {name: row for name, row in self._joining.items() if name in self._sent.keys() - over}
+            self._joining |= {row.kv_name: row for row in rows if joins}
+            self._connection.send_bytes(pickle.dumps(Order(ended, [self._sent_row(row) for row in rows], joins)))
 
     def _report(self) -> Report:
         report: Report = pickle.loads(self._connection.recv_bytes())

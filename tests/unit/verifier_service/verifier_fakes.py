@@ -92,6 +92,10 @@ class FixedGamma:
     def close(self) -> None:
         self.closed = True
 
+    @property
+    def drafts(self) -> bool:
+        return self.value > 0
+
     def gamma(self) -> int:
         return self.value
 

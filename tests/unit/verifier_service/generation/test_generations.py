@@ -67,6 +67,27 @@ async def test_a_call_is_generated_and_its_rounds_are_counted() -> None:
     assert total(service.metrics, "asked_rounds") == 4, "the last round has no room for a draft"
 
 
+@pytest.mark.parametrize(
+    ("speculation", "drafting", "expected"),
+    [
+        (Speculation(Mode.OFF), True, True),
+        (Speculation(Mode.REJECTION, 0), True, True),
+        (Speculation(Mode.REJECTION, 0, detail=True), False, False),
+        (Speculation(Mode.REJECTION, 2), False, False),
+        (Speculation(Mode.REJECTION), False, True),
+        (Speculation(Mode.REJECTION), True, False),
+    ],
+)
+async def test_the_first_round_may_begin_unasked_where_it_is_known_to_be_plain(
+    speculation: Speculation, drafting: bool, expected: bool
+) -> None:
+    service = Service()
+    service.speculation.drafting = drafting
+    await service.rounds(make_call(speculation=speculation))
+    assert service.target.admission is not None
+    assert service.target.admission.runs_ahead is expected
+
+
 END = 0
 MEAN_LENGTH = 20
 LIKELY = 0.9

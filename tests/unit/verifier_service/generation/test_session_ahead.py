@@ -88,3 +88,14 @@ async def test_a_guess_behind_the_begin_of_a_round_ends_that_they_begin_by_thems
     assert [row.runs_ahead for row in target.rows[:5]] == [False, False, True, False, False]
     assert [len(done.draft) for done in rounds[:5]] == [0, 0, 0, 0, 2]
     assert rounds[3].fallback == Fallback.NOT_WORTH_IT
+
+
+@pytest.mark.parametrize(("ahead", "prefills"), [(True, []), (False, [2])])
+async def test_a_first_round_that_has_begun_reads_the_whole_prompt(ahead: bool, prefills: list[int]) -> None:
+    target, call = DirectTarget(), make_call()
+    target.ahead = ahead
+    admission = Row(call, "s#1", 0.0, 11, call.tokens, goal=0, runs_ahead=True)
+    session = Session(admission, 2, target, WrittenDrafts(), FixedGamma(0), lambda _, __: None)  # type: ignore[arg-type]
+    assert [done async for done in session.run()]
+    assert target.prefills == prefills
+    assert all(row.runs_ahead for row in target.rows)

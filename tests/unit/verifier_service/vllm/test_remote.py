@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -175,6 +175,71 @@ def test_a_row_that_is_sent_again_before_anybody_asked_for_it_is_not_followed(pa
     row = replace(make_row("a", (3,)), runs_ahead=True, unasked=True)
     assert row in pair.run(row).results
     assert pair.passes == []
+
+
+def newcomer(name: str) -> Row:
+    return replace(make_row(name, (5,), 0, limit=200), runs_ahead=True)
+
+
+class Asking:
+    """Asks for every row that is under way, and does something behind the first step."""
+
+    def __init__(self, pair: Pair, at_first: Callable[[], None] = lambda: None) -> None:
+        self.pair, self.at_first = pair, at_first
+        self.steps: list[ModelStep] = []
+
+    def run(self, *rows: Row) -> None:
+        self.steps.append(self.pair.remote.run((), rows, self._passed))
+
+    def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
+        self.steps.append(step)
+        for row in following:
+            if row.unasked:
+                self.pair.remote.told.ask(row)
+        if len(self.steps) == 1:
+            self.at_first()
+
+    def tokens(self, name: str) -> tuple[int, ...]:
+        results = (item for step in self.steps for item in step.results.items())
+        outcomes = [result for row, result in results if row.kv_name == name and isinstance(result, Outcome)]
+        return tuple(token for outcome in outcomes for token in outcome.verdict.tokens)
+
+
+def test_who_comes_and_who_ends_in_a_run_is_taken_between_two_passes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.admit("a", "c")
+    monkeypatch.setattr(pair.model.told, "asked", lambda _: True)
+
+    def change() -> None:
+        pair.remote.join((), [newcomer("b")])
+        pair.remote.join(["c"], ())
+
+    asking = Asking(pair, change)
+    asking.run(*(replace(make_row(name, (3,), limit=200), runs_ahead=True) for name in "ac"))
+    assert asking.tokens("a") == continuation(3, 199)
+    assert asking.tokens("b") == continuation(5, 199)
+    assert set(pair.engine.held) == {"a", "b"}
+    assert pair.remote._joining == {}
+
+
+def test_what_comes_behind_the_last_step_waits_for_the_next_order(pair: Pair) -> None:
+    pair.admit("a", "c")
+    pair.remote.join(["c"], [newcomer("b"), newcomer("d")])
+    own, asking = newcomer("d"), Asking(pair)
+    asking.run(own, replace(make_row("a", (3,)), runs_ahead=True))
+    assert own in asking.steps[0].results
+    assert asking.tokens("b")
+    assert set(pair.engine.held) == {"a", "b", "d"}
+    assert pair.remote._joining == {}
+
+
+def test_a_row_that_joined_and_whose_sequence_ended_is_forgotten(pair: Pair) -> None:
+    pair.admit("a")
+    pair.remote.join((), [newcomer("b")])
+    pair.run(make_row("a", (3,)), ended=["b"])
+    assert pair.remote._joining == {}
+    assert set(pair.engine.held) == {"a"}
 
 
 class WrittenState:
