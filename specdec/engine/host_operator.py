@@ -18,7 +18,6 @@ from specdec.engine.decoder import Decoder
 from specdec.engine.host import Slab, SlabSpan, by_session, open_host_backend
 from specdec.engine.kv_backend import KvBackend, OpenKvBackend
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.span import FOLD_LIMIT
 from specdec.errors import ModelRefused
 from specdec.rules.tree import Tree
 
@@ -30,6 +29,9 @@ _BLOCK_NUMBERS = 9
 """int64 numbers of a block in `host_attention.cpp`."""
 _BLOCK_TOKENS = 16
 """New tokens of a session that attend together, so that a tile of keys is read once for all of them."""
+_MOST_TOKENS = 512
+"""New tokens of a session for which it attends. With more, behind long contexts, products of PyTorch's are faster, but
+these ask for the interpreter in each layer, and wait for it wherever another thread is busy."""
 
 
 torch.library.define("specdec::attend_some", SIGNATURE)
@@ -80,8 +82,8 @@ class _Share:
 class OperatorStep:
     """The attention step of a pass over several sessions in slabs, between `begin` and the end of that block.
 
-    In each layer there is one call of the operator for the sessions with few new tokens. The others have queries enough
-    to be worth products of their own.
+    In each layer there is one call of the operator for all sessions but those with very many new tokens, whose queries
+    are worth products of their own.
     """
 
     def __init__(self, slabs: Sequence[Slab], batch: PackedBatch) -> None:
@@ -89,9 +91,9 @@ class OperatorStep:
         self._slabs = slabs  # whose memory the blocks point to
         starts = [0, *accumulate(batch.counts)]
         shares = [_Share(*share) for share in zip(slabs, starts[:-1], batch.counts, batch.trees, strict=True)]
-        short = [share for share in shares if share.count <= FOLD_LIMIT]
+        short = [share for share in shares if share.count <= _MOST_TOKENS]
         chains, trees = ([each for each in short if (each.tree is None) is chained] for chained in (True, False))
-        self._long = [share for share in shares if share.count > FOLD_LIMIT]
+        self._long = [share for share in shares if share.count > _MOST_TOKENS]
         self._long_or_forked = self._long + trees
         blocks = array("q", chain.from_iterable(block for share in chains for block in share.blocks()))
         self._chain_blocks = len(blocks) // _BLOCK_NUMBERS
@@ -143,5 +145,5 @@ def open_operator_backend(decoder: Decoder, layout: KvLayout, budget: int) -> Kv
 
 
 def by_operator(slabs: Sequence[Slab], batch: PackedBatch) -> AbstractContextManager[None]:
-    """Attend in this thread by the operator, where a session of the pass has few tokens."""
-    return by_session(slabs, batch) if min(batch.counts) > FOLD_LIMIT else OperatorStep(slabs, batch).begin()
+    """Attend in this thread by the operator, unless every session of the pass has very many tokens."""
+    return by_session(slabs, batch) if min(batch.counts) > _MOST_TOKENS else OperatorStep(slabs, batch).begin()

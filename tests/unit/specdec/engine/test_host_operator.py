@@ -16,7 +16,6 @@ from specdec.engine.cpp_library import LibraryMissing
 from specdec.engine.host import HostStep, Slab, SlabSpan, SlabStore, open_host_backend
 from specdec.engine.host_operator import OperatorStep, host_backend
 from specdec.engine.kv_layout import KvLayout
-from specdec.engine.span import FOLD_LIMIT
 from specdec.errors import ModelRefused
 from specdec.rules.tree import Tree
 from tests.kv_backends import operator
@@ -61,8 +60,9 @@ class Case:
 SHAPES = {
     "one token each": Case([(64, 1), (63, 1), (200, 1), (1, 1)]),
     "nothing before": Case([(0, 1), (0, 5), (0, 20)]),
-    "drafts of all lengths": Case([(70, 5), (3, 2), (128, 9), (60, FOLD_LIMIT), (7, 1)]),
-    "prompts beside": Case([(40, FOLD_LIMIT + 30), (9, 1), (0, 100), (30, 4)]),
+    "drafts of all lengths": Case([(70, 5), (3, 2), (128, 9), (60, 32), (7, 1)]),
+    "prompts beside": Case([(40, 62), (9, 1), (0, 100), (30, 4)]),
+    "a whole prompt": Case([(0, 300)]),
     "trees": Case([(5, FORKED), (0, Tree((-1, -1, 0))), (130, 3), (60, BROAD)]),
     "one head": Case([(30, 3), (2, 1)], KvLayout(1, 1, 64, 64, torch.float32, CPU), group=1),
     "many queries of a key": Case([(30, 3), (2, 1)], group=8),
@@ -139,6 +139,15 @@ def test_every_rule_over_every_pass_equals_the_step_by_session(case: Case, rule:
     check(replace(case, rule=rule))
 
 
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("name", ["prompts beside", "trees", "bfloat16"])
+def test_very_long_prompts_have_products_of_their_own_beside_the_others(
+    name: str, rule: AttentionRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_operator, "_MOST_TOKENS", 32)
+    check(replace(SHAPES[name], rule=rule))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_passes_equal_the_step_by_session(seed: int) -> None:
     def dice(low: int, high: int) -> int:
@@ -146,7 +155,7 @@ def test_random_passes_equal_the_step_by_session(seed: int) -> None:
 
     torch.manual_seed(seed)
     layout = KvLayout(2, dice(1, 4), 8 * dice(1, 17), 8 * dice(1, 17), torch.float32, CPU)
-    sessions = [(dice(0, 300), dice(1, FOLD_LIMIT + 8)) for _ in range(dice(1, 9))]
+    sessions = [(dice(0, 300), dice(1, 40)) for _ in range(dice(1, 9))]
     rule = AttentionRule(None, (None, dice(1, 200))[dice(0, 2)], (None, 5.0)[dice(0, 2)], None)
     check(Case(sessions, layout, dice(1, 5), rule))
 
@@ -172,8 +181,10 @@ def test_a_session_without_numbers_leaves_the_others_alone() -> None:
         assert out.isnan().flatten(2).any(-1).tolist() == [[False, True, False, False]]
 
 
+@pytest.mark.parametrize("most", [512, 32])
 @pytest.mark.parametrize("name", ["prompts beside", "drafts of all lengths"])
-def test_a_model_that_is_not_compiled_attends_alike(name: str) -> None:
+def test_a_model_that_is_not_compiled_attends_alike(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_operator, "_MOST_TOKENS", most)
     case, results = SHAPES[name], []
     for attend in (by_model, _by_step):
         torch.manual_seed(7)
