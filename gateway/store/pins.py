@@ -31,16 +31,27 @@ class Pins:
         self._client = client
         self._ttl_ms = round(ttl * 1000)
         self._prefix = prefix
+        self._storing = set[asyncio.Future[str]]()
         self._script: Callable[..., Awaitable[Any]] = client.register_script(_SETTLE)
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
         """The candidate that served the session last, or else `choice`, which is remembered.
+
+        Where there is one candidate alone, nobody waits for that.
 
         Args:
             epoch: the epoch of the session's owner; an epoch older than the stored one changes nothing.
             choice: the key of the verifier to serve it when there is no stored candidate, or Redis does not answer.
             candidates: the keys of all verifiers that may serve it.
         """
+        storing = asyncio.ensure_future(self._settle(session, epoch, choice, candidates))
+        if len(candidates) > 1:
+            return await storing
+        self._storing.add(storing)  # there is no choice to wait for: it is stored for turns to come
+        storing.add_done_callback(self._storing.discard)
+        return choice
+
+    async def _settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
         key = f"{self._prefix}sd:1:{{{session}}}:v"
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -51,5 +62,6 @@ class Pins:
             return choice
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, behind what is being stored."""
+        await asyncio.gather(*self._storing)
         await self._client.aclose()

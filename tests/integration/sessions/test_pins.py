@@ -1,6 +1,8 @@
 """A session goes back to the verifier that served it last, by the word of the newest owner."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -32,8 +34,26 @@ async def test_one_that_may_not_serve_is_replaced(pins: Pins) -> None:
 
 async def test_an_older_owner_changes_nothing(pins: Pins) -> None:
     await pins.settle("fenced", 5, "a", ALL)
-    assert await pins.settle("fenced", 4, "b", ("b",)) == "a"
+    assert await pins.settle("fenced", 4, "b", ("b", "c")) == "a"
     assert await pins.settle("fenced", 6, "c", ALL) == "a"
+
+
+async def test_the_only_verifier_is_remembered_and_nobody_waits_for_that(server: Server) -> None:
+    client = connect(server.url)
+    pins, may = Pins(client, ttl=60.0), asyncio.Event()
+    script = pins._script
+
+    async def late(**arguments: Any) -> Any:
+        await may.wait()
+        return await script(**arguments)
+
+    pins._script = late
+    assert await pins.settle("alone", 1, "a", ("a",)) == "a"
+    may.set()
+    await pins.close()
+    later = Pins(connect(server.url), ttl=60.0)
+    assert await later.settle("alone", 2, "b", ALL) == "a"
+    await later.close()
 
 
 async def test_a_pin_is_forgotten_in_time(server: Server) -> None:
