@@ -118,7 +118,7 @@ def _become(order: ForkOrder, server: int) -> None:
     tether.tie(server)
     tether.name(order.name)
     os.setpgid(0, 0)
-    os.nice(order.nice)
+    tether.give_way(order.nice)
     with open(os.devnull, "rb") as nothing, open(order.log, "ab") as log:
         for descriptor, file in enumerate((nothing, log, log)):
             os.dup2(file.fileno(), descriptor)

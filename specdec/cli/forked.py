@@ -123,7 +123,7 @@ def spawned(
     """A process that is tied to this one, with its output behind what is in the log.
 
     Args:
-        nice: how far others go before it on the processor, 0 to 19.
+        nice: how far others go before it on the processors, as `tether.give_way` takes it.
         descriptors: what it inherits.
     """
     with log.open("ab") as output:

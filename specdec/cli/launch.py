@@ -13,7 +13,7 @@ import yaml
 
 from specdec.cli import health, valkey, vllm
 from specdec.cli.exit_codes import StartFailed, Unreachable
-from specdec.cli.plan import NICE, PRELOAD, Role, Service
+from specdec.cli.plan import NICE, PRELOAD, STORE_NICE, Role, Service
 from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.cli.serve import command_of
 from specdec.cli.signals import Stop
@@ -44,7 +44,8 @@ class RunningService:
 
 def start_store(children: Children, folders: Folders, embedded: valkey.Embedded) -> Child:
     name, restart = embedded.name, shlex.join(embedded.argv)
-    command = ChildCommand(name, embedded.role, embedded.argv, folders.logs / f"{name}.log", restart)
+    log = folders.logs / f"{name}.log"
+    command = ChildCommand(name, embedded.role, embedded.argv, log, restart, nice=STORE_NICE)
     return children.start(command, os.environ)
 
 

@@ -27,7 +27,9 @@ PRELOAD: Mapping[Role, tuple[str, ...]] = {
 """What a service imports for seconds: processes of the same preload import it once, and are forked behind it."""
 
 NICE: Mapping[Role, int] = {"drafter": 0, "verifier": 0, "gateway": 10}
-"""How far others go before a service on the processor: where one machine has to do for all, models come first."""
+"""How far others go before a service on the processors: where one machine has to do for all, models come first."""
+STORE_NICE = 1
+"""The same of a store: what counts is that it leaves one processor to the models."""
 
 _MODEL_FILES = {"model": "config.json", "hybrid": "config.json", "counts": "counts.safetensors"}
 """For each kind of drafter that needs a folder of its own, a file that it must have."""

@@ -37,7 +37,7 @@ class ChildCommand:
     """Modules that take long to import and start nothing: where it can be, the process is forked from one that has
     imported them, together with all others of the same preload. A command other than `python -m MODULE` is just run."""
     nice: int = 0
-    """How far others go before it on the processor, 0 to 19."""
+    """How far others go before it on the processors, 0 to 19; with more than 0, one of several is left to others."""
 
 
 @dataclass(frozen=True, slots=True)

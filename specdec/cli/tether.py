@@ -1,8 +1,8 @@
 """Ties a command to the process that started it: `python tether.py PARENT_PID NICE COMMAND...` becomes COMMAND.
 
 On Linux the kernel kills the command when the parent's main thread ends, however it ends; elsewhere the command is just
-run. NICE is how far others go before it on the processor, 0 to 19. Commands are tied by running this file, because a
-hook between fork and exec is not safe in a parent with threads.
+run. NICE is how far others go before it on the processors, as in `give_way`. Commands are tied by running this file,
+because a hook between fork and exec is not safe in a parent with threads.
 """
 
 import ctypes
@@ -33,11 +33,24 @@ def name(process: str) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NAME, process.encode(), 0, 0, 0)
 
 
+def give_way(nice: int) -> None:
+    """Let others go before this process on the processors, and leave one of several to them; without effect for 0.
+
+    What works in many short pieces comes between the long ones of a model, whatever the priorities are.
+
+    Args:
+        nice: how far others go before it, 0 to 19.
+    """
+    os.nice(nice)
+    if nice and sys.platform == "linux" and len(cores := sorted(os.sched_getaffinity(0))) > 1:
+        os.sched_setaffinity(0, cores[1:])
+
+
 def main(arguments: list[str]) -> None:
     """Tie this process to its parent, and become the command."""
     parent, nice, *command = arguments
     tie(int(parent))
-    os.nice(int(nice))
+    give_way(int(nice))
     os.execvp(command[0], command)
 
 

@@ -23,6 +23,7 @@ from verifier_service.batching.pass_sample import PassHistory
 from verifier_service.batching.run_ahead import Result, Unasked, joins
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.batching.step_metrics import publish
+from verifier_service.batching.waiting import WaitingRows
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 
@@ -63,8 +64,7 @@ class Scheduler:
         """Those of them that have not had KV yet."""
         self._found: dict[str, int] = {}
         """How many tokens of each of these had KV when it was let in."""
-        self._waiting: dict[Row, Result] = {}
-        """The result that each row waits for."""
+        self._waiting = WaitingRows()
         self._ended: list[str] = []
         """KV names of sequences that have ended, until the thread releases them."""
         self._ready = 0.0
@@ -157,9 +157,10 @@ class Scheduler:
         finally:
             self._model.told.stop()
 
-    def _changed(self) -> None:
+    def _changed(self, *, stops: bool = True) -> None:
         self._wake.set()
-        self._model.told.stop()
+        if stops:
+            self._model.told.stop()
 
     async def _wait_for_change(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -169,7 +170,7 @@ class Scheduler:
     def _held_back(self) -> float:
         """Seconds for which the next pass waits for announced rows: for all, or half where there are two groups."""
         always, briefly = self._announced[Gathers.ALWAYS], self._announced[Gathers.BRIEFLY]
-        if not always + briefly or self._prompts_wait():
+        if not always + briefly or self._waiting.prompts:
             return 0.0
         ready = [row for row in self._waiting if row.goal > 0]
         if self._speculation.groups > 1 and is_turn(ready, self._running):
@@ -185,33 +186,26 @@ class Scheduler:
         """Sequences that have been let in."""
         return len(self._sequences) - len(self._entering)
 
-    def _prompts_wait(self) -> int:
-        """Of how many prompts a pass could compute a part now; what waits for room does not count."""
-        return sum(row.goal > 0 and len(row.tokens) == len(row.call.tokens) for row in self._waiting)
-
     async def _submit(self, row: Row) -> Outcome | None:
         result: Result = asyncio.get_running_loop().create_future()
         self._waiting[row] = result
         if row.goal and not self._ready:
             self._ready = time.perf_counter()
-        if self._under_way and joins(row):
+        if joining := bool(self._under_way) and joins(row):
             self._model.join((), [row])
-            self._wake.set()
-        else:
-            self._changed()
+        self._changed(stops=not joining)
         return await result
 
     def _end(self, kv_name: str) -> None:
         if self._under_way:
             self._model.join([kv_name], ())
-            self._wake.set()
         else:
             self._ended.append(kv_name)
-            self._changed()
+        self._changed(stops=not self._under_way)
 
     async def _step(self) -> bool:
         """Let the thread do what it can; False when there was nothing it could do."""
-        self._drop_cancelled()
+        self._waiting.drop_cancelled()
         groups, waited, self._ready = self._speculation.groups, self._announced.waited(), 0.0
         left_out = self._announced[Gathers.ALWAYS] > 0
         chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
@@ -225,7 +219,7 @@ class Scheduler:
             step = await running
         except Exception as error:
             _log.error("step_failed", exc_info=error)
-            self._deliver({row: InternalError("the model failed") for row in self._under_way})
+            self._waiting.deliver({row: InternalError("the model failed") for row in self._under_way})
             if isinstance(error, TargetLost):
                 raise
             return False
@@ -236,10 +230,8 @@ class Scheduler:
 
     def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
         """Take a step behind which a pass over `following` has begun already."""
-        self._drop_cancelled()
-        for row in following:
-            if row in self._waiting:
-                continue
+        self._waiting.drop_cancelled()
+        for row in (each for each in following if each not in self._waiting):
             self._waiting[row] = asyncio.get_running_loop().create_future()
             self._unasked.add(row, self._waiting[row])
             if row.kv_name not in self._sequences:
@@ -249,21 +241,9 @@ class Scheduler:
 
     def _take(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
-        self._deliver(step.results)
+        self._waiting.deliver(step.results)
         publish(step, len(self._sequences), self._metrics)
         if step.chunks:
             self._pass_seconds = step.seconds
-            left = self._prompts_wait()
+            left = self._waiting.prompts
             self._speculation.passed(self._passes.add(step, groups, waited, left, waits=left_out))
-
-    def _drop_cancelled(self) -> None:
-        self._waiting = {row: result for row, result in self._waiting.items() if not result.cancelled()}
-
-    def _deliver(self, results: dict[Row, Outcome | InternalError | None]) -> None:
-        for row, outcome in results.items():
-            if (result := self._waiting.pop(row, None)) is None or result.cancelled():
-                continue
-            if isinstance(outcome, InternalError):
-                result.set_exception(outcome)
-            else:
-                result.set_result(outcome)

@@ -1,7 +1,7 @@
 """Bugs of drafts that are dropped, cut or taken for a reason that exactness does not allow."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from specdec.wire.draft import DraftTokens
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.batching import target_pass
 from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
-from verifier_service.batching.scheduler import Scheduler
+from verifier_service.batching.waiting import WaitingRows
 from verifier_service.drafters.draft_buffer import DraftBuffer
 
 
@@ -117,15 +117,15 @@ def low_confidence_left_out(patch: pytest.MonkeyPatch) -> None:
 
 def verdict_reused(patch: pytest.MonkeyPatch) -> None:
     """The group that a pass leaves out gets the verdicts that it had before."""
-    deliver, last = Scheduler._deliver, dict[str, Outcome]()
+    deliver, last = WaitingRows.deliver, dict[str, Outcome]()
 
-    def planted(scheduler: Scheduler, results: dict[Row, Outcome | InternalError | None]) -> None:
-        left = [row for row in scheduler._waiting if row not in results and row.kv_name in last]
+    def planted(waiting: WaitingRows, results: Mapping[Row, Outcome | InternalError | None]) -> None:
+        left = [row for row in waiting if row not in results and row.kv_name in last]
         again = {row: last[row.kv_name] for row in left}
         last.update({row.kv_name: each for row, each in results.items() if isinstance(each, Outcome)})
-        deliver(scheduler, results | again)
+        deliver(waiting, {**results, **again})
 
-    patch.setattr(Scheduler, "_deliver", planted)
+    patch.setattr(WaitingRows, "deliver", planted)
 
 
 BUGS = (
