@@ -49,10 +49,8 @@ class Order(NamedTuple):
 class Report(NamedTuple):
     """A step, with the KV names of its rows in place of these."""
 
-    goes_on: bool
-    """Whether another step follows before the next order."""
-    changes: tuple[Sequence[str], Sequence[str]]
-    """The sequences that end before that step, and those whose rows join it."""
+    changes: tuple[Sequence[str], Sequence[str]] | None
+    """The sequences that end before the next step, and those whose rows join it; None where none follows unasked."""
     results: Sequence[tuple[str, SentResult]]
     chunks: Sequence[tuple[str, int, int, int | None]]
     rest: ModelStep
@@ -63,8 +61,8 @@ class Report(NamedTuple):
         """A step as it is sent, with the changes behind it where another one follows."""
         results = [(row.kv_name, _sent_result(result)) for row, result in step.results.items()]
         chunks = [(chunk.row.kv_name, chunk.start, chunk.count, chunk.most) for chunk in step.chunks]
-        sent = ((), ()) if changes is None else (changes.ended, [row.kv_name for row in changes.rows])
-        return cls(changes is not None, sent, results, chunks, replace(step, results={}, chunks=()))
+        sent = None if changes is None else (changes.ended, [row.kv_name for row in changes.rows])
+        return cls(sent, results, chunks, replace(step, results={}, chunks=()))
 
     def step(self, rows: Mapping[str, Row]) -> ModelStep:
         """The step over these rows."""

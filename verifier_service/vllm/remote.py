@@ -75,7 +75,7 @@ class RemoteModel:
         """Have a step done, and all that follow; as `BatchModel`."""
         try:
             self._send(ended, rows)
-            while (report := self._report()).goes_on:
+            while (report := self._report()).changes is not None:
                 step = report.step({row.kv_name: row for row in rows})
                 over, joining = report.changes
                 rows = following(step, rows, Changes(over, [self._joining.pop(name) for name in joining]))
@@ -94,10 +94,12 @@ class RemoteModel:
             for kv_name in ended:
                 self._sent.pop(kv_name, None)
                 self.told.free(kv_name)
-            if not joins:  # what is sent now takes the place of what waits, and who has ended waits no more
-                over = {row.kv_name for row in rows}
-                self._joining = {name: row for name, row in self._joining.items() if name in self._sent.keys() - over}
-            self._joining |= {row.kv_name: row for row in rows if joins}
+            own = {row.kv_name: row for row in rows}
+            if joins:
+                self._joining |= own
+            else:  # what is sent now takes the place of what waits, and who has ended waits no more
+                left = self._sent.keys() - own.keys()
+                self._joining = {name: row for name, row in self._joining.items() if name in left}
             self._connection.send_bytes(pickle.dumps(Order(ended, [self._sent_row(row) for row in rows], joins)))
 
     def _report(self) -> Report:

@@ -1,11 +1,12 @@
 """Each call becomes a session with the mode, the γ and the drafts that fit it, and its rounds are counted."""
 
 import random
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 
 from specdec.errors import GammaTooLarge
+from specdec.grammar.state import GrammarState
 from specdec.rules.draft import Verdict
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.rules.params import Mode, SamplingParams, Speculation
@@ -86,6 +87,24 @@ async def test_the_first_round_may_begin_unasked_where_it_is_known_to_be_plain(
     await service.rounds(make_call(speculation=speculation))
     assert service.target.admission is not None
     assert service.target.admission.runs_ahead is expected
+
+
+class Guessing(Drafts):
+    """A source that is likely to have the next tokens."""
+
+    guesses = True
+
+
+async def test_a_session_with_a_grammar_or_a_source_that_guesses_is_asked_for_its_first_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row that begins unasked has neither the masks of its grammar nor a guess."""
+    service = Service()
+    plain, grammar = make_call(speculation=Speculation(Mode.OFF)), cast("GrammarState", object())
+    assert service.generations._session(plain)._row.runs_ahead
+    assert not service.generations._session(plain, grammar)._row.runs_ahead
+    monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Guessing())
+    assert not service.generations._session(make_call(speculation=Speculation(Mode.REJECTION)))._row.runs_ahead
 
 
 END = 0
