@@ -63,7 +63,8 @@ class BatchModel(Protocol):
         """Have the next pass release sequences and take rows, where one follows; the event loop asks.
 
         What no pass has taken when a run ends is pending: the next run releases the sequences, and takes the rows
-        unless it has others of the same sequences.
+        unless it has others of the same sequences. A sequence may end while a run with a row of it is about to begin:
+        the run leaves that row out.
 
         Args:
             ended: KV names of the sequences that have ended.

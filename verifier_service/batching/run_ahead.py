@@ -54,7 +54,9 @@ class SteppedModel(ABC):
 
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
         """Do a step and all that follow; as `BatchModel`."""
-        step = self.step([*self.pending.begin(rows), *ended], rows)
+        over = self.pending.begin(rows)
+        rows = [row for row in rows if row.kv_name not in over]
+        step = self.step([*over, *ended], rows)
         while _may_go_on(step, self.told):
             changes = self.pending.take()
             behind = following(step, rows, changes)

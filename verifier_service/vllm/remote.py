@@ -58,6 +58,8 @@ class RemoteModel:
         """How many tokens of each sequence were sent, by KV name."""
         self._joining: dict[str, Row] = {}
         """Rows that were sent and that no step has taken yet, by KV name."""
+        self._over: set[str] = set()
+        """KV names of the sequences that have ended since the last order; the next one may still hold rows of them."""
         self._sending = Lock()
         """The event loop sends as well."""
 
@@ -74,7 +76,7 @@ class RemoteModel:
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
         """Have a step done, and all that follow; as `BatchModel`."""
         try:
-            self._send(ended, rows)
+            rows = self._send(ended, rows)
             while (report := self._report()).changes is not None:
                 step = report.step({row.kv_name: row for row in rows})
                 over, joining = report.changes
@@ -89,18 +91,23 @@ class RemoteModel:
         with suppress(OSError):  # whoever waits for a step learns that the process was lost
             self._send(ended, rows, joins=True)
 
-    def _send(self, ended: Sequence[str], rows: Sequence[Row], *, joins: bool = False) -> None:
+    def _send(self, ended: Sequence[str], rows: Sequence[Row], *, joins: bool = False) -> Sequence[Row]:
+        """Send changes or an order; the rows that were sent, without those of sequences that have ended."""
         with self._sending:
             for kv_name in ended:
                 self._sent.pop(kv_name, None)
                 self.told.free(kv_name)
-            own = {row.kv_name: row for row in rows}
+            own = {row.kv_name: row for row in rows if joins or row.kv_name not in self._over}
             if joins:
                 self._joining |= own
+                self._over.update(ended)
             else:  # what is sent now takes the place of what waits, and who has ended waits no more
+                self._over.clear()
                 left = self._sent.keys() - own.keys()
                 self._joining = {name: row for name, row in self._joining.items() if name in left}
-            self._connection.send_bytes(pickle.dumps(Order(ended, [self._sent_row(row) for row in rows], joins)))
+            sent = list(own.values())
+            self._connection.send_bytes(pickle.dumps(Order(ended, [self._sent_row(row) for row in sent], joins)))
+            return sent
 
     def _report(self) -> Report:
         report: Report = pickle.loads(self._connection.recv_bytes())

@@ -139,6 +139,14 @@ def test_what_no_pass_took_is_there_for_the_next_run() -> None:
     assert run.tokens("c")
 
 
+def test_who_ends_before_a_run_with_its_row_has_begun_has_no_part_in_it() -> None:
+    run = Run({}, 3)
+    run.model.join(["b"], ())
+    run.begin(plain("a"), plain("b"))
+    assert set(run.engine.held) == {"a"}
+    assert run.sessions == [["a"]] * 4
+
+
 def test_a_row_of_an_order_takes_the_place_of_a_pending_one() -> None:
     pending, mine = PendingChanges(), newcomer("a")
     pending.add((), [mine, newcomer("b"), newcomer("c")])

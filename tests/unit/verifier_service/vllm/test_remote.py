@@ -242,6 +242,14 @@ def test_a_row_that_joined_and_whose_sequence_ended_is_forgotten(pair: Pair) -> 
     assert set(pair.engine.held) == {"a"}
 
 
+def test_who_ends_before_an_order_with_its_row_was_sent_has_no_part_in_it(pair: Pair) -> None:
+    pair.admit("a", "b")
+    pair.remote.join(["b"], ())
+    left, row = make_row("b", (3,)), make_row("a", (3,))
+    step = pair.run(left, row)
+    assert (set(step.results), set(pair.engine.held), set(pair.remote._sent)) == ({row}, {"a"}, {"a"})
+
+
 class WrittenState:
     """Stands where every id below its limit may follow, or fails."""
 
