@@ -194,7 +194,7 @@ class Asking:
     def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
         self.steps.append(step)
         for row in following:
-            if row.unasked:
+            if row.unasked and row.kv_name in self.pair.remote._sent:  # one that has ended may have had a part in it
                 self.pair.remote.told.ask(row)
         if len(self.steps) == 1:
             self.at_first()
