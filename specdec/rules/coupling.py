@@ -21,8 +21,7 @@ from specdec.rules.rng import (
     coordinates,
     exponential_on_device,
     exponential_on_host,
-    rest_noise_on_device,
-    rest_noise_on_host,
+    rest_noise,
 )
 from specdec.rules.sampling import sample
 from specdec.rules.transfer import to_device
@@ -47,7 +46,8 @@ def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int
     """
     if not p.is_cpu:
         (words,) = to_device(p.device, coordinates(seeds, positions))
-        return race_on_device(p, ids, words)
+        winners, _ = race_on_device(p, ids, words)
+        return winners
     rows, columns = (p > 0).nonzero(as_tuple=True)
     if torch.equal(rows, torch.arange(len(p))):
         return ids[rows, columns]  # every row has one possible id, as at temperature 0
@@ -79,8 +79,8 @@ def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int], rows: Sequen
     """
     words = coordinates(seeds, positions)
     if not p.is_cpu:
-        (words,) = to_device(p.device, words)
-        return draw_on_device(p if rows is None else p[rows], words)
+        noise = to_device(p.device, words, *rest_noise(words))
+        return draw_on_device(p if rows is None else p[rows], *noise)
     which = torch.arange(len(p)) if rows is None else torch.tensor(rows)
     if p.dtype != torch.float32:  # which no model gives
         return draw_on_host(p, which, words, LIKELY)
@@ -97,8 +97,8 @@ def draw_on_host(p: Tensor, which: Tensor, words: Tensor, likely: float) -> Tens
     noise = exponential_on_host(words, torch.from_numpy(rows), torch.from_numpy(ids)).numpy()
     arrivals = noise / p.numpy().ravel()[flat]
     rest = p.masked_fill(torch.from_numpy(races), 0.0)
-    rest_noise, u = rest_noise_on_host(words)
-    rest_arrivals = (rest_noise / rest.double().sum(-1)).tolist()
+    shared, u = rest_noise(words)
+    rest_arrivals = (shared / rest.double().sum(-1)).tolist()
     drawn: list[int] = []
     for row, (start, stop) in enumerate(pairwise(rows.searchsorted(np.arange(len(p) + 1)).tolist())):
         best = start + int(arrivals[start:stop].argmin()) if start < stop else None
@@ -114,19 +114,25 @@ torch.library.define("specdec::draw", "(Tensor p, Tensor rows, Tensor words, flo
 torch.library.impl("specdec::draw", "CompositeExplicitAutograd", draw_on_host)
 
 
-def draw_on_device(p: Tensor, words: Tensor) -> Tensor:
-    """What `draw` returns, without a device sync; `words` are `specdec.rules.rng.coordinates` of the rows [4, N]."""
+def draw_on_device(p: Tensor, words: Tensor, shared: Tensor, u: Tensor) -> Tensor:
+    """What `draw` returns, without a device sync.
+
+    Args:
+        p: normalised [N, V].
+        words: `specdec.rules.rng.coordinates` of the rows, int64 [4, N].
+        shared, u: `specdec.rules.rng.rest_noise` of the rows, float64 [N].
+    """
     likely = p.masked_fill(p < LIKELY, 0.0)
     rest = p - likely
-    winners = race_on_device(likely, torch.arange(p.shape[1], device=p.device).expand_as(p), words)[:, None]
-    arrivals = exponential_on_device(words, winners) / likely.gather(1, winners)
-    rest_arrivals, u = rest_noise_on_device(words)
-    rest_arrivals = rest_arrivals / rest.sum(-1, dtype=torch.float64)
-    return torch.where(rest_arrivals < arrivals[:, 0], sample(rest, u), winners[:, 0])
+    winners, arrivals = race_on_device(likely, torch.arange(p.shape[1], device=p.device).expand_as(p), words)
+    rest_arrivals = shared / rest.sum(-1, dtype=torch.float64)
+    return torch.where(rest_arrivals < arrivals, sample(rest, u), winners)
 
 
-def race_on_device(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
-    """What `choose` returns, without a device sync: noise is made for every id, also for those of probability 0.
+def race_on_device(p: Tensor, ids: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """What `choose` returns, and when each winner arrives, float64 [N], without a device sync.
+
+    Noise is made for every id, also for those of probability 0, which arrive at infinity.
 
     Args:
         p: probabilities of the ids [N, K].
@@ -137,8 +143,8 @@ def race_on_device(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
         from specdec.rules.noise_kernel import race
 
         return race(p, ids, words)
-    arrival = exponential_on_device(words, ids) / p
-    return ids.gather(-1, arrival.argmin(-1, keepdim=True))[:, 0]
+    arrivals, places = (exponential_on_device(words, ids) / p).min(-1, keepdim=True)
+    return ids.gather(-1, places)[:, 0], arrivals[:, 0]
 
 
 def coupled_on_device(p: Tensor, races: PaddedRaces) -> tuple[Tensor, Tensor]:
@@ -149,7 +155,7 @@ def coupled_on_device(p: Tensor, races: PaddedRaces) -> tuple[Tensor, Tensor]:
         races: the drafts, on the same device.
     """
     p = p if len(races.rows) == len(p) else p[races.rows]
-    drawn = draw_on_device(p, races.words)
+    drawn = draw_on_device(p, races.words, races.rest_noise, races.rest_u)
     steps = torch.arange(races.tokens.shape[1] + 1, device=p.device)
     drawn = drawn[(races.first[:, None] + steps).clamp_max_(len(p) - 1)]
     same = (drawn[:, :-1] == races.tokens) & (steps[:-1] < races.lengths[:, None])

@@ -15,8 +15,8 @@ _BLOCK = 1024
 """Number of ids that one program compares."""
 
 
-def race(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
-    """The winner of each row's race, int64 [N]; arguments as of `specdec.rules.coupling.race_on_device`."""
+def race(p: Tensor, ids: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """The winner of each row's race and when it arrives; as `specdec.rules.coupling.race_on_device`."""
     p, words = p.contiguous(), words.contiguous()
     rows, width = p.shape
     blocks = triton.cdiv(width, _BLOCK)
@@ -27,8 +27,8 @@ def race(p: Tensor, ids: Tensor, words: Tensor) -> Tensor:
     options = {"LANE": int(Lane.COUPLING), "BLOCK": _BLOCK, "enable_fp_fusion": False}
     with torch.cuda.device_of(p):
         launch(p, ids, words, arrivals, columns, rows, width, *ids.stride(), **options)
-    winner = columns.gather(1, arrivals.argmin(1, keepdim=True))
-    return ids.gather(1, winner)[:, 0]
+    first, block = arrivals.min(1, keepdim=True)
+    return ids.gather(1, columns.gather(1, block))[:, 0], first[:, 0]
 
 
 @triton.jit

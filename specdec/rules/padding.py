@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec.rules.draft import Draft, JoinedProbs, SparseProbs, join_probs
 from specdec.rules.params import Mode
-from specdec.rules.rng import Integers, coordinates
+from specdec.rules.rng import Integers, coordinates, rest_noise
 from specdec.rules.transfer import to_device
 
 NO_PROBS = SparseProbs(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
@@ -110,6 +110,10 @@ class PaddedRaces(NamedTuple):
     """Draft tokens, int64 [B, Γ]; 0 past a draft's own length."""
     words: Tensor
     """Coordinates of each row's noise, int64 [4, R]."""
+    rest_noise: Tensor
+    """Noise of each row's unlikely tokens together, float64 [R]."""
+    rest_u: Tensor
+    """The uniform that chooses one of them, float64 [R]."""
 
 
 def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor, laws: JoinedProbs | None = None) -> FlatDrafts:
@@ -157,12 +161,16 @@ def pad_drafts(flat: FlatDrafts) -> PaddedDrafts:
 def pad_races(batch: DraftBatch) -> PaddedRaces:
     """Lay out the drafts of mode coupled or off."""
     lengths = _lengths(batch)
+    words = coordinates(*batch.keys(batch.steps(extra=1)))
+    noise, u = rest_noise(words)
     return PaddedRaces(
         rows=torch.tensor(batch.rows()),
         first=torch.from_numpy((lengths + 1).cumsum() - lengths - 1),
         lengths=torch.from_numpy(lengths),
         tokens=_pad_tokens(batch.drafts, int(lengths.max())),
-        words=coordinates(*batch.keys(batch.steps(extra=1))),
+        words=words,
+        rest_noise=noise,
+        rest_u=u,
     )
 
 

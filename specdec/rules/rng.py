@@ -155,23 +155,16 @@ def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
     return _exponential((first << 20) | (second >> 12))
 
 
-def rest_noise_on_host(words: Tensor) -> tuple[Tensor, Tensor]:
+def rest_noise(words: Tensor) -> tuple[Tensor, Tensor]:
     """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N].
 
-    `words` are the `coordinates` of the rows, int64 [4, N].
+    It is made on the host, as `uniform` is. `words` are the `coordinates` of the rows, int64 [4, N].
     """
     low, high, position, start = _host_words(words)
     counter = start, position, start, start + np.uint32(Lane.COUPLING_REST)
     first, second, third, fourth = _philox_on_host(counter, (low, high))
     u = torch.from_numpy(_joined(third, fourth, 53) * 2.0**-53)
     return _exponential(torch.from_numpy(_joined(first, second, 52))), u
-
-
-def rest_noise_on_device(words: Tensor) -> tuple[Tensor, Tensor]:
-    """The same noise made on any device; `words` are the `coordinates` of the rows, int64 [4, N]."""
-    low, high, position, start = words
-    first, second, third, fourth = philox((start, position, start, start + Lane.COUPLING_REST), (low, high))
-    return _exponential((first << 20) | (second >> 12)), ((third << 21) | (fourth >> 11)).double() * 2.0**-53
 
 
 def _exponential(bits: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from specdec.rules import coupling
 from specdec.rules.coupling import LIKELY, choose, coupled_on_host, draw, draw_on_device
-from specdec.rules.rng import coordinates, exponential_on_host, rest_noise_on_host
+from specdec.rules.rng import coordinates, exponential_on_host, rest_noise
 
 COUNT = 20_000
 
@@ -85,7 +85,7 @@ def test_the_decision_is_the_first_arrival_and_then_the_rests_inverse_cdf(monkey
     rest, likely = [0, 2, 4], [1, 3]
     for seed in range(300):
         noise = exponential_on_host(words(seed, 6), torch.zeros(5, dtype=torch.int64), torch.arange(5)) / p[0]
-        exponential, u = rest_noise_on_host(words(seed, 6))
+        exponential, u = rest_noise(words(seed, 6))
         first = min(likely, key=lambda token: float(noise[token]))
         inside = next(token for token in rest if float(p[0, [i for i in rest if i <= token]].sum()) > float(u) * 0.45)
         expected = inside if float(exponential) / 0.45 < float(noise[first]) else first
@@ -104,7 +104,7 @@ def test_the_operations_for_a_device_draw_the_same(monkeypatch: pytest.MonkeyPat
     p = torch.rand(500, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     p /= p.sum(-1, keepdim=True)
     whole = coordinates(range(500), [8] * 500)
-    assert torch.equal(draw_on_device(p, whole), draw(p, range(500), [8] * 500))
+    assert torch.equal(draw_on_device(p, whole, *rest_noise(whole)), draw(p, range(500), [8] * 500))
 
 
 def test_the_targets_draws_go_on_while_the_draft_agrees() -> None:

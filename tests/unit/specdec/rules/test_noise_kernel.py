@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdec.rules import coupling, noise_kernel
-from specdec.rules.rng import Lane, coordinates, philox
+from specdec.rules.rng import Lane, coordinates, exponential_on_device, philox
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -91,13 +91,21 @@ def test_its_uniforms_are_the_hosts_to_the_bit() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_its_winners_are_the_hosts(width: int, dtype: torch.dtype) -> None:
     p, ids = laws(width, dtype), torch.arange(width).expand(len(SEEDS), -1)
-    there = noise_kernel.race(p.to(DEVICE), ids.to(DEVICE), words())
+    there, arrivals = noise_kernel.race(p.to(DEVICE), ids.to(DEVICE), words())
     assert there.tolist() == coupling.choose(p, ids, SEEDS, POSITIONS).tolist()
+    noise = exponential_on_device(coordinates(SEEDS, POSITIONS), there.cpu()[:, None])
+    torch.testing.assert_close(arrivals.cpu(), (noise / p.gather(1, there.cpu()[:, None]))[:, 0], rtol=1e-14, atol=0)
+
+
+def test_who_is_impossible_never_arrives() -> None:
+    p, ids = torch.zeros(len(SEEDS), 5, device=DEVICE), torch.arange(5, device=DEVICE).expand(len(SEEDS), -1)
+    _, arrivals = noise_kernel.race(p, ids, words())
+    assert bool(arrivals.isinf().all())
 
 
 def test_a_drafters_few_candidates_race_with_the_noise_of_their_ids() -> None:
     mass, ids = laws(3000).topk(64)
-    there = noise_kernel.race(mass.to(DEVICE), ids.to(DEVICE), words())
+    there, _ = noise_kernel.race(mass.to(DEVICE), ids.to(DEVICE), words())
     assert there.tolist() == coupling.choose(mass, ids, SEEDS, POSITIONS).tolist()
 
 
