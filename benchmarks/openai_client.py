@@ -49,7 +49,7 @@ class OpenAiClient:
     async def _together(self, asks: Sequence[Ask], extra: Mapping[str, Any], streams: int | None) -> Slice:
         count = streams or len(asks)
         steady = count < len(asks)
-        asks = [*map(partial(_shortened, streams=count), range(count), asks), *asks[count:]] if steady else asks
+        asks = [*map(partial(_staggered, streams=count), range(count), asks), *asks[count:]] if steady else asks
         answers, left, idle = dict[int, tuple[float, Pieces]](), iter(enumerate(asks)), list[float]()
 
         async def stream() -> None:
@@ -90,7 +90,7 @@ class OpenAiClient:
         }
 
 
-def _shortened(number: int, ask: Ask, streams: int) -> Ask:
+def _staggered(number: int, ask: Ask, streams: int) -> Ask:
     """The first ask of a stream."""
     return replace(ask, tokens=max(2, ask.tokens * (number + 1) // streams))
 

@@ -91,7 +91,7 @@ class Forecast:
     """Tokens a second, over those of a plain round of the same sessions."""
     wait: float
     """Expected seconds until the drafts are there."""
-    worth: float
+    patience: float
     """Seconds that the round may wait for its drafts and still be no slower than a plain one; never below 0."""
     plain: float = 0.0
     """Seconds that a token takes in plain rounds of the same sessions; 0 where that is unknown."""

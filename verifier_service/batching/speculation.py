@@ -182,7 +182,7 @@ class BatchSpeculation:
 
     def patience(self) -> float:
         """Seconds that the round under way may still wait for its drafts."""
-        return self._ended + max(self.forecast.worth, _PATIENCE * self.forecast.wait) - self._clock()
+        return self._ended + max(self.forecast.patience, _PATIENCE * self.forecast.wait) - self._clock()
 
     def gamma(self, session: SessionGamma) -> int:
         """The drafts of a session's next round."""

@@ -69,12 +69,12 @@ def test_what_does_not_pay_is_still_the_best_that_drafting_can_do_and_its_foreca
     assert forecast([1] * 4, demands, 0, costs).speedup < 1.0
 
 
-def test_a_round_that_waits_as_long_as_it_is_worth_breaks_even() -> None:
+def test_a_round_that_waits_for_as_long_as_it_may_breaks_even() -> None:
     demands, costs = [Demand(0.8, 8)] * 2, RoundSeconds(1.0, 0.05, 0.1, 0.05)
     allotment = allot(demands, 1, costs, budget=100)
     gammas = [allotment.gamma(demand) for demand in demands]
-    worth = forecast(gammas, demands, 1, costs).worth
-    late = RoundSeconds(costs.base, costs.token, worth, 0.0)
+    patience = forecast(gammas, demands, 1, costs).patience
+    late = RoundSeconds(costs.base, costs.token, patience, 0.0)
     assert forecast(gammas, demands, 1, late).speedup == pytest.approx(1.0)
 
 
