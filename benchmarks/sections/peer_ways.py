@@ -79,7 +79,7 @@ def contests(scale: Scale) -> Iterator[Contest]:
     tokens, chat_tokens = scale.peers_tokens
     turns, chat_turns = scale.peers_turns
     count = (turns + 1) * sum(scale.sessions) + turns * scale.peers_alone
-    yield Contest("demo", scale.pair, scale.pair.asks(count, scale.prompt, tokens), turns)
+    yield Contest("demo", scale.pair, scale.pair.asks(count, scale.prompt, tokens), turns, ("--local", "suffix"))
     chat = known_models.find(scale.chat) if scale.chat else None
     if chat is not None:
         drafter = known_models.find(f"{scale.chat}-drafter") or Path(f"{scale.chat}-drafter")

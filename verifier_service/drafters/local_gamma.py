@@ -21,7 +21,7 @@ _FIRST_ROUNDS = 100
 """Rounds that weigh as much as that."""
 _ROUNDS = 1000
 """Rounds of which the worth is the mean, the later ones with more weight."""
-_SLIGHT = 0.05
+_SLIGHT = 0.1
 """Tokens a round, below which passes that begin by themselves are taken to bring more (decision 35)."""
 _SCOUT = 8
 """Of so many sessions one reads for a source that is not worth it, to find out whether it has become so."""
@@ -115,7 +115,7 @@ class SourceWorth:
 
     def reads(self, goodput: float) -> bool:
         """Whether it reads for the session that begins now, where a batch commits `goodput` tokens in a second."""
-        return next(self._sessions) % _SCOUT == 0 or self._worth >= _READING * goodput
+        return next(self._sessions) % _SCOUT == 0 or self._worth >= max(_SLIGHT, _READING * goodput)
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from a session's round."""

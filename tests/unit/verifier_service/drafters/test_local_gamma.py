@@ -80,10 +80,17 @@ def test_a_source_reads_where_its_drafts_bring_more_than_they_cost(price: float,
 
 def test_the_faster_a_batch_is_the_more_a_source_must_bring_to_be_read_for() -> None:
     worth = SourceWorth(lambda: 0.0)
+    for place in range(20_000):  # one token in five rounds
+        worth.observe(*((1, 1) if place % 5 == 0 else (0, 0)))
+    assert reads(worth, goodput=5000.0) == 80
+    assert reads(worth, goodput=10_000.0) == 10
+
+
+def test_a_source_that_brings_less_than_passes_that_begin_by_themselves_is_hardly_read_for() -> None:
+    worth = SourceWorth(lambda: 0.0)
     for place in range(20_000):  # one token in twenty rounds
         worth.observe(*((1, 1) if place % 20 == 0 else (0, 0)))
-    assert reads(worth, goodput=500.0) == 80
-    assert reads(worth, goodput=5000.0) == 10
+    assert reads(worth, goodput=100.0) == 10
 
 
 def test_a_source_that_has_become_worth_it_is_found_out() -> None:
