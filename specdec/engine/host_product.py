@@ -114,20 +114,32 @@ class PackedEmbedding(nn.Module):
         return self._panels[ids // width, :, self._columns[ids % width]].float()
 
 
+def has_operator(products: HostCode) -> bool:
+    """Whether the operator is to multiply, as far as `products` says and it can be had; else one line says why not.
+
+    Raises:
+        ModelRefused: the operator is asked for and cannot be had; the message says why.
+    """
+    if products == "torch":
+        return False
+    try:
+        _library()
+    except LibraryMissing as missing:
+        if products == "operator":
+            raise ModelRefused(f"model.products is `operator`, which cannot be had: {missing}") from None
+        _log.info("products are PyTorch's, because their operator cannot be had: %s", missing)
+        return False
+    return True
+
+
 def pack_products(model: nn.Module, products: HostCode) -> None:
     """Replace the linear layers of `model` that the operator takes, as far as `products` says.
 
     Raises:
         ModelRefused: the operator is asked for and cannot be had; the message says why.
     """
-    if products == "torch":
-        return
-    try:
+    if has_operator(products):
         _pack(model)
-    except LibraryMissing as missing:
-        if products == "operator":
-            raise ModelRefused(f"model.products is `operator`, which cannot be had: {missing}") from None
-        _log.info("products are PyTorch's, because their operator cannot be had: %s", missing)
 
 
 _Places = list[tuple[nn.Module, str]]

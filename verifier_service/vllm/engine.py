@@ -5,10 +5,12 @@ import json
 import os
 from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from specdec.engine.host_product import has_operator
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError, ModelRefused
 from verifier_service.config import VerifierSettings
@@ -21,13 +23,19 @@ _NEUTRAL = frozenset({
 """Arguments that change how the model is computed, and not which model it is."""
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """Of vLLM, where nobody has set it."""
+PACKED = "specdec_packed"
+"""The quantization of vLLM that multiplies by the operator of `native`; see `packed_products.py`."""
 _LORA_SEQUENCES, _LORA_BATCH_TOKENS = 64, 2048
 """With an adapter, vLLM loads only where a pass has room for every sequence with its longest draft; its own numbers of
 sequences and of tokens do not agree with that."""
 
 
 def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, Any]:
-    """The arguments of vLLM's engine, by their names in Python."""
+    """The arguments of vLLM's engine, by their names in Python.
+
+    Raises:
+        ModelRefused: `model.products` asks for an operator that cannot be had.
+    """
     ours: dict[str, Any] = {
         "model": str(settings.model.path),
         "dtype": settings.model.dtype,
@@ -47,10 +55,26 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
         tokens = max(_LORA_BATCH_TOKENS, _LORA_SEQUENCES * (settings.gamma_max + 1))
         ours |= {"enable_lora": True, "max_num_seqs": _LORA_SEQUENCES, "max_num_batched_tokens": tokens}
     if on_cpu:
-        ours["enforce_eager"] = not settings.model.compile
+        ours |= {"enforce_eager": not settings.model.compile, **_products(settings)}
     if "gpu_memory_utilization" not in settings.vllm.engine_args:
         ours["kv_cache_memory_bytes"] = settings.kv_bytes
     return ours | settings.vllm.engine_args
+
+
+def _products(settings: VerifierSettings) -> dict[str, str]:
+    """What has the operator of `native` multiply on a CPU; nothing where weights are not of float32."""
+    model, given = settings.model, settings.vllm.engine_args
+    if model.dtype != "float32" or "quantization" in given or _is_quantized(model.path):
+        return {}
+    return {"quantization": PACKED} if has_operator(model.products) else {}
+
+
+def _is_quantized(folder: Path) -> bool:
+    """Whether the weights of a model are not its numbers, but stand for them."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    text = config.get("text_config") or {}
+    return any(name in each for name in ("quantization_config", "compression_config") for each in (config, text))
 
 
 def is_parallel(settings: VerifierSettings) -> bool:
@@ -84,6 +108,9 @@ def open_engine(settings: VerifierSettings) -> Any:
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.executor.abstract import Executor
 
+    from verifier_service.vllm.packed_products import register
+
+    register()
     if current_platform.is_cpu() and not parallel:
         torch.set_num_threads(settings.threads)
     arguments = engine_arguments(settings, on_cpu=current_platform.is_cpu())

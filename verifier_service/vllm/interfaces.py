@@ -14,7 +14,7 @@ SERIES = "0.32."
 PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.engine.arg_utils:EngineArgs": (
         "model", "dtype", "worker_cls", "scheduler_cls", "speculative_config", "scheduling_policy", "async_scheduling",
-        "kv_cache_memory_bytes", "enforce_eager", "disable_log_stats", "skip_tokenizer_init",
+        "kv_cache_memory_bytes", "enforce_eager", "disable_log_stats", "skip_tokenizer_init", "quantization",
     ),
     "vllm.v1.engine.llm_engine:LLMEngine.__init__": ("vllm_config", "executor_class", "log_stats", "multiprocess_mode"),
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": ("request_id", "prompt", "params", "lora_request", "priority"),
@@ -24,6 +24,13 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.sampling_params:SamplingParams": ("max_tokens", "ignore_eos", "detokenize", "temperature", "output_kind"),
     "vllm.sampling_params:RequestOutputKind": (),
     "vllm.lora.request:LoRARequest": ("lora_name", "lora_int_id", "lora_path"),
+    "vllm.model_executor.layers.linear:LinearBase": (),
+    "vllm.model_executor.layers.linear:UnquantizedLinearMethod.apply": ("layer", "x", "bias"),
+    "vllm.model_executor.layers.linear:UnquantizedLinearMethod.process_weights_after_loading": ("layer",),
+    "vllm.model_executor.layers.vocab_parallel_embedding:ParallelLMHead": (),
+    "vllm.model_executor.layers.vocab_parallel_embedding:UnquantizedEmbeddingMethod.apply": ("layer", "x", "bias"),
+    "vllm.model_executor.layers.quantization:register_quantization_config": ("quantization",),
+    "vllm.model_executor.layers.quantization.base_config:QuantizationConfig.get_quant_method": ("layer", "prefix"),
     "vllm.v1.core.sched.scheduler:Scheduler.schedule": ("throttle_prefills",),
     "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("scheduler_output", "model_runner_output"),
     "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids": ("draft_token_ids",),

@@ -13,6 +13,7 @@ from specdec.engine.host_draw import draw_by_operator
 from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows
 from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.judge import Lines, judge, tokens_of
+from verifier_service.vllm.packed_products import register
 
 _Base: Any = Worker
 if current_platform.is_cpu():
@@ -28,6 +29,7 @@ class JudgingWorker(_Base):
     def init_device(self) -> None:
         check_interfaces()
         draw_by_operator()
+        register()  # the process may be another than that of the engine
         super().init_device()
         self._batch = PassRows()
         self._judged: dict[str, Judged] = {}

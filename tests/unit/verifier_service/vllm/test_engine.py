@@ -46,6 +46,29 @@ def test_the_fingerprint_is_the_folders_while_the_arguments_leave_the_model_alon
     assert engine.fingerprint(FACTS, settings(tensor_parallel_size=4, max_num_seqs=8)) == "folder"
 
 
+def made_of(folder: Path, on_cpu: bool = True, products: str = "operator", **more: Any) -> dict[str, Any]:
+    dtype, quantization = more.pop("dtype", "float32"), more.pop("engine_args", {})
+    model = {"path": str(folder), "dtype": dtype, "products": products}
+    values = {"model": model, "backend": "vllm", "vllm": {"engine_args": quantization}}
+    return engine.engine_arguments(VerifierSettings.load(overrides=values), on_cpu=on_cpu)
+
+
+def test_on_a_cpu_the_operator_of_native_multiplies_in_float32(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert made_of(tmp_path)["quantization"] == engine.PACKED
+    assert engine.fingerprint(FACTS, settings()) == "folder"
+    assert "quantization" not in made_of(tmp_path, on_cpu=False)
+    assert "quantization" not in made_of(tmp_path, products="torch")
+    assert "quantization" not in made_of(tmp_path, dtype="bfloat16")
+
+
+def test_weights_that_are_quantized_are_left_to_vllm(tmp_path: Path) -> None:
+    assert made_of(tmp_path, engine_args={"quantization": "fp8"})["quantization"] == "fp8"
+    for config in ('{"quantization_config": {}}', '{"text_config": {"quantization_config": {}}}'):
+        (tmp_path / "config.json").write_text(config)
+        assert "quantization" not in made_of(tmp_path)
+
+
 def test_what_changes_the_model_changes_the_fingerprint() -> None:
     found = {
         engine.fingerprint(FACTS, made)

@@ -1,0 +1,110 @@
+"""Products with weights in float32 on a CPU by the operator of `native`, in the seat of a quantization of vLLM.
+
+vLLM asks the quantization of a model what multiplies with each layer's weights. This one changes no weight: it keeps
+them in the order in which the operator reads them. The operator takes less time than the products of vLLM.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+from typing_extensions import override
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization import register_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
+
+from specdec.engine.host_product import PackedLinear
+from specdec.errors import InternalError
+from verifier_service.vllm.engine import PACKED
+
+_PROBES = 3
+"""Tokens for which the packed weights must give what the plain ones do."""
+_TOLERANCE = 1e-4
+"""By how much they may differ, in parts of the largest number."""
+
+
+class PackedProducts(QuantizationConfig):
+    """What vLLM asks; there is nothing to configure."""
+
+    @override
+    def get_name(self) -> Any:
+        return PACKED
+
+    @override
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return [torch.float32]
+
+    @classmethod
+    @override
+    def get_min_capability(cls) -> int:
+        return -1  # of a GPU
+
+    @staticmethod
+    @override
+    def get_config_filenames() -> list[str]:
+        return []
+
+    @classmethod
+    @override
+    def from_config(cls, config: dict[str, Any]) -> "PackedProducts":
+        return cls()
+
+    @override
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+        if isinstance(layer, LinearBase):
+            return _PackedLayer()
+        return _PackedHead() if isinstance(layer, ParallelLMHead) else None
+
+
+def register() -> None:
+    """Make the quantization known to vLLM in this process."""
+    register_quantization_config(PACKED)(PackedProducts)
+
+
+class _PackedLayer(UnquantizedLinearMethod):
+    """A linear layer, whose packed weights are the only ones."""
+
+    @override
+    def process_weights_after_loading(self, layer: Any) -> None:
+        if getattr(layer, "_cpu_skip_gemm_dispatch", False):  # a model of vLLM that reads the weights itself
+            super().process_weights_after_loading(layer)
+            return
+        layer.packed = pack(layer.weight)
+        layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+    @override
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return multiplied(layer.packed, x, bias) if hasattr(layer, "packed") else super().apply(layer, x, bias)
+
+
+class _PackedHead(UnquantizedEmbeddingMethod):
+    """The head, whose plain weights may be those of the embedding and stay."""
+
+    @override
+    def process_weights_after_loading(self, layer: Any) -> None:
+        layer.packed = pack(layer.weight)
+
+    @override
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return multiplied(layer.packed, x, bias)
+
+
+def pack(weight: torch.Tensor) -> PackedLinear:
+    """The weights [outputs, inputs] as the operator reads them.
+
+    Raises:
+        InternalError: the operator gives other products than PyTorch.
+    """
+    packed = PackedLinear(weight)
+    probes = torch.randn(_PROBES, weight.shape[1], generator=torch.Generator().manual_seed(0))
+    wanted, found = linear(probes, weight.detach()), packed(probes)
+    if not (found - wanted).abs().max() <= _TOLERANCE * wanted.abs().max():
+        raise InternalError("the operator of products gives others than PyTorch; `model.products: torch` leaves it out")
+    return packed
+
+
+def multiplied(packed: PackedLinear, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """[..., inputs] -> [..., outputs]"""
+    out: torch.Tensor = packed(x)
+    return out if bias is None else out + bias
