@@ -129,7 +129,8 @@ class ModelSettings(TokenizerSettings):
     session to session, and `auto` is the operator where there is a C++ compiler."""
     products: Literal["auto", "operator", "torch"] = "auto"
     """What multiplies with weights in float32 on a CPU: `operator` is C++ over packed weights, built at the first
-    start, `torch` is PyTorch (vLLM where that is the backend), and `auto` is the operator where there is a C++ compiler."""
+    start, `torch` is PyTorch (vLLM where that is the backend), and `auto` is the operator where there is a C++
+    compiler."""
 
     @property
     def engine_options(self) -> dict[str, Any]:
