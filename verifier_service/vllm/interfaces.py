@@ -29,6 +29,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.model_executor.layers.linear:UnquantizedLinearMethod.process_weights_after_loading": ("layer",),
     "vllm.model_executor.layers.vocab_parallel_embedding:ParallelLMHead": (),
     "vllm.model_executor.layers.vocab_parallel_embedding:UnquantizedEmbeddingMethod.apply": ("layer", "x", "bias"),
+    "vllm.model_executor.layers.vocab_parallel_embedding:UnquantizedEmbeddingMethod.process_weights_after_loading": (
+        "layer",
+    ),
     "vllm.model_executor.layers.quantization:register_quantization_config": ("quantization",),
     "vllm.model_executor.layers.quantization.base_config:QuantizationConfig.get_quant_method": ("layer", "prefix"),
     "vllm.v1.core.sched.scheduler:Scheduler.schedule": ("throttle_prefills",),
