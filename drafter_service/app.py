@@ -21,7 +21,7 @@ from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.host_draw import draw_by_operator
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
-from specdec.serving.heap import freeze_heap
+from specdec.serving.heap import frozen_heap
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
@@ -45,8 +45,8 @@ async def serve(settings: DrafterSettings, stop: asyncio.Event) -> None:
     with exporting("drafter", settings.otel):
         async with drafter(settings) as running:
             await _until(stop, running.ready())
-            freeze_heap()
-            await _until(stop, running.ended())
+            with frozen_heap():
+                await _until(stop, running.ended())
 
 
 class RunningDrafter:

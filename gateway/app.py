@@ -37,7 +37,7 @@ from gateway.turns.services import Services
 from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
-from specdec.serving.heap import freeze_heap
+from specdec.serving.heap import frozen_heap
 from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
 from specdec.serving.settings import is_loopback
@@ -78,9 +78,9 @@ async def _serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         warn_of_open_door(settings)
         await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, models=list(tokenizers))
-        freeze_heap()
-        await stop.wait()
-        await gateway.drain()
+        with frozen_heap():
+            await stop.wait()
+            await gateway.drain()
 
 
 def warn_of_open_door(settings: GatewaySettings) -> None:

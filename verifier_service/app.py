@@ -18,7 +18,7 @@ from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
-from specdec.serving.heap import freeze_heap
+from specdec.serving.heap import frozen_heap
 from specdec.serving.metrics import serve_metrics
 from specdec.serving.registry import process_registry
 from specdec.serving.server import GrpcServer, start_grpc
@@ -65,9 +65,9 @@ async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
     """
     with exporting("verifier", settings.otel):
         async with verifier(settings) as running:
-            freeze_heap()
-            await stop.wait()
-            await running.drain(settings.drain_seconds)
+            with frozen_heap():
+                await stop.wait()
+                await running.drain(settings.drain_seconds)
 
 
 class Running:
