@@ -41,10 +41,11 @@ Lanes load(const float* from) {
 
 void store(float* to, Lanes lanes) { std::memcpy(to, &lanes, sizeof lanes); }
 
-// Asks for numbers that are read soon, so that they come from memory beside the work on others.
+// Asks for numbers that are read soon, so that they come from memory beside the work on others: into the second cache,
+// because only few lines can be on their way to the first, and what asks for more waits.
 template <class T>
 void fetch(const T* from, int64_t count) {
-  for (int64_t i = 0; i < count; i += LINE / int64_t(sizeof(T))) __builtin_prefetch(from + i);
+  for (int64_t i = 0; i < count; i += LINE / int64_t(sizeof(T))) __builtin_prefetch(from + i, 0, 2);
 }
 
 float widen(float value) { return value; }
