@@ -16,7 +16,7 @@ import structlog
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.batching.announced import Announced
-from verifier_service.batching.batch_plan import Gathers, Outcome, Row, is_turn, turn
+from verifier_service.batching.batch_plan import Gathers, Row, is_turn, turn
 from verifier_service.batching.kv_admission import IDLE_SECONDS
 from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
 from verifier_service.batching.pass_sample import PassHistory
@@ -122,13 +122,10 @@ class Scheduler:
         """Compute the KV of the row's first `goal` tokens; raises InternalError when the pass failed."""
         await self._submit(row)
 
-    async def verify(self, row: Row) -> Outcome:
-        """Judge the row's draft as soon as the tokens before it have KV; raises InternalError when the pass failed."""
+    def verify(self, row: Row) -> Result:
+        """Judge the row's draft as soon as the tokens before it have KV; an InternalError where the pass failed."""
         unasked = self._unasked.take(row)
-        outcome = await (self._submit(row) if unasked is None else unasked)
-        if outcome is None:
-            raise InternalError("a row came back without a verdict")
-        return outcome
+        return self._submit(row) if unasked is None else unasked
 
     def runs_ahead_of(self, kv_name: str) -> bool:
         """Whether the next round of a sequence, a plain one, has begun before its session asks for it."""
@@ -173,7 +170,7 @@ class Scheduler:
         if not always + briefly or self._waiting.prompts:
             return 0.0
         ready = [row for row in self._waiting if row.goal > 0]
-        if self._speculation.groups > 1 and is_turn(ready, self._running):
+        if self._speculation.groups > 1 and is_turn(ready, self.running):
             return 0.0
         if always:
             return math.inf
@@ -182,11 +179,11 @@ class Scheduler:
         return self._ready + self._pass_seconds * briefly / len(ready) - time.perf_counter()
 
     @property
-    def _running(self) -> int:
+    def running(self) -> int:
         """Sequences that have been let in."""
         return len(self._sequences) - len(self._entering)
 
-    async def _submit(self, row: Row) -> Outcome | None:
+    def _submit(self, row: Row) -> Result:
         result: Result = asyncio.get_running_loop().create_future()
         self._waiting[row] = result
         if row.goal and not self._ready:
@@ -194,7 +191,7 @@ class Scheduler:
         if joining := bool(self._under_way) and joins(row):
             self._model.join((), [row])
         self._changed(stops=not joining)
-        return await result
+        return result
 
     def _end(self, kv_name: str) -> None:
         if self._under_way:
@@ -208,7 +205,7 @@ class Scheduler:
         self._waiting.drop_cancelled()
         groups, waited, self._ready = self._speculation.groups, self._announced.waited(), 0.0
         left_out = self._announced[Gathers.ALWAYS] > 0
-        chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self._running)
+        chosen = list(self._waiting) if groups == 1 else turn(list(self._waiting), self.running)
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
         self._under_way, loop = rows, asyncio.get_running_loop()

@@ -48,8 +48,12 @@ class Drafts:
     def begin(self, gamma: int) -> None:
         """Order a first draft of γ tokens."""
 
+    def guess(self) -> Proposal:
+        """What can be proposed without a wait; all that a round has where γ is 0."""
+        return Proposal()
+
     async def propose(self, gamma: int) -> Proposal:
-        """Up to `gamma` drafts; waits for them while that pays."""
+        """Up to `gamma` drafts, the guess if there is one; waits for others while that pays."""
         return Proposal()
 
     def hurry(self) -> None:

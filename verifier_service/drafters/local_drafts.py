@@ -98,7 +98,7 @@ class LocalDrafts(Drafts):
         return Fallback.NONE if self._drafter is None else self._drafter.declined()
 
     @override
-    async def propose(self, gamma: int) -> Proposal:
+    def guess(self) -> Proposal:
         started = time.perf_counter()
         self._used, self._draft = self._guess()
         if self._used is not None:
@@ -106,6 +106,13 @@ class LocalDrafts(Drafts):
             return Proposal(self._draft, waited=waited, drafter=self._used.kind, local=True)
         if self._drafter is None:
             return Proposal(fallback=Fallback.NO_MATCH if self._asked else Fallback.NOT_WORTH_IT, local=True)
+        return Proposal()
+
+    @override
+    async def propose(self, gamma: int) -> Proposal:
+        guess = self.guess()
+        if self._used is not None or self._drafter is None:
+            return guess
         return await self._drafter.propose(gamma)
 
     @override

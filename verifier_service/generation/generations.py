@@ -86,7 +86,9 @@ class Generations:
         asked = gamma if self._sources.asks_drafters(call) else 0
         controller = self._speculation.session(drafts.source, asked, call.speculation.policy)
         place = rank(call.priority, time.monotonic())
-        plain = not (controller.drafts or drafts.guesses or grammar or call.speculation.detail)
+        # A step that only lets it in is time of all that run, and worth more than a guess in its first round.
+        guesses = drafts.guesses and not self._target.running
+        plain = not (controller.drafts or guesses or grammar or call.speculation.detail)
         admission = Row(call, name, place, limit, call.tokens, goal=0, grammar=grammar, runs_ahead=plain)
         return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
 

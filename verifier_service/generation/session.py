@@ -1,18 +1,18 @@
 """One generation, as the algorithm reads: propose, verify, cut, commit, yield, until it ends."""
 
-import time
-from collections.abc import AsyncGenerator, Callable, Container
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
-from specdec.rules.draft import NO_DRAFT, Verdict
 from specdec.rules.params import FinishReason
 from specdec.rules.tree import TreeDraft
 from specdec.serving.tracing import Attributes, part_span
-from specdec.wire.generation import GRAMMAR, Fallback, GammaReason, Round, RoundDetail, Timing
-from verifier_service.batching.batch_plan import Row
+from specdec.wire.generation import GRAMMAR, Fallback, Round, RoundDetail
+from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.generation.asked import AskedRound, cut
 from verifier_service.generation.forced import with_forced
 
 _STEADY = 3
@@ -70,48 +70,61 @@ class Session:
         # The last token of a sequence never needs KV, so the limit has room for every draft as well.
         async with self._target.admitted(self._row) as held:
             self._cached = min(held, self._call.prompt_len)
+            asked: AskedRound | None = None
+            finish: FinishReason | None = None
             try:
                 self._choose_gamma()
                 self._drafts.begin(self._wanted)
                 await self._prefill()
-                finish: FinishReason | None = None
                 while finish is None:
                     with part_span("round") as span:
-                        done = await self._round()
+                        asked = asked or self._ask(await self._proposed())
+                        outcome = await asked.outcome()
+                        committed = self._commit(asked, outcome)
+                        finish = committed.finish
+                        before, asked = asked, None if finish else self._ask_at_once()
+                        if asked is not None:  # the other sessions ask as well before any tells, so the pass is soon
+                            await asyncio.sleep(0)
+                        done = self._tell(before, committed, outcome)
                         if span.records:
                             span.describe(_described(done))
-                    finish = done.finish
                     yield done
             finally:
+                if asked is not None:
+                    asked.result.cancel()
                 self._drafts.close()
                 self._gamma.close()
 
-    async def _round(self) -> Round:
+    def _ask(self, proposal: Proposal) -> AskedRound:
+        drafted, proposal = len(proposal.draft.tokens), self._with_forced(proposal)
         base_len = len(self._tokens)
-        proposal = await self._proposed()
-        drafted = len(proposal.draft.tokens)
-        proposal = self._with_forced(proposal)
-        submitted = time.perf_counter()
-        outcome = await self._target.verify(self._next_row(base_len, proposal))
+        result = self._target.verify(self._next_row(base_len, proposal))
+        return AskedRound(result, base_len, proposal, drafted, self._declined, self._grounds)
+
+    def _ask_at_once(self) -> AskedRound | None:
+        """Ask for the next round where its draft is known; None where there is something to wait for."""
+        proposal = self._known()
+        return None if proposal is None else self._ask(proposal)
+
+    def _commit(self, asked: AskedRound, outcome: Outcome) -> Round:
+        """Commit what a verdict says, and learn from it; the round as far as it is needed to go on."""
         verdict = outcome.verdict
-        if not proposal.local:  # nor do forced tokens say anything of the drafter
-            self._gamma.observe(min(verdict.judged, drafted), min(verdict.accepted, drafted))
+        if not asked.proposal.local:  # nor do forced tokens say anything of the drafter
+            self._gamma.observe(min(verdict.judged, asked.drafted), min(verdict.accepted, asked.drafted))
         if verdict.drafted < outcome.offered:
             self._drafts.distrust()
-            proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
-        done = replace(
-            cut(verdict, base_len, self._limit, self._stop_ids),
-            draft=_reported(proposal.draft.tokens[: verdict.drafted], verdict),
-            drafter=proposal.drafter if verdict.drafted else "",
-            forced=max(0, verdict.drafted - drafted),
-            fallback=(Fallback.NONE if proposal.draft.tokens else self._declined or proposal.fallback).value,
-            speedup=self._gamma.speedup(),
-            timing=Timing(proposal.waited, max(outcome.started - submitted, 0.0), outcome.seconds),
-            cached_tokens=self._cached if base_len == len(self._call.tokens) else 0,
-            detail=self._detail(proposal, drafted, verdict),
-        )
-        self._commit(done, judged=verdict.drafted)
-        self._count(done, proposal.awaited)
+        committed = cut(verdict, asked.base_len, self._limit, self._stop_ids)
+        self._tokens += committed.tokens
+        if committed.finish is None:
+            self._choose_gamma()
+            self._drafts.commit(committed.tokens, verdict.drafted, self._wanted)
+        return committed
+
+    def _tell(self, asked: AskedRound, committed: Round, outcome: Outcome) -> Round:
+        """All that is told of a round; it is counted."""
+        cached = self._cached if asked.base_len == len(self._call.tokens) else 0
+        done = asked.told(committed, outcome, self._gamma.speedup(), cached)
+        self._count(done, asked.proposal.awaited)
         return done
 
     @property
@@ -125,26 +138,23 @@ class Session:
         return self._target.drafts_first or len(self._tokens) > len(self._call.tokens)
 
     async def _proposed(self) -> Proposal:
-        begun = self._target.runs_ahead_of(self._row.kv_name)
-        if begun and self._wanted:  # this round began when the last γ was 0
-            return Proposal(fallback=Fallback.NOT_WORTH_IT)
+        """What the next round proposes, behind a wait for it."""
         if not self._judges_drafts:
             return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
-        if not self._wanted:  # so it waits for no drafter
-            proposal = await self._drafts.propose(0)
-            late = begun and proposal.draft.tokens  # a guess of a source that was not likely to have one
-            return Proposal(fallback=Fallback.NOT_WORTH_IT, local=True) if late else proposal
+        if (known := self._known()) is not None:
+            return known
         with self._target.expected(self._drafts.gathers, self._drafts.hurry):
             return await self._drafts.propose(self._wanted)
 
-    def _detail(self, proposal: Proposal, drafted: int, verdict: Verdict) -> RoundDetail | None:
-        """What the round rests on, where the call asks; `drafted` tokens are the source's own."""
-        grounds = self._grounds
-        if grounds is None:
-            return None
-        if proposal.local and drafted:
-            grounds = RoundDetail(drafted, GammaReason.SOURCE.value)
-        return replace(grounds, network=proposal.network, judged=verdict.judged_tokens)
+    def _known(self) -> Proposal | None:
+        """What the next round proposes, where that is known now; None where there are drafts to wait for."""
+        begun = self._target.runs_ahead_of(self._row.kv_name)
+        if begun and self._wanted:  # this round began when the last γ was 0
+            return Proposal(fallback=Fallback.NOT_WORTH_IT)
+        guess = self._drafts.guess()
+        if begun and guess.draft.tokens:  # a source had one that was not likely to
+            return Proposal(fallback=Fallback.NOT_WORTH_IT, local=True)
+        return None if self._wanted and not guess.draft.tokens else guess
 
     def _with_forced(self, proposal: Proposal) -> Proposal:
         """The proposal with the tokens that the grammar forces behind its draft."""
@@ -154,12 +164,6 @@ class Session:
         if draft is proposal.draft:
             return proposal
         return replace(proposal, draft=draft, drafter=proposal.drafter if proposal.draft.tokens else GRAMMAR)
-
-    def _commit(self, done: Round, judged: int) -> None:
-        self._tokens += done.tokens
-        if done.finish is None:
-            self._choose_gamma()
-            self._drafts.commit(done.tokens, judged, self._wanted)
 
     async def _prefill(self) -> None:
         """Compute all of the prompt but its last piece, which the pass of the first verdict computes."""
@@ -192,34 +196,6 @@ class Session:
         return FinishReason.LENGTH if len(self._tokens) >= self._limit else None
 
 
-def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
-    """The round that commits a verdict, up to the earliest of a stop id, which is kept itself, and the limit.
-
-    Args:
-        base_len: committed tokens before this round.
-        limit: sequence length at which the generation ends, more than `base_len`.
-
-    Returns:
-        A round whose counts are of the tokens that were kept; its draft, its fallback and its timing are not set.
-    """
-    room = limit - base_len
-    tokens = verdict.tokens[:room]
-    finish = FinishReason.LENGTH if len(verdict.tokens) >= room else None
-    stop = next((index for index, token in enumerate(tokens) if token in stop_ids), None)
-    if stop is not None:
-        tokens = tokens[: stop + 1]
-        finish = FinishReason.STOP
-    count = len(tokens)
-    return Round(
-        base_len=base_len,
-        tokens=tokens,
-        origins=verdict.origins[:count],
-        accepted=min(verdict.accepted, count),
-        finish=finish,
-        logprobs=verdict.logprobs[:count],
-    )
-
-
 def _described(done: Round) -> Attributes:
     """What the span of a round says of it; times in seconds."""
     return {
@@ -233,13 +209,3 @@ def _described(done: Round) -> Attributes:
         "specdec.queue_seconds": done.timing.queue,
         "specdec.verify_seconds": done.timing.verify,
     }
-
-
-def _reported(draft: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
-    """The tokens of a draft as they are told: of a tree, the accepted path comes first."""
-    if verdict.path is None:
-        return draft
-    left = list(draft)
-    for token in (path := verdict.tokens[: verdict.accepted]):
-        left.remove(token)
-    return (*path, *left)

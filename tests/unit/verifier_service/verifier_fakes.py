@@ -1,5 +1,6 @@
 """An engine whose logits are a table, a target without a queue, a source of drafts that a test writes."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +20,7 @@ from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall, RoundDetail, Speedup
 from verifier_service.batching.batch_plan import Gathers, Outcome, Row
 from verifier_service.batching.costs import DrafterTimes
+from verifier_service.batching.run_ahead import Result
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.drafters.link import DrafterLink
@@ -199,6 +201,8 @@ class DirectTarget:
         self.room = 1000
         """For drafts, in a pass."""
         self.drafts_first = True
+        self.running = 0
+        """Sequences of others."""
         self.expecting = 0
         """How often a row was announced."""
         self.ahead = False
@@ -223,7 +227,12 @@ class DirectTarget:
     async def prefill(self, row: Row) -> None:
         self.prefills.append(row.goal)
 
-    async def verify(self, row: Row) -> Outcome:
+    def verify(self, row: Row) -> Result:
+        result: Result = asyncio.get_running_loop().create_future()
+        result.set_result(self.judge(row))
+        return result
+
+    def judge(self, row: Row) -> Outcome:
         self.rows.append(replace(row, tokens=tuple(row.tokens)))
         offered = row.draft.tokens[: self.room]
         drafts = () if self.refuses_drafts else offered
@@ -252,6 +261,9 @@ class WrittenDrafts:
 
     def hurry(self) -> None:
         pass
+
+    def guess(self) -> Proposal:
+        return Proposal()
 
     async def propose(self, gamma: int) -> Proposal:
         self.asked.append(gamma)

@@ -182,7 +182,7 @@ async def decode(scheduler: Scheduler, name: str, count: int) -> tuple[int, ...]
 
 async def test_sessions_that_come_and_end_in_a_run_have_their_tokens_and_leave_nothing() -> None:
     engine = TableEngine()
-    counts = {name: 40 * (number + 1) for number, name in enumerate("abcd")}
+    counts = {name: 200 * (number + 1) for number, name in enumerate("abcd")}
 
     async def later(scheduler: Scheduler, name: str) -> tuple[int, ...]:
         await until(lambda: len(engine.batches) >= 10 * "abcd".index(name))

@@ -156,7 +156,7 @@ class SlowEngine(TableEngine):
 async def test_the_loop_is_free_while_a_pass_runs_and_the_model_has_a_thread_of_its_own() -> None:
     engine = SlowEngine()
     async with crowded(engine) as scheduler, scheduler.admitted(admission("a", [1], 10)):
-        verdict = asyncio.create_task(scheduler.verify(make_row("a", [1])))
+        verdict = scheduler.verify(make_row("a", [1]))
         assert await asyncio.to_thread(engine.began.wait, 60)
         # All of this happens inside the pass.
         other = asyncio.create_task(scheduler.admitted(admission("b", [2], 10, 1.0)).__aenter__())

@@ -18,7 +18,7 @@ async def test_a_pass_waits_for_a_row_that_is_announced() -> None:
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
         first = make_row("a", (1, 2, 3, 4))
         with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
-            task = asyncio.create_task(scheduler.verify(first))
+            task = scheduler.verify(first)
             await steps()
             assert not task.done()
         await task
@@ -33,7 +33,7 @@ async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less
         await scheduler.verify(row("a"))
         scheduler._pass_seconds = 1e9
         with scheduler.expected(Gathers.BRIEFLY, hurry=lambda: None):
-            task = asyncio.create_task(scheduler.verify(make_row("a", (3, 3), draft=point_mass(following(3)))))
+            task = scheduler.verify(make_row("a", (3, 3), draft=point_mass(following(3))))
             await steps()
             assert not task.done()
             scheduler._pass_seconds = 0.0

@@ -104,7 +104,10 @@ async def test_a_session_with_a_grammar_or_a_source_that_guesses_is_asked_for_it
     assert service.generations._session(plain)._row.runs_ahead
     assert not service.generations._session(plain, grammar)._row.runs_ahead
     monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Guessing())
-    assert not service.generations._session(make_call(speculation=Speculation(Mode.REJECTION)))._row.runs_ahead
+    guessing = make_call(speculation=Speculation(Mode.REJECTION))
+    assert not service.generations._session(guessing)._row.runs_ahead
+    service.target.running = 1
+    assert service.generations._session(guessing)._row.runs_ahead, "others would wait for a step without a pass"
 
 
 END = 0
@@ -119,7 +122,7 @@ class Random(DirectTarget):
         super().__init__()
         self.dice = random.Random(1)
 
-    async def verify(self, row: Row) -> Outcome:
+    def judge(self, row: Row) -> Outcome:
         drafted = len(row.draft.tokens)
         accepted = next((step for step in range(drafted) if self.dice.random() >= LIKELY), drafted)
         tokens = tuple(END if self.dice.random() < 1 / MEAN_LENGTH else 1 for _ in range(accepted + 1))

@@ -1,4 +1,7 @@
-"""A session whose next round, a plain one, may begin before it asks for it."""
+"""A session whose next round begins before it asks for it, and one that asks before it tells of the last one."""
+
+import asyncio
+from contextlib import aclosing
 
 import pytest
 
@@ -13,7 +16,8 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_call,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.batch_plan import Row
+from verifier_service.batching.run_ahead import Result
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.generation.session import Session
 
@@ -23,9 +27,9 @@ TRUTH = continuation(3, 8)
 class AheadOnce(DirectTarget):
     """Begins the fourth round before it is asked for."""
 
-    async def verify(self, row: Row) -> Outcome:
+    def verify(self, row: Row) -> Result:
         self.ahead = len(self.rows) == 2
-        return await super().verify(row)
+        return super().verify(row)
 
 
 def make_session(call: GenerationCall, target: DirectTarget, drafts: WrittenDrafts, gamma: FixedGamma) -> Session:
@@ -35,7 +39,7 @@ def make_session(call: GenerationCall, target: DirectTarget, drafts: WrittenDraf
 
 async def test_a_gamma_that_is_chosen_behind_the_begin_of_a_round_is_for_the_next() -> None:
     target, gamma = AheadOnce(), FixedGamma(0)
-    drafts = WrittenDrafts(NO_DRAFT, NO_DRAFT, NO_DRAFT, point_mass(*TRUTH[4:6]))
+    drafts = WrittenDrafts(point_mass(*TRUTH[4:6]))
     rounds: list[Round] = []
     async for done in make_session(make_call(), target, drafts, gamma).run():
         rounds.append(done)
@@ -44,7 +48,7 @@ async def test_a_gamma_that_is_chosen_behind_the_begin_of_a_round_is_for_the_nex
     assert [row.runs_ahead for row in target.rows[:5]] == [False, False, True, False, False]
     assert [len(done.draft) for done in rounds[:5]] == [0, 0, 0, 0, 2]
     assert rounds[3].fallback == Fallback.NOT_WORTH_IT
-    assert drafts.asked[:4] == [0, 0, 0, 2]
+    assert drafts.asked[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -74,8 +78,8 @@ async def test_a_round_whose_source_may_guess_is_always_asked_for() -> None:
 class Guessing(WrittenDrafts):
     """A source of the verifier, which has the next two tokens from the fourth round on."""
 
-    async def propose(self, gamma: int) -> Proposal:
-        await super().propose(gamma)
+    def guess(self) -> Proposal:
+        self.asked.append(0)
         rounds = len(self.asked)
         self.guesses = rounds >= 4
         return Proposal(point_mass(*TRUTH[rounds - 1 : rounds + 1]) if self.guesses else NO_DRAFT, local=True)
@@ -99,3 +103,50 @@ async def test_a_first_round_that_has_begun_reads_the_whole_prompt(ahead: bool, 
     assert [done async for done in session.run()]
     assert target.prefills == prefills
     assert all(row.runs_ahead for row in target.rows)
+
+
+class Held(DirectTarget):
+    """Judges the first row only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[Result] = []
+
+    def verify(self, row: Row) -> Result:
+        self.results.append(super().verify(row) if not self.rows else asyncio.get_running_loop().create_future())
+        return self.results[-1]
+
+
+class Guesses(WrittenDrafts):
+    """A source of the verifier that always has the next token; the drafter beside it never answers."""
+
+    def guess(self) -> Proposal:
+        return Proposal(point_mass(TRUTH[0]), local=True)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "gamma", "asked"), [(Guesses, 0, 2), (Guesses, 2, 2), (WrittenDrafts, 0, 2), (WrittenDrafts, 2, 1)]
+)
+async def test_a_round_whose_draft_is_known_is_asked_for_before_the_last_one_is_told(
+    drafts: type[WrittenDrafts], gamma: int, asked: int
+) -> None:
+    target = Held()
+    session = make_session(make_call(), target, drafts(), FixedGamma(gamma))
+    async with aclosing(session.run()) as rounds:
+        await anext(rounds)
+        assert len(target.results) == asked
+    assert all(result.done() for result in target.results), "what a session that ended has asked for is taken back"
+
+
+async def test_the_sessions_of_a_pass_ask_for_the_next_before_any_of_them_tells() -> None:
+    target, told = DirectTarget(), list[int]()
+    admission = Row(make_call(), "s#1", 0.0, 11, (1, 2, 3), goal=0)
+
+    async def first_round() -> None:
+        count = lambda *_: told.append(len(target.rows))  # noqa: E731 - how many rows there are when a round is told
+        session = Session(admission, 512, target, WrittenDrafts(), FixedGamma(0), count)  # type: ignore[arg-type]
+        async with aclosing(session.run()) as rounds:
+            await anext(rounds)
+
+    await asyncio.gather(*(first_round() for _ in range(3)))
+    assert told == [6, 6, 6]

@@ -1,0 +1,108 @@
+"""A round from the row that asks for it to what is told of it."""
+
+import time
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+
+from specdec.errors import InternalError
+from specdec.rules.draft import NO_DRAFT, Verdict
+from specdec.rules.params import FinishReason
+from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Speedup, Timing
+from verifier_service.batching.batch_plan import Outcome
+from verifier_service.batching.run_ahead import Result
+from verifier_service.drafters.drafts import Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRound:
+    """A round that the target was asked for."""
+
+    result: Result
+    base_len: int
+    """Committed tokens before it."""
+    proposal: Proposal
+    """Its draft, with the tokens that a grammar forces behind it."""
+    drafted: int
+    """Tokens of the draft before those."""
+    declined: Fallback
+    """Why no drafter was to draft, where that was by choice."""
+    grounds: RoundDetail | None
+    """Why as much was to be drafted, where the call asks."""
+    since: float = field(default_factory=time.perf_counter)
+
+    async def outcome(self) -> Outcome:
+        """The verdict on it; raises InternalError when its pass failed."""
+        outcome = await self.result
+        if outcome is None:
+            raise InternalError("a row came back without a verdict")
+        return outcome
+
+    def told(self, committed: Round, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
+        """The round with all that is told of it.
+
+        Args:
+            committed: what the verdict commits, of `cut`.
+            speedup: what drafts bring the batch.
+            cached: tokens of the prompt that had KV when the session was let in, in its first round.
+        """
+        verdict, proposal = outcome.verdict, self.proposal
+        if verdict.drafted < outcome.offered:
+            proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
+        return replace(
+            committed,
+            draft=_reported(proposal.draft.tokens[: verdict.drafted], verdict),
+            drafter=proposal.drafter if verdict.drafted else "",
+            forced=max(0, verdict.drafted - self.drafted),
+            fallback=(Fallback.NONE if proposal.draft.tokens else self.declined or proposal.fallback).value,
+            speedup=speedup,
+            timing=Timing(proposal.waited, max(outcome.started - self.since, 0.0), outcome.seconds),
+            cached_tokens=cached,
+            detail=self._detail(verdict),
+        )
+
+    def _detail(self, verdict: Verdict) -> RoundDetail | None:
+        """What the round rests on, where the call asks."""
+        grounds, proposal = self.grounds, self.proposal
+        if grounds is None:
+            return None
+        if proposal.local and self.drafted:
+            grounds = RoundDetail(self.drafted, GammaReason.SOURCE.value)
+        return replace(grounds, network=proposal.network, judged=verdict.judged_tokens)
+
+
+def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
+    """The round that commits a verdict, up to the earliest of a stop id, which is kept itself, and the limit.
+
+    Args:
+        base_len: committed tokens before this round.
+        limit: sequence length at which the generation ends, more than `base_len`.
+
+    Returns:
+        A round whose counts are of the tokens that were kept; its draft, its fallback and its timing are not set.
+    """
+    room = limit - base_len
+    tokens = verdict.tokens[:room]
+    finish = FinishReason.LENGTH if len(verdict.tokens) >= room else None
+    stop = next((index for index, token in enumerate(tokens) if token in stop_ids), None)
+    if stop is not None:
+        tokens = tokens[: stop + 1]
+        finish = FinishReason.STOP
+    count = len(tokens)
+    return Round(
+        base_len=base_len,
+        tokens=tokens,
+        origins=verdict.origins[:count],
+        accepted=min(verdict.accepted, count),
+        finish=finish,
+        logprobs=verdict.logprobs[:count],
+    )
+
+
+def _reported(draft: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
+    """The tokens of a draft as they are told: of a tree, the accepted path comes first."""
+    if verdict.path is None:
+        return draft
+    left = list(draft)
+    for token in (path := verdict.tokens[: verdict.accepted]):
+        left.remove(token)
+    return (*path, *left)
