@@ -213,4 +213,10 @@ def load_engine(settings: VerifierSettings) -> NativeEngine:
     """
     draw_by_operator()
     model = settings.model
-    return NativeEngine.load(model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options)
+    return NativeEngine.load(
+        model.path,
+        kv_bytes=settings.kv_bytes,
+        threads=settings.threads,
+        wide_threads=settings.wide_threads,
+        **model.engine_options,
+    )

@@ -105,6 +105,8 @@ class VerifierSettings(Settings):
     """Budget of all keys and values, those kept for later sessions included."""
     threads: int = Field(default=1, ge=1)
     """Number of PyTorch's threads."""
+    wide_threads: int | None = Field(default=None, ge=1)
+    """The same where the backend is native, in passes over 64 tokens or more, as prompts are; None is no other."""
     max_waiting: int = Field(default=1024, ge=1)
     """Number of generations that may wait for KV before more are refused."""
     drain_seconds: float = Field(default=20.0, ge=0)

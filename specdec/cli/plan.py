@@ -1,5 +1,6 @@
 """Every process of `specdec up` with its configuration, from the settings: nothing is started or written here."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,9 @@ NICE: Mapping[Role, int] = {"drafter": 0, "verifier": 0, "gateway": 10}
 """How far others go before a service on the processors: where one machine has to do for all, models come first."""
 STORE_NICE = 1
 """The same of a store: what counts is that it leaves one processor to the models."""
+
+_WIDE_THREADS = 2
+"""Most threads of a target in passes over many tokens, where none are chosen: as many as were measured."""
 
 _MODEL_FILES = {"model": "config.json", "hybrid": "config.json", "counts": "counts.safetensors"}
 """For each kind of drafter that needs a folder of its own, a file that it must have."""
@@ -165,6 +169,8 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     config = {"model": model, "drafters": drafters, "log": settings.log.model_dump(), **_mode(settings)}
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
+    if settings.backend == "native":
+        config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
     return config if settings.gamma is None else {**config, "gamma": settings.gamma}
 
 
@@ -189,6 +195,11 @@ def _target(settings: UpSettings) -> dict[str, Any]:
 def _mode(settings: UpSettings) -> dict[str, Any]:
     """The mode, when one was chosen; otherwise the services use their own default."""
     return {} if settings.mode is None else {"mode": settings.mode.value}
+
+
+def cores() -> int:
+    """Number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _absolute(path: Path) -> str:

@@ -101,6 +101,8 @@ class UpSettings(Settings):
     """Data type of both models."""
     compile: bool = False
     """Compile both models: faster passes, for a longer start."""
+    wide_threads: int | None = Field(default=None, ge=1)
+    """Threads of a native target in passes over many tokens, as prompts are; None is 2 where there are processors."""
     log_dir: Path | None = None
     """Folder for the processes' logs; when None, one that is removed at the end."""
     restarts: int = Field(default=5, ge=0)

@@ -89,7 +89,7 @@ void multiply_panel(const Layer<Weight>& layer, int64_t panel, const float* inpu
 template <class Weight>
 void multiply(const Layer<Weight>& layer, const float* input, float* out, int64_t tokens) {
   const int64_t threads = torch::stable::get_num_threads();
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
   for (int64_t panel = 0; panel < (layer.outputs + PANEL - 1) / PANEL; ++panel)
     multiply_panel(layer, panel, input, out, tokens);
 }

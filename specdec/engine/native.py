@@ -20,6 +20,7 @@ from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.loader import ModelFacts, load_decoder
 from specdec.engine.model_check import check_model
 from specdec.engine.sequence_kv import SequenceKv
+from specdec.engine.threads import threads_of
 from specdec.errors import InternalError, ModelRefused
 
 
@@ -33,8 +34,9 @@ class NativeEngine:
         layout: KvLayout,
         kv_bytes: int,
         kv_backend: OpenKvBackend[Any] | None = None,
+        wide_threads: int | None = None,
     ) -> None:
-        """`kv_backend` None chooses the one for the model's device.
+        """`kv_backend` None chooses the one for the model's device; `wide_threads` are as for `load`.
 
         Raises:
             ModelRefused: `kv_bytes` hold no page, or the device has less memory.
@@ -45,6 +47,7 @@ class NativeEngine:
             raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {page_bytes}")
         backend.warm()
         self._run = backend.run
+        self._wide_threads = wide_threads
         self._pool: KvPool[SequenceKv] = KvPool(backend.store, facts.fingerprint)
         self.kv_layout = layout
         self.facts = facts
@@ -63,6 +66,7 @@ class NativeEngine:
         device: str,
         kv_bytes: int,
         threads: int | None,
+        wide_threads: int | None = None,
         compiled: bool = False,
         attention: HostCode = "auto",
         products: HostCode = "auto",
@@ -77,6 +81,7 @@ class NativeEngine:
             device: a PyTorch device, or "auto" for the accelerator when there is one.
             kv_bytes: budget for the keys and values of all sessions together.
             threads: number of PyTorch's threads in this process; None does not change it.
+            wide_threads: the same in passes over at least `threads.WIDE` tokens; None is no other number.
             compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
             attention: what attends where the model is on the host.
             products: what multiplies with the weights where the model is on the host.
@@ -98,7 +103,7 @@ class NativeEngine:
         kv_backend = kv_backend or kv_backend_for(decoder.device, attention)
         layout = check_model(path, decoder, kv_backend, prepare)
         restrict_head(path, decoder)  # behind the check, which compares the logits of all ids
-        return cls(decoder, facts, layout, kv_bytes, kv_backend)
+        return cls(decoder, facts, layout, kv_bytes, kv_backend, wide_threads)
 
     @property
     def memory(self) -> KvMemory:
@@ -178,4 +183,5 @@ class NativeEngine:
         """
         if not chunks:
             return torch.empty(0, self.vocab_size, device=self.device)
-        return forward(self._run, self._pool, chunks, self.vocab_size)
+        with threads_of(sum(len(chunk.tokens) for chunk in chunks), self._wide_threads):
+            return forward(self._run, self._pool, chunks, self.vocab_size)

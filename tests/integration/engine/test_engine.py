@@ -12,6 +12,7 @@ from specdec.engine import Chunk, NativeEngine
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_pool import KvMemory
 from specdec.engine.paged.backend import PagedBackend
+from specdec.engine.threads import WIDE
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules import vocabulary
 from specdec.rules.blocks import BLOCK_TOKENS
@@ -59,6 +60,29 @@ def test_kept_rows_of_all_chunks_come_in_the_order_of_the_chunks(load: Load, arc
         engine.truncate(name, 0)
     together = engine.forward([Chunk("c", [8, 9], 1), Chunk("a", TOKENS, 0), Chunk("b", TOKENS[::-1], 3)])
     torch.testing.assert_close(together, torch.cat([alone["c"][1:], alone["b"][3:]]), rtol=1e-4, atol=1e-4)
+
+
+def test_passes_over_many_tokens_have_threads_of_their_own_and_the_same_logits(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, run = list[int](), Decoder.run
+
+    def seen(decoder: Decoder, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return run(decoder, ids, *rest)
+
+    few, many = Chunk("a", TOKENS, 1), Chunk("b", [*range(1, WIDE - len(TOKENS) + 1)], 2)
+    logits = list[torch.Tensor]()
+    for wide in (None, 2):
+        engine = load(wide_threads=wide)
+        monkeypatch.setattr(Decoder, "run", seen)
+        for name in "ab":
+            engine.admit(name, 100)
+        logits.append(torch.cat([engine.forward([few, many]), engine.forward([few])]))
+        monkeypatch.setattr(Decoder, "run", run)
+    assert threads == [1, 1, 2, 1]
+    assert torch.get_num_threads() == 1
+    torch.testing.assert_close(logits[0], logits[1])
 
 
 def test_a_chunk_may_want_no_logits_at_all(load: Load) -> None:

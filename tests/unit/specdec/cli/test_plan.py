@@ -183,3 +183,21 @@ def test_gateways_alone_are_told_the_file_of_api_keys(settings: UpSettings, tmp_
     services = plan.services(keyed, ADDRESSES, "redis://x")
     found = {service.role: service.config.get("api_keys") for service in services}
     assert found == {"gateway": str(tmp_path / "keys"), "verifier": None, "drafter": None}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "cores", "verifiers", "expected"), [(None, 8, 1, 2), (None, 2, 2, 1), (None, 1, 1, 1), (6, 2, 1, 6)]
+)
+def test_a_native_target_has_two_threads_for_prompts_where_there_are_processors(
+    settings: UpSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: int | None,
+    cores: int,
+    verifiers: int,
+    expected: int,
+) -> None:
+    monkeypatch.setattr(plan, "cores", lambda: cores)
+    own = settings.model_copy(update={"wide_threads": chosen, "verifiers": verifiers})
+    by_name = {service.name: service.config for service in plan.services(own, ADDRESSES, "redis://x")}
+    assert by_name["verifier-1"]["wide_threads"] == expected
+    assert "wide_threads" not in by_name["drafter-1"]
