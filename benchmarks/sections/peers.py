@@ -24,11 +24,12 @@ from specdec.errors import ConfigError, InternalError
 _TEXT = """\
 All peers in float32 on the cores {cores}, asked in turns by one client over HTTP with token ids and without seeds; a
 peer that is not asked is stopped. vLLM 0.32 has its threads on one core and keeps the other for its front end; the
-processes of `specdec up --compile` share both, and its target has one thread. vLLM's drafts are of 4 tokens, but for
-suffix decoding, which has its defaults. Ours drafts for the demo pair as `specdec up --local suffix` does, by the
-drafter where the text of the request gives no draft, and for the chat model as `specdec up --target` does, without a
-drafter; vLLM's draft model is the drafter of `models/smollm2`, over all ids. HF is `generate()` on two threads, one
-request after another, so it is measured at one stream alone: more streams would get the same tokens a second together.
+processes of `specdec up --compile` share both, and its target has one thread, `native` a second one in passes over 64
+tokens or more. vLLM's drafts are of 4 tokens, but for suffix decoding, which has its defaults. Ours drafts for the demo
+pair as `specdec up --local suffix` does, by the drafter where the text of the request gives no draft, and for the chat
+model as `specdec up --target` does, without a drafter; vLLM's draft model is the drafter of `models/smollm2`, over all
+ids. HF is `generate()` on two threads, one request after another, so it is measured at one stream alone: more streams
+would get the same tokens a second together.
 
 A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
 {prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
