@@ -76,9 +76,10 @@ class Session:
                 self._choose_gamma()
                 self._drafts.begin(self._wanted)
                 await self._prefill()
+                asked = self._ask_at_once()
                 while finish is None:
                     with part_span("round") as span:
-                        asked = asked or self._ask(await self._proposed())
+                        asked = asked or self._ask(await self._awaited())
                         outcome = await asked.outcome()
                         committed = self._commit(asked, outcome)
                         finish = committed.finish
@@ -137,12 +138,8 @@ class Session:
         """Whether the target takes a draft in this round; not every one does in the pass that reads the prompt."""
         return self._target.drafts_first or len(self._tokens) > len(self._call.tokens)
 
-    async def _proposed(self) -> Proposal:
+    async def _awaited(self) -> Proposal:
         """What the next round proposes, behind a wait for it."""
-        if not self._judges_drafts:
-            return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
-        if (known := self._known()) is not None:
-            return known
         with self._target.expected(self._drafts.gathers, self._drafts.hurry):
             return await self._drafts.propose(self._wanted)
 
@@ -151,6 +148,8 @@ class Session:
         begun = self._target.runs_ahead_of(self._row.kv_name)
         if begun and self._wanted:  # this round began when the last γ was 0
             return Proposal(fallback=Fallback.NOT_WORTH_IT)
+        if not self._judges_drafts:
+            return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
         guess = self._drafts.guess()
         if begun and guess.draft.tokens:  # a source had one that was not likely to
             return Proposal(fallback=Fallback.NOT_WORTH_IT, local=True)
