@@ -25,7 +25,7 @@ _OPTIMISTIC = 0.5
 _PUNCTUAL = 0.8
 """Share of the longest wait within which a draft is expected; what takes longer may be late and is not ordered."""
 _REPORT_SECONDS = 1.0
-"""Least time between two reports."""
+"""Least time between two reports of batches alike."""
 _PATIENCE = 2.0
 """Times the expected wait that a round waits at least, for what comes later would otherwise never be measured."""
 _CLEARLY = 1.3
@@ -78,7 +78,7 @@ class BatchSpeculation:
         self._pass, self._rows = 0, 1
         self._wanting = self._longest = self._plain = 0
         """Sessions that draft in the round under way, most drafts of one, and sessions to which the plan gives none."""
-        self._ended, self._reported, self._report = clock(), float("-inf"), Judgement()
+        self._ended, self._reported, self._reported_of, self._report = clock(), 0.0, (-1, False), Judgement()
         self._judged = -1
         """The pass that the judgement was made behind."""
         self._prompted = False
@@ -109,10 +109,10 @@ class BatchSpeculation:
         return replace(self._nearest.of(self._load, self._drafters()), groups=self.groups)
 
     def report(self) -> Judgement:
-        """What is believed now; made anew every second at most."""
-        now = self._clock()
-        if now - self._reported >= _REPORT_SECONDS:
-            self._reported, costs, load = now, self.costs, self._load
+        """What is believed now; made anew every second, and when the batch has another size or begins to draft."""
+        now, of = self._clock(), (self._level, self.drafting)
+        if of != self._reported_of or now - self._reported >= _REPORT_SECONDS:
+            self._reported, self._reported_of, costs, load = now, of, self.costs, self._load
             plain = costs.base + costs.token * load
             predicted, measured = self.forecast.speedup * self.trials.correction, self.trials.measured
             beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))

@@ -153,6 +153,15 @@ def test_the_report_says_what_was_predicted_and_what_was_measured() -> None:
     assert report.alpha == pytest.approx(0.8, abs=0.05)
 
 
+def test_a_report_is_of_the_batch_as_it_is() -> None:
+    batch = SimulatedBatch([0.9], costs(1, 0.05, 0.4, 0.1), source=None)
+    batch.run(300)
+    assert batch.speculation.report().plain_seconds == pytest.approx(0.010)
+    for _ in range(3):  # each adds 0.02 of a pass, as long as none of another size has been measured
+        batch.speculation.session(lambda: None)
+    assert batch.speculation.report().plain_seconds == pytest.approx(0.0106)
+
+
 def test_the_price_of_a_token_is_what_is_committed_in_its_time() -> None:
     batch = SimulatedBatch([0.9] * 4, costs(4, 0.05, 0.4, 0.1))
     batch.run(500, fixed=0)
