@@ -12,7 +12,7 @@ from typing import Literal
 
 from verifier_service.batching.pass_sample import PassSample
 
-LEAST_SESSIONS = 4
+_LEAST_SESSIONS = 4
 """Sessions in a batch below which there is one group."""
 _SETTLING = 2
 """Passes until the way just taken shows."""
@@ -78,6 +78,10 @@ class Groups:
     def count(self) -> int:
         """The number of groups that the next pass is one of."""
         return self._used if self._trial is None else 3 - self._used
+
+    def among(self, sessions: int, plain: int) -> int:
+        """The same for a batch of so many sessions, some of which draft nothing; one if few draft."""
+        return 1 if sessions < _LEAST_SESSIONS or 2 * plain >= sessions else self.count
 
     def observe(self, sample: PassSample, seconds: float, gap: float) -> None:
         """Learn from a pass that followed the one before by `gap` and took `seconds` without its prompts."""

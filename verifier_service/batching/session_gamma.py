@@ -4,9 +4,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 from specdec.rules.allotment import Demand, Judgement
-from specdec.rules.gamma import SESSION_WEIGHT, AcceptanceEstimate, FixedGamma, GammaController
+from specdec.rules.gamma import SESSION_WEIGHT, AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
+from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.generation import GammaReason, RoundDetail, Speedup
 from verifier_service.batching.fleet_acceptance import FleetAcceptance
+
+
+def controller_of(
+    fixed: int | None, policy: GammaPolicy, most: int, report: Callable[[], Judgement]
+) -> GammaController | None:
+    """What chooses γ for one session alone, of a fixed γ or by a policy; None leaves it to the batch."""
+    if fixed is not None:
+        return FixedGamma(fixed)
+    if policy.policy is PolicyKind.OPTIMAL:
+        return OptimalGamma(lambda: report().c, lambda: report().beta, most, r=lambda: report().r)
+    return None
 
 
 class Batch(Protocol):

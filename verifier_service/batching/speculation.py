@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Literal
 
 from specdec.rules.allotment import NO_DRAFTS, Forecast, Judgement, RoundSeconds, allot, forecast
-from specdec.rules.gamma import FixedGamma, GammaController, OptimalGamma
-from specdec.rules.gamma_policy import AUTO, GammaPolicy, PolicyKind
+from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from verifier_service.batching.costs import BatchCosts, DraftedRounds, DrafterTimes, PromptRate, SizedCosts
 from verifier_service.batching.fleet_acceptance import FleetAcceptance
-from verifier_service.batching.groups import LEAST_SESSIONS, Groups
+from verifier_service.batching.groups import Groups
 from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.plan_pace import PlanPace
-from verifier_service.batching.session_gamma import SessionGamma
-from verifier_service.batching.trials import BatchRound, Trials
+from verifier_service.batching.round_tally import BatchRound
+from verifier_service.batching.session_gamma import SessionGamma, controller_of
+from verifier_service.batching.trials import Trials
 
 _ACTIVE_PASSES = 4
 """Passes after which a session that asked for nothing does not count any more."""
@@ -87,8 +87,8 @@ class BatchSpeculation:
         """Seconds that prompts are known to add to the next pass, which begins at once and waits for no drafts."""
         self._unlike = 0
         """Passes to come that are unlike others, because of what was judged beside prompts."""
-        self._plan_for, self._allotment = (0, False, 0.0), NO_DRAFTS
-        """The batch that the plan is for, and the plan."""
+        self._plan_for, self._allotment, self._planned = (0, False, 0.0), NO_DRAFTS, False
+        """The batch that the plan is for, the plan, and whether it rests on passes that were measured."""
         self.drafting = False
         """Whether the sessions of the batch draft in the round under way."""
 
@@ -100,13 +100,14 @@ class BatchSpeculation:
     @property
     def groups(self) -> int:
         """In how many groups, drafted for and verified in turns, the sessions of the batch are; one if few draft."""
-        few = self._load < LEAST_SESSIONS or 2 * min(self._plain, len(self._active)) >= self._load
-        return 1 if few else self._groups[self._level].count
+        active = len(self._active)
+        return self._groups[self._level].among(self._load, min(self._plain, active) if self.drafting else active)
 
     @property
     def costs(self) -> RoundSeconds:
-        """What a round of a batch of the present size takes."""
-        return replace(self._nearest.of(self._load, self._drafters()), groups=self.groups)
+        """What a round of a batch of the present size takes, where sessions draft as they are planned to."""
+        groups = self._groups[self._level].among(self._load, min(self._plain, len(self._active)))
+        return replace(self._nearest.of(self._load, self._drafters()), groups=groups)
 
     def report(self) -> Judgement:
         """What is believed now; made anew every second, and when the batch has another size or begins to draft."""
@@ -114,7 +115,7 @@ class BatchSpeculation:
         if of != self._reported_of or now - self._reported >= _REPORT_SECONDS:
             self._reported, self._reported_of, costs, load = now, of, self.costs, self._load
             plain = costs.base + costs.token * load
-            predicted, measured = self.forecast.speedup * self.trials.correction, self.trials.measured
+            predicted, measured = self.trials.expected(self.forecast.speedup), self.trials.measured
             beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))
             alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
             price = goodput * (costs.token if self.drafting else self._nearest.guess_seconds(costs.token))
@@ -135,10 +136,8 @@ class BatchSpeculation:
         Args:
             source: names what the session's drafts come from, None while there is nothing that drafts.
         """
-        own: GammaController | None = None if fixed is None else FixedGamma(fixed)
         most = policy.most(self._gamma_max)
-        if fixed is None and policy.policy is PolicyKind.OPTIMAL:
-            own = OptimalGamma(lambda: self.report().c, lambda: self.report().beta, most, r=lambda: self.report().r)
+        own = controller_of(fixed, policy, most, self.report)
         session = SessionGamma(self, source, own, most)
         if own is None:
             self._active[session] = self._pass  # before it asks, so that a burst is judged at the size it will have
@@ -170,12 +169,13 @@ class BatchSpeculation:
         prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
         if asked and shows and not prompted and not (self.drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
-        if asked and took is not None and not self.trials.running:
+        if asked and took is not None and self.drafting and not self.trials.running:
             self._groups[self._level].observe(sample, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
             late = self.drafting and 0 < self._wanting <= 2 * sample.catching_up
             worth, predicted = sample.committed * self.forecast.plain, self.forecast.speedup
-            self.trials.observe(BatchRound(worth, gap + took, self.drafting, settled, predicted, late))
+            guessed = self._planned and sample.drafting > 0
+            self.trials.observe(BatchRound(worth, gap + took, self.drafting, settled, predicted, late, guessed))
         self._ended = sample.started + sample.seconds
         self._prompted, self._unlike = sample.prompt > 0, max(self._unlike - 1, 0)
         self._pass += 1
@@ -219,7 +219,7 @@ class BatchSpeculation:
         """Draft where a session makes more of every second pass, behind a draft, than of every pass without one."""
         if self._plan_for != (self._level, False, self._beside):
             self._plan(exploring=False, beside=self._beside)
-        self.drafting = self.forecast.speedup * self.trials.correction > _CLEARLY
+        self.drafting = self.trials.expected(self.forecast.speedup) > _CLEARLY
         self._unlike = 2
 
     def _plan(self, exploring: bool, beside: float = 0.0) -> None:
@@ -234,7 +234,7 @@ class BatchSpeculation:
         self._allotment = allot(assumed, others, costs, self._budget)
         gammas = [self._allotment.gamma(each) for each in assumed]
         self.forecast, self._plain = forecast(gammas, demands, others, costs), gammas.count(0)
-        self._plan_for = (self._level, exploring, beside)
+        self._plan_for, self._planned = (self._level, exploring, beside), self._nearest.known
 
     @property
     def _nearest(self) -> BatchCosts:

@@ -5,7 +5,9 @@ ratio counts.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
+
+from verifier_service.batching.round_tally import LEAST_SPEEDUP, BatchRound, RoundTally
 
 _DRAFTED_ROUNDS, _PLAIN_ROUNDS = 8, 4
 """Rounds of a trial of drafting, whose tokens vary more, and of one of plain decoding."""
@@ -40,65 +42,8 @@ _FIRST_RETRY = 24
 """Plain rounds before the first of them; the second waits for four times as many, and so on."""
 _PLAUSIBLE = 2.0
 """Standard deviations by which a prediction may be too low where drafts may pay for all that is known."""
-_LEAST_SPEEDUP = 0.01
-"""Least prediction that counts: drafts of no use at all are predicted to bring 0."""
 _FURTHEST = math.log(5.0)
 """Most by which one trial may contradict the prediction."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRound:
-    """One pass over a batch, with the time since the pass before."""
-
-    worth: float
-    """Seconds that plain decoding is believed to take for the tokens that it committed."""
-    seconds: float
-    drafted: bool
-    """Whether the batch was to draft."""
-    settled: bool
-    """Whether it did what it was to do: plain passes ran ahead, and others had the drafts of most sessions."""
-    predicted: float
-    """The speed-up that was predicted of the drafts, uncorrected."""
-    catching_up: bool = False
-    """Whether it was to draft, and the drafters still read most of its sessions."""
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Sums over rounds of one way, older rounds weighted less."""
-
-    keep: float = 1.0
-    rounds: float = 0.0
-    worth: float = 0.0
-    seconds: float = 0.0
-    predicted: float = 0.0
-    """Sum of the logarithms of what was predicted."""
-    worth_squared: float = 0.0
-    seconds_squared: float = 0.0
-    product: float = 0.0
-    """Sum of worth times seconds; like the squares, with squared weights."""
-
-    def add(self, done: BatchRound) -> None:
-        keep = self.keep * self.keep
-        self.worth_squared = self.worth_squared * keep + done.worth * done.worth
-        self.seconds_squared = self.seconds_squared * keep + done.seconds * done.seconds
-        self.product = self.product * keep + done.worth * done.seconds
-        self.rounds = self.rounds * self.keep + 1.0
-        self.worth = self.worth * self.keep + done.worth
-        self.seconds = self.seconds * self.keep + done.seconds
-        self.predicted = self.predicted * self.keep + math.log(max(done.predicted, _LEAST_SPEEDUP))
-
-    @property
-    def rate(self) -> float:
-        """Worth of a second; near 1 for plain rounds."""
-        return self.worth / self.seconds if self.seconds else 0.0
-
-    @property
-    def variance(self) -> float:
-        """The squared standard error of the rate, as a share of it; what rounds of this way differ by shows it."""
-        rate = self.rate
-        spread = self.worth_squared - 2.0 * rate * self.product + rate * rate * self.seconds_squared
-        return max(spread, 0.0) / (self.worth * self.worth)
 
 
 class Trials:
@@ -107,8 +52,10 @@ class Trials:
     def __init__(self) -> None:
         self._drafting = False
         """The way in use; a trial takes the other."""
-        self._use = _Tally(_KEEP_ROUND)
-        self._trial: _Tally | None = None
+        self._use = RoundTally(_KEEP_ROUND)
+        self._trial: RoundTally | None = None
+        self._guessed = RoundTally(_KEEP_ROUND)
+        """Rounds without drafters, from the first one with guesses on, which make them faster than plain ones."""
         self._settling = 0
         """Rounds that may pass until the way just taken shows."""
         self._catching_up = 0
@@ -148,15 +95,15 @@ class Trials:
         return self._settling > 0
 
     def drafts(self, predicted: float) -> bool:
-        """Whether the next round is to draft, when that is predicted to be so much faster than plain decoding."""
+        """Whether the next round is to draft, when that is predicted to be so much faster than plain rounds."""
         if self._trial is None:
             drafting = self._begun and self._pays(predicted)
             if drafting != self._drafting:
-                self._drafting, self._use, self._since, self._pause = drafting, _Tally(_KEEP_ROUND), 0, _FIRST_PAUSE
+                self._drafting, self._use, self._since, self._pause = drafting, RoundTally(_KEEP_ROUND), 0, _FIRST_PAUSE
                 self._retries = 0
                 self._settle(drafting)
             elif self._due(predicted):
-                self._trial = _Tally()
+                self._trial = RoundTally()
                 self._retries += 1
                 self._settle(not drafting)
         return self._drafting is (self._trial is None)
@@ -173,14 +120,21 @@ class Trials:
             return
         self._settling = self._catching_up = 0
         if done.drafted is (self._drafting is (self._trial is None)):
-            self._count(done)
+            self._count(replace(done, predicted=self._gain(done.predicted)))
+
+    def expected(self, predicted: float) -> float:
+        """The speed-up over rounds without drafters that is expected where so much is predicted over plain ones."""
+        return self._gain(predicted) * self.correction
+
+    def _gain(self, predicted: float) -> float:
+        return predicted / max(self._guessed.rate, 1.0)
 
     def _pays(self, predicted: float) -> bool:
         """Whether drafts pay as predicted and corrected; to begin with them, trials should not have shown less."""
-        expected = predicted * self.correction
+        expected = self.expected(predicted)
         if self._drafting:
             return expected > _END
-        own = self._prior * math.log(max(predicted, _LEAST_SPEEDUP))
+        own = self._prior * math.log(max(self._gain(predicted), LEAST_SPEEDUP))
         shown = math.exp((self._gains + own) / (self._weight + self._prior))
         return expected > (_BEGIN if shown > _BEGIN else _SURELY)
 
@@ -190,6 +144,8 @@ class Trials:
         return self._drafting or self._since >= _PLAIN_ROUNDS or self._weight > 0.0
 
     def _count(self, done: BatchRound) -> None:
+        if not done.drafted and (done.guessed or self._guessed.rounds):
+            self._guessed.add(done)
         if self._trial is None:
             self._use.add(done)
             self._since += 1
@@ -200,7 +156,7 @@ class Trials:
         if self._trial.rounds >= (_PLAIN_ROUNDS if self._drafting else _DRAFTED_ROUNDS) or self._is_lost(self._trial):
             self._conclude(self._trial)
 
-    def _is_lost(self, trial: _Tally) -> bool:
+    def _is_lost(self, trial: RoundTally) -> bool:
         """Whether a trial of drafting surely shows a loss, or has cost as many plain rounds as it may have rounds."""
         if self._drafting or trial.rounds < _LEAST_ROUNDS:
             return False
@@ -210,7 +166,7 @@ class Trials:
         error = math.sqrt(max(trial.variance, _ROUND_ERROR**2 / trial.rounds) + self._use.variance)
         return trial.rate < _BEGIN * self._use.rate * math.exp(-_SURE * error)
 
-    def _conclude(self, trial: _Tally) -> None:
+    def _conclude(self, trial: RoundTally) -> None:
         """Compare the trial with the rounds before it."""
         drafted, plain = (self._use, trial) if self._drafting else (trial, self._use)
         self._trial, self._since = None, 0
@@ -238,7 +194,7 @@ class Trials:
     def _plausible(self, predicted: float) -> bool:
         """Whether drafts may pay for all that is known."""
         deviation = _UNSURE / math.sqrt(self._weight + _PRIOR)
-        return predicted * self.correction * math.exp(_PLAUSIBLE * deviation) > _BEGIN
+        return self.expected(predicted) * math.exp(_PLAUSIBLE * deviation) > _BEGIN
 
     def _charge(self, done: BatchRound) -> None:
         """Pay for a round of a trial: for what its lost time was worth, and its own worth unless drafters read."""

@@ -5,7 +5,7 @@ import pytest
 from specdec.rules.allotment import RoundSeconds
 from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch
 from verifier_service.batching.pass_sample import PassSample
-from verifier_service.batching.trials import BatchRound
+from verifier_service.batching.round_tally import BatchRound
 
 SESSIONS = 8
 SLOW = RoundSeconds(0.004, 0.006 / SESSIONS, 0.050, 0.010)

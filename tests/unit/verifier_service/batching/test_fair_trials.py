@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.verifier_service.batching.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
-from verifier_service.batching.trials import BatchRound
+from verifier_service.batching.round_tally import BatchRound
 
 
 def test_trials_compare_drafts_with_plain_passes_that_run_ahead() -> None:

@@ -19,6 +19,7 @@ def _grouping(fixed: int | None, prompt: int) -> float | None:
     for turn in range(100):
         for session in sessions:
             session.gamma()
+        speculation.drafting = True
         groups = speculation.groups
         rows, gap = 8 // groups, 0.05 if groups == 1 else 0.0
         read = prompt if turn >= 8 else 0
@@ -45,4 +46,6 @@ def test_there_is_one_group_where_no_more_than_half_of_the_sessions_draft(silent
     sources: list[Callable[[], str | None]] = [lambda: None] * silent + [lambda: "model"] * (8 - silent)
     for session in [speculation.session(source) for source in sources]:
         session.gamma()
+    assert speculation.groups == 1  # nothing drafts before passes have been measured
+    speculation.drafting = True
     assert speculation.groups == groups

@@ -2,7 +2,8 @@
 
 import pytest
 
-from verifier_service.batching.trials import BatchRound, Trials
+from verifier_service.batching.round_tally import BatchRound
+from verifier_service.batching.trials import Trials
 
 PLAIN_SECONDS = 0.01
 
@@ -200,3 +201,15 @@ def test_once_drafts_have_come_rounds_without_them_count_although_drafters_read(
     play.trials.observe(BatchRound(4, 1e6, True, False, 1.5, catching_up=True))
     play.run(100)
     assert (play.trials.measured or 1.0) < 0.1
+
+
+def test_drafts_are_to_be_better_than_guesses() -> None:
+    """What is predicted is a gain over plain rounds, and rounds in which sources guess are faster than these."""
+    trials, ways = Trials(), list[bool]()
+    for _ in range(400):
+        ways.append(trials.drafts(1.4))
+        worth, took = (1.4 if ways[-1] else 1.7) * PLAIN_SECONDS, PLAIN_SECONDS
+        trials.observe(BatchRound(worth, took, ways[-1], True, 1.4, guessed=not ways[-1]))
+    assert sum(ways) < 20
+    assert trials.expected(1.4) == pytest.approx(1.4 / 1.7, rel=0.05)
+    assert trials.measured is None or trials.measured == pytest.approx(1.4 / 1.7, rel=0.05)
