@@ -152,12 +152,12 @@ class BatchSpeculation:
         gap, costs = sample.started - self._ended, self._costs[self._level]
         # Sessions whose drafts are not chosen here tell nothing.
         asked = sample.follows and self._judged + self._prompted >= self._pass and not self._unlike
+        guessing = asked and not self.drafting and sample.sessions <= len(self._active)
         if sample.prompt:
             self.prompts.observe(sample.computed, sample.seconds)
         else:
             self._rows = sample.sessions
             costs.observe(sample.computed, sample.seconds)
-            guessing = asked and not self.drafting and sample.sessions <= len(self._active)
             costs.observe_round(sample, gap if sample.follows else 0.0, guessing=guessing)
         took = self._nearest.without_prompts(sample) if sample.prompt else sample.seconds
         self._beside = sample.seconds - took if sample.left and took is not None else 0.0
@@ -174,7 +174,7 @@ class BatchSpeculation:
         if asked and took is not None and self._plan_for[0] == self._level:
             late = self.drafting and 0 < self._wanting <= 2 * sample.catching_up
             worth, predicted = sample.committed * self.forecast.plain, self.forecast.speedup
-            guessed = self._planned and sample.drafting > 0
+            guessed = guessing and self._planned and sample.drafting > 0
             self.trials.observe(BatchRound(worth, gap + took, self.drafting, settled, predicted, late, guessed))
         self._ended = sample.started + sample.seconds
         self._prompted, self._unlike = sample.prompt > 0, max(self._unlike - 1, 0)

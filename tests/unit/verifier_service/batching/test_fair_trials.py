@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.verifier_service.batching.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
+from verifier_service.batching.pass_sample import PassSample
 from verifier_service.batching.round_tally import BatchRound
 
 
@@ -26,3 +27,15 @@ def test_a_second_of_plain_decoding_is_worth_the_same_whatever_the_size_of_the_b
     batch.run(20)
     assert [done.drafted for done in seen] == [False] * 20
     assert sum(done.worth for done in seen) == pytest.approx(sum(done.seconds for done in seen), rel=0.05)
+
+
+@pytest.mark.parametrize(("others", "guessed"), [(0, True), (1, False)])
+def test_drafts_that_others_fix_are_no_guesses(others: int, guessed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, seen = SimulatedBatch([0.9] * 4, costs(4, 0.05, 0.4, 0.1), source=None), list[BatchRound]()
+    batch.run(WARM)
+    monkeypatch.setattr(batch.speculation.trials, "observe", seen.append)
+    for session in batch.sessions:
+        session.gamma()
+    rows = 4 + others
+    batch.speculation.passed(PassSample(rows, rows, rows + 4, rows + 2, 2, batch.clock.now, 0.012, True))
+    assert [done.guessed for done in seen] == [guessed]
