@@ -1,4 +1,4 @@
-"""The verifier and the process of its target end together, whichever is lost, and also while nothing runs."""
+"""The verifier and the process of its target end together, whichever is lost, and share the processors."""
 
 import asyncio
 import os
@@ -33,6 +33,11 @@ def runs(pid: int) -> bool:
         return False
 
 
+def processors_of(pid: int) -> set[int]:
+    """The processors that any thread of a process may run on."""
+    return {each for task in Path(f"/proc/{pid}/task").iterdir() for each in os.sched_getaffinity(int(task.name))}
+
+
 async def test_neither_outlives_the_other(tmp_path: Path) -> None:
     target = make_tiny_model(tmp_path / "target", "llama", seed=0, context=512, head_dim=HEAD_DIM)
     async with vllm_verifier(target, tmp_path) as verifier:
@@ -51,3 +56,12 @@ async def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
         os.killpg(verifier.process.pid, signal.SIGTERM)  # as a terminal does it, to both
         assert await asyncio.to_thread(verifier.process.wait, 60) == 0
         await until(lambda: not runs(child))
+
+
+async def test_the_target_has_a_processor_that_the_verifier_leaves_it(tmp_path: Path) -> None:
+    target = make_tiny_model(tmp_path / "target", "llama", seed=0, context=512, head_dim=HEAD_DIM)
+    own = os.sched_getaffinity(0)
+    left = own - {min(own)} if len(own) > 1 else own
+    async with vllm_verifier(target, tmp_path) as verifier:
+        assert processors_of(verifier.process.pid) == left
+        assert own == processors_of(child_of(verifier.process.pid))
