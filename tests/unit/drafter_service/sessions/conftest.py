@@ -1,0 +1,15 @@
+"""What tests of the drafter's worker share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.drafter_service.sessions.worker_bench import Bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    bench.start()
+    yield bench
+    bench.close()
