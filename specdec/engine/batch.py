@@ -1,7 +1,9 @@
 """Chunks of many sessions, joined into one packed row of tokens, which is what a forward pass reads."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from specdec.errors import FieldInvalid, InternalError
 from specdec.rules.tree import Tree
@@ -35,6 +37,21 @@ class PackedBatch:
     """Tree of each chunk; None for a chain."""
     keep: list[int]
     """Indices of the tokens that need logits, ascending, in 0..T-1."""
+
+    def part(self, chunks: Sequence[int]) -> tuple["PackedBatch", list[int]]:
+        """Some of the chunks, by their indices, as a batch of their own, and which of all logits are theirs."""
+        part, rows = PackedBatch([], [], [], [], []), list[int]()
+        starts = [0, *accumulate(self.counts)]
+        for chunk in chunks:
+            start, stop = starts[chunk], starts[chunk + 1]
+            own = range(bisect_left(self.keep, start), bisect_left(self.keep, stop))
+            rows += own
+            part.keep.extend(self.keep[row] - start + len(part.tokens) for row in own)
+            part.tokens.extend(self.tokens[start:stop])
+            part.positions.extend(self.positions[start:stop])
+            part.counts.append(self.counts[chunk])
+            part.trees.append(self.trees[chunk])
+        return part, rows
 
 
 def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> PackedBatch:

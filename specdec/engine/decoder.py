@@ -21,6 +21,8 @@ class Decoder:
         self._model = model
         self.vocab_size = vocab_size
         self.device = device
+        self.needs_interpreter = True
+        """Whether passes ask for Python's interpreter as they run, so that two of them wait for each other."""
         model.set_attn_implementation(ATTENTION_NAME)
 
     def pack(self, products: HostCode) -> None:
@@ -48,6 +50,7 @@ class Decoder:
         layers = self._model.base_model  # without the head, which may yet be replaced by a smaller one
         join_layers(layers, JoinedLinear)  # those that are not packed
         layers.forward = CompiledLayers(layers, options)
+        self.needs_interpreter = self.device.type != "cpu"
         # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
         self._views = [each.view_as(each) for each in (*layers.parameters(), *layers.buffers())]
 

@@ -20,7 +20,7 @@ from specdec.engine.kv_pool import KvMemory, KvPool
 from specdec.engine.loader import ModelFacts, load_decoder
 from specdec.engine.model_check import check_model
 from specdec.engine.sequence_kv import SequenceKv
-from specdec.engine.threads import threads_of
+from specdec.engine.wide_passes import WidePasses
 from specdec.errors import InternalError, ModelRefused
 
 
@@ -46,8 +46,7 @@ class NativeEngine:
             page_bytes = backend.store.page_bytes
             raise ModelRefused(f"{facts.name}: kv_bytes of {kv_bytes} hold no page, which takes {page_bytes}")
         backend.warm()
-        self._run = backend.run
-        self._wide_threads = wide_threads
+        self._run = WidePasses(backend.run, wide_threads, apart=not decoder.needs_interpreter)
         self._pool: KvPool[SequenceKv] = KvPool(backend.store, facts.fingerprint)
         self.kv_layout = layout
         self.facts = facts
@@ -81,7 +80,7 @@ class NativeEngine:
             device: a PyTorch device, or "auto" for the accelerator when there is one.
             kv_bytes: budget for the keys and values of all sessions together.
             threads: number of PyTorch's threads in this process; None does not change it.
-            wide_threads: the same in passes over at least `threads.WIDE` tokens; None is no other number.
+            wide_threads: the same in passes over at least `wide_passes.WIDE` tokens; None is no other number.
             compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
             attention: what attends where the model is on the host.
             products: what multiplies with the weights where the model is on the host.
@@ -183,5 +182,4 @@ class NativeEngine:
         """
         if not chunks:
             return torch.empty(0, self.vocab_size, device=self.device)
-        with threads_of(sum(len(chunk.tokens) for chunk in chunks), self._wide_threads):
-            return forward(self._run, self._pool, chunks, self.vocab_size)
+        return forward(self._run, self._pool, chunks, self.vocab_size)

@@ -1,6 +1,7 @@
 """A compiled model computes what it computed before, whoever shares the pass."""
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from specdec.engine import Chunk, NativeEngine
+from specdec.engine.decoder import Decoder
 from specdec.errors import ModelRefused
 from tests.devices import NO_CUDA
 from tests.tiny_models import make_tiny_model
@@ -66,6 +68,31 @@ def test_compiled_passes_with_joined_layers_are_those_of_transformers(
     folder = make_tiny_model(tmp_path, architecture, seed=1, layers=2, **wide)
     engine = load(folder, kv_backend, compiled=True, products=products)
     torch.testing.assert_close(logits(engine), logits(load(folder, kv_backend, products="torch")))
+
+
+@pytest.mark.parametrize("kv_backend", ["operator"], indirect=True)
+def test_a_pass_in_parts_gives_each_session_what_it_gets_alone(
+    tmp_path: Path, kv_backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every bit, as every token's products have their terms in one order."""
+    folder = make_tiny_model(tmp_path, "qwen2", seed=1, layers=2, intermediate_size=64, num_key_value_heads=4)
+    engine = load(folder, kv_backend, compiled=True, products="operator", wide_threads=2)
+    chunks = [Chunk(f"s{at}", [(7 * at + 3 * i) % 300 for i in range(20)], 1 + at) for at in range(5)]
+    chunks.append(Chunk("tree", [1, 2, 3, 4], 4, [-1, 0, 0, 1]))
+    alone = list[torch.Tensor]()
+    for chunk in chunks:
+        engine.admit(chunk.session, 40)
+        alone.append(engine.forward([chunk]))
+        engine.keep(chunk.session, 0, [])
+    threads, run = list[int](), Decoder.run
+
+    def seen(decoder: Decoder, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        threads.append(threading.get_ident())
+        return run(decoder, ids, *rest)
+
+    monkeypatch.setattr(Decoder, "run", seen)
+    assert torch.equal(engine.forward(chunks), torch.cat(alone))
+    assert len(set(threads)) == len(threads) == 2
 
 
 @pytest.mark.parametrize("kv_backend", ["slabs"], indirect=True)

@@ -12,7 +12,7 @@ from specdec.engine import Chunk, NativeEngine
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv_pool import KvMemory
 from specdec.engine.paged.backend import PagedBackend
-from specdec.engine.threads import WIDE
+from specdec.engine.wide_passes import WIDE
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules import vocabulary
 from specdec.rules.blocks import BLOCK_TOKENS

@@ -32,6 +32,14 @@ def test_parents_that_form_a_chain_are_no_tree() -> None:
     )
 
 
+def test_a_part_has_some_of_the_chunks_and_knows_which_logits_are_theirs() -> None:
+    chunks = [Chunk("a", [1, 2, 3], 2), Chunk("b", [4, 5], 0), Chunk("c", [6], 1), Chunk("d", [7, 8], 2, [-1, -1])]
+    whole = pack(chunks, [10, 20, 30, 40], vocab_size=16)
+    assert whole.part([0, 2]) == (pack([chunks[0], chunks[2]], [10, 30], 16), [0, 1, 2])
+    assert whole.part([1, 3]) == (pack([chunks[1], chunks[3]], [20, 40], 16), [3, 4])
+    assert whole.part([1]) == (pack([chunks[1]], [20], 16), [])
+
+
 def test_tokens_may_be_any_sequence() -> None:
     assert pack([Chunk("a", range(3), 0)], [4], vocab_size=16).tokens == [0, 1, 2]
 
