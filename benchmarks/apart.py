@@ -27,7 +27,10 @@ from specdec.serving.channel import open_channel
 from specdec.wire.generation import Round, call_to_pb, info_from_pb, round_from_pb
 
 _START_SECONDS = 180.0
+_ANSWER_SECONDS = 10.0
 _STOP_SECONDS = 60.0
+_LOG_LINES = 60
+"""PyTorch's libraries write some forty lines of their own when a process ends early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +163,17 @@ async def _await_ready(process: Child, address: str, drafters: set[str]) -> None
     """Wait until the verifier serves and has met its drafters."""
     deadline = time.monotonic() + _START_SECONDS
     async with open_channel(address) as channel:
-        await asyncio.wait_for(channel.channel_ready(), _START_SECONDS)
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         while True:
             try:
-                info = info_from_pb(await stub.GetVerifierInfo(pb.GetVerifierInfoRequest()))
+                info = info_from_pb(await stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), timeout=_ANSWER_SECONDS))
             except Exception:  # noqa: BLE001 - it is still loading its model
                 info = None
             if info and drafters <= {each.address for each in info.drafters if each.state == "ready"}:
                 return
             if process.exit_status is not None or time.monotonic() > deadline:
-                raise InternalError(f"the verifier did not meet its drafters: {info and info.drafters}")
+                met, wrote = info and info.drafters, process.log_tail(_LOG_LINES)
+                raise InternalError(f"the verifier has met {met}; the last that it wrote:\n{wrote}")
             await asyncio.sleep(0.1)
 
 
