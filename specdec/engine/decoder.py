@@ -22,7 +22,7 @@ class Decoder:
         self.vocab_size = vocab_size
         self.device = device
         self.needs_interpreter = True
-        """Whether passes ask for Python's interpreter as they run, so that two of them wait for each other."""
+        """Whether passes ask for Python's interpreter, beside their attention, so that two wait for each other."""
         model.set_attn_implementation(ATTENTION_NAME)
 
     def pack(self, products: HostCode) -> None:

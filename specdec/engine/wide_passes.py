@@ -23,8 +23,8 @@ class WidePasses(Generic[S]):
     """A backend's passes, of which those over many tokens have several threads.
 
     A thread for each part of the sessions is faster than several threads in each product, which wait for each other
-    hundreds of times in a pass, and for a long time wherever another process has one's processor. A pass that is mostly
-    one session's prompt has no such parts.
+    behind all of them, and for a long time wherever another process has one's processor. A pass that is mostly one
+    session's prompt has no such parts.
     """
 
     def __init__(self, run: RunPass[S], threads: int | None, *, apart: bool) -> None:
