@@ -217,6 +217,8 @@ class VerifierInfo:
     """Whether drafts may be trees."""
     heartbeats: bool = False
     """Whether the streams of generations have heartbeats."""
+    passes: bool = False
+    """Whether one stream carries all generations of a gateway, pass by pass."""
 
 
 _CALL = Codec(
@@ -226,6 +228,9 @@ _CALL = Codec(
     sampling=SAMPLING,
     speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, policy=GAMMA_POLICY, tree=TREE),
 )
+SPEEDUP = Codec(Speedup, pb.Speedup)
+DETAIL = optional(Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken))))
+"""None is not sent."""
 _ROUND = Codec(
     Round,
     pb.GenerateResponse,
@@ -235,9 +240,9 @@ _ROUND = Codec(
     draft=TOKENS,
     finish=FINISH,
     timing=Codec(Timing, pb.RoundTiming),
-    speedup=Codec(Speedup, pb.Speedup),
+    speedup=SPEEDUP,
     logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
-    detail=optional(Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken)))),
+    detail=DETAIL,
 )
 _INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)))
 

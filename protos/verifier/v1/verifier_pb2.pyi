@@ -251,6 +251,290 @@ class GenerateResponse(_message.Message):
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
+class ServeRequest(_message.Message):
+    """Orders for the generations of one stream, applied in the order opens, cancels, credits. A slot is a number that the
+    gateway chooses for a generation; it may be used again after the generation has ended.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENS_FIELD_NUMBER: _builtins.int
+    CANCELS_FIELD_NUMBER: _builtins.int
+    CREDIT_SLOTS_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    cancels: _builtins.bytes
+    """Slots of generations to end now, int32 little-endian. Passes that are under way may still have rounds of them."""
+    credit_slots: _builtins.bytes
+    """Slots whose credit changes, int32 little-endian."""
+    credits: _builtins.bytes
+    """The new credit of each: the sequence length that it may reach, int32 little-endian."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
+    @_builtins.property
+    def opens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Open]:
+        """Generations to begin."""
+
+    def __init__(
+        self,
+        *,
+        opens: _abc.Iterable[Global___Open] | None = ...,
+        cancels: _builtins.bytes = ...,
+        credit_slots: _builtins.bytes = ...,
+        credits: _builtins.bytes = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "checksum", b"checksum", "credit_slots", b"credit_slots", "credits", b"credits", "opens", b"opens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServeRequest: _TypeAlias = ServeRequest  # noqa: Y015
+
+@_typing.final
+class Open(_message.Message):
+    """One generation to begin."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SLOT_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    CREDIT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    slot: _builtins.int
+    """Its slot, at least 0, which no running generation of the stream has."""
+    credit: _builtins.int
+    """Sequence length in tokens, prompt included, that the generation may reach before more credit comes. Without credit
+    it stays out of passes and keeps its place.
+    """
+    timeout: _builtins.float
+    """Seconds from now after which the generation ends with DEADLINE_EXCEEDED; unset is never."""
+    @_builtins.property
+    def call(self) -> Global___GenerateRequest:
+        """What to generate; `heartbeats` and `checksum` are not set."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Request id and trace headers of the caller, for the logs of this service."""
+
+    def __init__(
+        self,
+        *,
+        slot: _builtins.int = ...,
+        call: Global___GenerateRequest | None = ...,
+        credit: _builtins.int = ...,
+        timeout: _builtins.float | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout", b"_timeout", "call", b"call", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout", b"_timeout", "call", b"call", "credit", b"credit", "metadata", b"metadata", "slot", b"slot", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout: _TypeAlias = _typing.Literal["timeout"]  # noqa: Y015
+    _WhichOneofArgType__timeout: _TypeAlias = _typing.Literal["_timeout", b"_timeout"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout) -> _WhichOneofReturnType__timeout | None: ...
+
+Global___Open: _TypeAlias = Open  # noqa: Y015
+
+@_typing.final
+class ServeResponse(_message.Message):
+    """One pass: a round of each of the stream's generations that took part, in columns of n entries. All arrays are
+    little-endian. A message without slots and without ended generations is a heartbeat.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOTS_FIELD_NUMBER: _builtins.int
+    BASE_LENS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    ORIGINS_FIELD_NUMBER: _builtins.int
+    DRAFTED_FIELD_NUMBER: _builtins.int
+    DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
+    FINISHES_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    DRAFTERS_FIELD_NUMBER: _builtins.int
+    FALLBACKS_FIELD_NUMBER: _builtins.int
+    DRAFT_SECONDS_FIELD_NUMBER: _builtins.int
+    QUEUE_SECONDS_FIELD_NUMBER: _builtins.int
+    VERIFY_SECONDS_FIELD_NUMBER: _builtins.int
+    ADAPTIVE_FIELD_NUMBER: _builtins.int
+    SPEEDUP_FIELD_NUMBER: _builtins.int
+    EXTRAS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    slots: _builtins.bytes
+    """int32 [n]."""
+    base_lens: _builtins.bytes
+    """Committed length of each sequence before the round, int32 [n]."""
+    counts: _builtins.bytes
+    """Tokens of each round, uint16 [n]."""
+    tokens: _builtins.bytes
+    """The tokens, round after round, int32 [sum of counts]."""
+    origins: _builtins.bytes
+    """Where each token came from, uint8 [sum of counts], as TokenOrigin."""
+    drafted: _builtins.bytes
+    """Length of each round's draft, uint16 [n]."""
+    draft_tokens: _builtins.bytes
+    """The drafts, round after round, int32 [sum of drafted]. Of a tree, the accepted path comes first."""
+    accepted: _builtins.bytes
+    """Drafted tokens that were accepted and kept, uint16 [n]."""
+    forced: _builtins.bytes
+    """Tokens at the end of each draft that a grammar forced, uint16 [n]."""
+    finishes: _builtins.bytes
+    """0 while the generation goes on, uint8 [n], as FinishReason."""
+    drafters: _builtins.bytes
+    """Index of the name of what made the draft, uint8 [n]; 0 in a plain round."""
+    fallbacks: _builtins.bytes
+    """Index of the reason for which a round that may speculate had no draft, uint8 [n]; 0 otherwise."""
+    draft_seconds: _builtins.bytes
+    """Seconds that each round waited for its draft, float32 [n]."""
+    queue_seconds: _builtins.bytes
+    """Seconds that each round waited for a place in a batch, float32 [n]."""
+    verify_seconds: _builtins.bytes
+    """Seconds of target pass and verdicts, float32 [n]."""
+    adaptive: _builtins.bytes
+    """Whether `speedup` belongs to the round, uint8 [n]: 0 where its draft length is fixed."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names that `drafters` and `fallbacks` refer to; the first is empty."""
+
+    @_builtins.property
+    def speedup(self) -> Global___Speedup:
+        """What drafts bring the batch."""
+
+    @_builtins.property
+    def extras(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundExtra]:
+        """What only some rounds have."""
+
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ended]:
+        """Generations that have failed or were refused. Those that finish have a finish reason."""
+
+    def __init__(
+        self,
+        *,
+        slots: _builtins.bytes = ...,
+        base_lens: _builtins.bytes = ...,
+        counts: _builtins.bytes = ...,
+        tokens: _builtins.bytes = ...,
+        origins: _builtins.bytes = ...,
+        drafted: _builtins.bytes = ...,
+        draft_tokens: _builtins.bytes = ...,
+        accepted: _builtins.bytes = ...,
+        forced: _builtins.bytes = ...,
+        finishes: _builtins.bytes = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        drafters: _builtins.bytes = ...,
+        fallbacks: _builtins.bytes = ...,
+        draft_seconds: _builtins.bytes = ...,
+        queue_seconds: _builtins.bytes = ...,
+        verify_seconds: _builtins.bytes = ...,
+        adaptive: _builtins.bytes = ...,
+        speedup: Global___Speedup | None = ...,
+        extras: _abc.Iterable[Global___RoundExtra] | None = ...,
+        ended: _abc.Iterable[Global___Ended] | None = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["speedup", b"speedup"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "adaptive", b"adaptive", "base_lens", b"base_lens", "checksum", b"checksum", "counts", b"counts", "draft_seconds", b"draft_seconds", "draft_tokens", b"draft_tokens", "drafted", b"drafted", "drafters", b"drafters", "ended", b"ended", "extras", b"extras", "fallbacks", b"fallbacks", "finishes", b"finishes", "forced", b"forced", "names", b"names", "origins", b"origins", "queue_seconds", b"queue_seconds", "slots", b"slots", "speedup", b"speedup", "tokens", b"tokens", "verify_seconds", b"verify_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServeResponse: _TypeAlias = ServeResponse  # noqa: Y015
+
+@_typing.final
+class RoundExtra(_message.Message):
+    """What a round has beside its columns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROW_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    row: _builtins.int
+    """Place of the round in the columns."""
+    cached_tokens: _builtins.int
+    """On the first round: tokens of the prompt whose keys and values were here already."""
+    @_builtins.property
+    def logprobs(self) -> Global___Logprobs:
+        """Of the round's tokens; set when the request asks for it."""
+
+    @_builtins.property
+    def detail(self) -> Global___RoundDetail:
+        """What the round rests on; set when the request asks for it."""
+
+    def __init__(
+        self,
+        *,
+        row: _builtins.int = ...,
+        logprobs: Global___Logprobs | None = ...,
+        detail: Global___RoundDetail | None = ...,
+        cached_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "detail", b"detail", "logprobs", b"logprobs", "row", b"row"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundExtra: _TypeAlias = RoundExtra  # noqa: Y015
+
+@_typing.final
+class Ended(_message.Message):
+    """The end of a generation with an error."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    slot: _builtins.int
+    """Of the generation."""
+    status: _builtins.bytes
+    """google.rpc.Status with its details, serialized, as a call that fails carries it."""
+    def __init__(
+        self,
+        *,
+        slot: _builtins.int = ...,
+        status: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["slot", b"slot", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ended: _TypeAlias = Ended  # noqa: Y015
+
+@_typing.final
 class RoundDetail(_message.Message):
     """What the verifier knows of a round beside its verdict."""
 
@@ -466,6 +750,7 @@ class GetVerifierInfoResponse(_message.Message):
     GRAMMARS_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
     HEARTBEATS_FIELD_NUMBER: _builtins.int
+    PASSES_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -487,6 +772,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Whether drafts may be trees; a verifier that does not say so would ignore the wish."""
     heartbeats: _builtins.bool
     """Whether generations have heartbeats; a verifier that does not say so sends none."""
+    passes: _builtins.bool
+    """Whether the verifier answers Serve; without it, gateways call Generate."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -517,11 +804,12 @@ class GetVerifierInfoResponse(_message.Message):
         grammars: _builtins.bool = ...,
         trees: _builtins.bool = ...,
         heartbeats: _builtins.bool = ...,
+        passes: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "model", b"model", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

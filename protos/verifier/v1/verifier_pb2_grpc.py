@@ -40,6 +40,11 @@ class VerifierServiceStub(object):
                 request_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Serve = channel.stream_stream(
+                '/specdec.verifier.v1.VerifierService/Serve',
+                request_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ServeRequest.SerializeToString,
+                response_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ServeResponse.FromString,
+                _registered_method=True)
         self.GetVerifierInfo = channel.unary_unary(
                 '/specdec.verifier.v1.VerifierService/GetVerifierInfo',
                 request_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GetVerifierInfoRequest.SerializeToString,
@@ -68,6 +73,14 @@ class VerifierServiceServicer(object):
 
     def Generate(self, request, context):
         """Continues a sequence, one message a round, until it finishes or the caller cancels.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Serve(self, request_iterator, context):
+        """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
+        the stream ends, so do its generations. Generate serves gateways of the release before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,6 +121,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GenerateRequest.FromString,
                     response_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Serve': grpc.stream_stream_rpc_method_handler(
+                    servicer.Serve,
+                    request_deserializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ServeRequest.FromString,
+                    response_serializer=protos_dot_verifier_dot_v1_dot_verifier__pb2.ServeResponse.SerializeToString,
             ),
             'GetVerifierInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetVerifierInfo,
@@ -158,6 +176,33 @@ class VerifierService(object):
             '/specdec.verifier.v1.VerifierService/Generate',
             protos_dot_verifier_dot_v1_dot_verifier__pb2.GenerateRequest.SerializeToString,
             protos_dot_verifier_dot_v1_dot_verifier__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Serve(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/specdec.verifier.v1.VerifierService/Serve',
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.ServeRequest.SerializeToString,
+            protos_dot_verifier_dot_v1_dot_verifier__pb2.ServeResponse.FromString,
             options,
             channel_credentials,
             insecure,

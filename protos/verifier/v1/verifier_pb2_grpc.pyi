@@ -35,6 +35,10 @@ class VerifierServiceStub:
     def __new__(cls, channel: _aio.Channel) -> VerifierServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_verifier_pb2.GenerateRequest, _verifier_pb2.GenerateResponse]
     """Continues a sequence, one message a round, until it finishes or the caller cancels."""
+    Serve: _grpc.StreamStreamMultiCallable[_verifier_pb2.ServeRequest, _verifier_pb2.ServeResponse]
+    """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
+    the stream ends, so do its generations. Generate serves gateways of the release before.
+    """
     GetVerifierInfo: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.GetVerifierInfoRequest, _verifier_pb2.GetVerifierInfoResponse]
     """Describes the model and its limits."""
     FindKv: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.FindKvRequest, _verifier_pb2.FindKvResponse]
@@ -51,6 +55,10 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_verifier_pb2.GenerateRequest, _verifier_pb2.GenerateResponse]  # type: ignore[assignment]
     """Continues a sequence, one message a round, until it finishes or the caller cancels."""
+    Serve: _aio.StreamStreamMultiCallable[_verifier_pb2.ServeRequest, _verifier_pb2.ServeResponse]  # type: ignore[assignment]
+    """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
+    the stream ends, so do its generations. Generate serves gateways of the release before.
+    """
     GetVerifierInfo: _aio.UnaryUnaryMultiCallable[_verifier_pb2.GetVerifierInfoRequest, _verifier_pb2.GetVerifierInfoResponse]  # type: ignore[assignment]
     """Describes the model and its limits."""
     FindKv: _aio.UnaryUnaryMultiCallable[_verifier_pb2.FindKvRequest, _verifier_pb2.FindKvResponse]  # type: ignore[assignment]
@@ -70,6 +78,16 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.GenerateResponse], _abc.AsyncIterator[_verifier_pb2.GenerateResponse]]:
         """Continues a sequence, one message a round, until it finishes or the caller cancels."""
+
+    @_abc_1.abstractmethod
+    def Serve(
+        self,
+        request_iterator: _MaybeAsyncIterator[_verifier_pb2.ServeRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_verifier_pb2.ServeResponse], _abc.AsyncIterator[_verifier_pb2.ServeResponse]]:
+        """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
+        the stream ends, so do its generations. Generate serves gateways of the release before.
+        """
 
     @_abc_1.abstractmethod
     def GetVerifierInfo(
