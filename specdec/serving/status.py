@@ -10,7 +10,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from specdec import errors
-from specdec.errors import RequestError, SpecdecError
+from specdec.errors import InternalError, RequestError, SpecdecError
 
 DOMAIN = "specdec"
 
@@ -114,12 +114,34 @@ def from_rpc_error(error: grpc.RpcError) -> SpecdecError | None:
     """
     try:
         status = rpc_status.from_call(error)
-        for packed in status.details if status else ():
+    except (DecodeError, UnicodeDecodeError, ValueError):  # ValueError: the details contradict the status
+        return None
+    return _raised_there(status) if status else None
+
+
+def status_to_bytes(error: SpecdecError, request_id: str = "") -> bytes:
+    """The error as a serialized google.rpc.Status, for a message that carries the end of one of many generations."""
+    return rich_status(error, request_id).SerializeToString()
+
+
+def error_from_bytes(data: bytes) -> SpecdecError:
+    """The error of a serialized status; an InternalError where it is none of ours or cannot be read."""
+    try:
+        status = status_pb2.Status.FromString(data)
+    except (DecodeError, UnicodeDecodeError):
+        return InternalError("a generation ended with a status that cannot be read")
+    return _raised_there(status) or InternalError(status.message)
+
+
+def _raised_there(status: status_pb2.Status) -> SpecdecError | None:
+    """The error that another service made the status of; None when it says no reason that is known here."""
+    try:
+        for packed in status.details:
             info = error_details_pb2.ErrorInfo()
             if packed.Unpack(info) and info.domain == DOMAIN:
                 return _revive(info, status.message)
-    except (DecodeError, UnicodeDecodeError, ValueError):  # ValueError: they contradict the status
-        return None
+    except (DecodeError, UnicodeDecodeError):
+        pass
     return None
 
 

@@ -4,11 +4,11 @@ import inspect
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
+from google.rpc import error_details_pb2, status_pb2
 
 from specdec import errors
-from specdec.errors import ConfigError, FieldInvalid, NoVerifier, RequestError, SpecdecError
-from specdec.serving.status import rich_status, status_of
+from specdec.errors import ConfigError, FieldInvalid, InternalError, NoVerifier, RequestError, SpecdecError
+from specdec.serving.status import error_from_bytes, rich_status, status_of, status_to_bytes
 
 RAISED = [
     kind
@@ -52,3 +52,29 @@ def test_an_error_without_a_row_of_its_own_takes_that_of_its_base() -> None:
 
 def test_an_unknown_error_is_internal() -> None:
     assert status_of(RequestError("message")).grpc is grpc.StatusCode.INTERNAL
+
+
+ENDS = [errors.DeadlineExceeded, errors.Draining, errors.Fenced, errors.QueueFull, errors.GammaTooLarge, InternalError]
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_an_error_travels_in_a_message(kind: type[SpecdecError]) -> None:
+    found = error_from_bytes(status_to_bytes(kind("message"), "request-1"))
+    assert (type(found), found.message) == (kind, "message")
+
+
+def test_the_field_of_an_error_travels_in_a_message() -> None:
+    found = error_from_bytes(status_to_bytes(FieldInvalid("temperature is wrong", "temperature")))
+    assert isinstance(found, FieldInvalid)
+    assert found.param == "temperature"
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xff", status_pb2.Status(code=3, message="foreign").SerializeToString()])
+def test_a_status_of_nobody_here_is_an_internal_error(data: bytes) -> None:
+    assert type(error_from_bytes(data)) is InternalError
+
+
+def test_details_that_cannot_be_read_are_an_internal_error() -> None:
+    status = rich_status(NoVerifier("message"))
+    status.details[0].value = b"\xff\xff"
+    assert type(error_from_bytes(status.SerializeToString())) is InternalError
