@@ -20,8 +20,6 @@ CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""
 KEEP_ALIVE = 75
 """Seconds an idle connection stays open; longer than those of usual proxies, so that they close first."""
-RELOAD = 1.0
-"""Seconds between two looks whether the certificate has changed."""
 
 _log = structlog.get_logger()
 
@@ -89,13 +87,7 @@ def server_context(certificates: Certificates) -> ssl.SSLContext:
 
 async def _reload(certificates: Certificates, context: ssl.SSLContext) -> None:
     """Have new connections see the present certificate, until cancelled; a wrong one changes nothing."""
-    known = certificates.pems
-    while True:
-        await asyncio.sleep(RELOAD)
-        present = certificates.pems
-        if present == known:
-            continue
-        known = present
+    async for _ in certificates.changes():
         try:
             server_context(certificates)  # the context that serves is not touched by files that do not belong together
             certificates.load_into(context)

@@ -1,7 +1,9 @@
 """TLS from PEM files, which are read again when they change: mutual between the services, plain for callers."""
 
+import asyncio
 import math
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -12,6 +14,9 @@ from pydantic import model_validator
 
 from specdec.errors import ConfigError
 from specdec.serving.settings import Section
+
+RELOAD = 1.0
+"""Seconds between two looks at the files."""
 
 
 class TlsSettings(Section):
@@ -105,11 +110,28 @@ class Certificates:
         except ValueError:
             return math.nan
 
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield after each change of the files."""
+        known = self.pems
+        while True:
+            await asyncio.sleep(RELOAD)
+            if (present := self.pems) != known:
+                known = present
+                yield
+
     def for_server(self) -> grpc.ServerCredentials:
-        """Credentials that read the files at every handshake; with `ca`, the client must have a certificate."""
-        asks = bool(self.pems.ca)
-        return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), self._configuration, require_client_authentication=asks
+        """Credentials of the present certificate; where there is a `ca`, clients must have a certificate of it.
+
+        Raises:
+            ConfigError: certificate and key do not belong together, or cannot be read.
+        """
+        try:
+            self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # gRPC would report a taken port
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise ConfigError(f"tls: certificate and key cannot be used: {error}") from error
+        pems = self.pems
+        return grpc.ssl_server_credentials(
+            [(pems.key, pems.certificate)], pems.ca or None, require_client_auth=bool(pems.ca)
         )
 
     def load_into(self, context: ssl.SSLContext) -> None:
@@ -121,10 +143,6 @@ class Certificates:
         """Credentials for one channel, which uses them until it is closed."""
         pems = self.pems
         return grpc.ssl_channel_credentials(pems.ca, pems.key, pems.certificate)
-
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        pems = self.pems
-        return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.ca or None)
 
     def _read(self) -> Pems:
         return Pems(*(path.read_bytes() if path else b"" for path in self._paths))

@@ -9,10 +9,10 @@ import grpc
 import pytest
 
 from gateway.app import Gateway
-from gateway.http import server
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import ConfigError
+from specdec.serving import tls
 from specdec.serving.tls import PublicTlsSettings
 from tests.integration.gateway.stage import stage
 from tests.integration.serving.certificates import Authority
@@ -58,9 +58,9 @@ async def is_shown(gateway: Gateway, http: ssl.SSLContext, ca: bytes) -> bool:
 async def test_both_doors_show_the_certificate_and_a_renewed_one_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "RELOAD", 0.05)
-    tls, ca = issue(tmp_path / "tls", "gateway.test"), tmp_path / "tls" / "ca.crt"
-    async with stage(public_tls=tls) as here:
+    monkeypatch.setattr(tls, "RELOAD", 0.05)
+    settings, ca = issue(tmp_path / "tls", "gateway.test"), tmp_path / "tls" / "ca.crt"
+    async with stage(public_tls=settings) as here:
         first, old = trusting(ca), ca.read_bytes()
         assert (await answer(here.gateway.http, first)).startswith(b"HTTP/1.1 200")
         assert await models(here.gateway.grpc, old) == 1

@@ -1,8 +1,11 @@
 """Mutual TLS over loopback, with certificates that change while it serves."""
 
+import asyncio
 import math
+import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -14,11 +17,12 @@ from prometheus_client import CollectorRegistry
 from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, NoVerifier
+from specdec.serving import tls
 from specdec.serving.access import Access
 from specdec.serving.channel import open_channel
 from specdec.serving.server import LIVENESS, GrpcServer, start_grpc
 from specdec.serving.tls import Certificates, DialTlsSettings, TlsSettings, watch_expiry
-from tests.integration.serving.certificates import Authority
+from tests.integration.serving.certificates import PEER, Authority
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -26,6 +30,10 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 class Servicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def GetVerifierInfo(self, request: object, context: object) -> verifier_pb2.GetVerifierInfoResponse:
         return verifier_pb2.GetVerifierInfoResponse(model="target")
+
+    async def Generate(self, request: object, context: object) -> AsyncIterator[verifier_pb2.GenerateResponse]:
+        for length in range(1000):
+            yield verifier_pb2.GenerateResponse(base_len=length)
 
 
 def _certificates(settings: TlsSettings) -> Certificates:
@@ -101,12 +109,128 @@ async def test_a_server_of_another_name_is_not_believed(server: GrpcServer, sett
         await _model(server.address, _certificates(elsewhere))
 
 
-async def test_new_files_are_served_without_a_restart(
-    server: GrpcServer, settings: DialTlsSettings, tmp_path: Path
+async def _until_served(address: str, settings: DialTlsSettings) -> None:
+    """Wait until new connections see the present files."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(grpc.aio.AioRpcError):
+                async with open_channel(address, Access(_certificates(settings))) as channel:
+                    await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+                return
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "RELOAD", 0.02)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_new_files_are_served_without_a_restart(settings: DialTlsSettings, tmp_path: Path) -> None:
+    server = await _start(settings)
+    for _ in range(3):
+        await _until_served(server.address, settings)
+        Authority().issue(tmp_path / "ours")
+    await _until_served(server.address, settings)
+    await server.stop(0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_files_that_do_not_belong_together_change_nothing(
+    authority: Authority, settings: DialTlsSettings, tmp_path: Path
 ) -> None:
-    assert await _model(server.address, _certificates(settings)) == "target"
-    Authority().issue(tmp_path / "ours")
-    assert await _model(server.address, _certificates(settings)) == "target"
+    server, known = await _start(settings), _certificates(authority.issue(tmp_path / "client"))
+    assert settings.key
+    assert settings.certificate
+    whole = settings.key.read_bytes()
+    settings.key.write_bytes((tmp_path / "client" / "tls.key").read_bytes())
+    await asyncio.sleep(0.2)
+    assert await _model(server.address, known) == "target"
+    settings.key.write_bytes(whole)
+    await asyncio.sleep(0.2)
+    assert await _model(server.address, known) == "target"
+    await server.stop(0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_calls_that_run_go_on_after_a_renewal(settings: DialTlsSettings, tmp_path: Path) -> None:
+    server = await _start(settings)
+    async with open_channel(server.address, Access(_certificates(settings))) as channel:
+        call = verifier_pb2_grpc.VerifierServiceStub(channel).Generate(verifier_pb2.GenerateRequest())
+        assert (await call.read()).base_len == 0
+        Authority().issue(tmp_path / "ours")
+        await _until_served(server.address, settings)
+        assert (await call.read()).base_len == 1
+    await server.stop(0)
+
+
+async def test_a_port_with_tls_belongs_to_one_server(settings: DialTlsSettings) -> None:
+    server = await _start(settings)
+    with pytest.raises(ConfigError, match="cannot listen"):
+        await _start(settings, server.address)
+    await server.stop(0)
+
+
+STORM = """
+import sys, time, grpc
+port, folder, peer, seconds = sys.argv[1:]
+end, served = time.monotonic() + float(seconds), 0
+while time.monotonic() < end:
+    pems = [open(f"{folder}/{name}", "rb").read() for name in ("ca.crt", "tls.key", "tls.crt")]
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", peer)]
+    credentials = grpc.ssl_channel_credentials(*pems)
+    channels = [grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) for _ in range(8)]
+    for ready in [grpc.channel_ready_future(channel) for channel in channels]:
+        try:
+            ready.result(timeout=1)
+            served += 1
+        except grpc.FutureTimeoutError:
+            pass
+    for channel in channels:
+        channel.close()
+sys.exit(not served)
+"""
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from specdec.serving import server, tls
+from specdec.serving import tls
+from specdec.serving.access import Access
+
+async def main(folder):
+    tls.RELOAD = 0.02
+    files = tls.TlsSettings(certificate=folder / "tls.crt", key=folder / "tls.key", ca=folder / "ca.crt")
+    running = await server.start_grpc("127.0.0.1:0", lambda server: None, [], Access(tls.Certificates.of(files)))
+    print(running.address, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+async def test_connections_are_served_among_renewals(
+    authority: Authority, settings: DialTlsSettings, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "ours")
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    clients: list[asyncio.subprocess.Process] = []
+    try:
+        assert server.stdout
+        port = (await server.stdout.readline()).decode().strip().rpartition(":")[2]
+        for _ in range(2):
+            storm = (sys.executable, "-c", STORM, port, folder, PEER, "4")
+            clients.append(await asyncio.create_subprocess_exec(*storm, stderr=asyncio.subprocess.DEVNULL))
+        while any(client.returncode is None for client in clients):
+            authority.issue(tmp_path / "ours")
+            await asyncio.sleep(0.1)
+        await _until_served(f"127.0.0.1:{port}", settings)
+        assert [process.returncode for process in (server, *clients)] == [None, 0, 0]
+    finally:
+        for process in (server, *clients):
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
 
 async def test_a_file_that_is_gone_leaves_what_was_read(server: GrpcServer, settings: DialTlsSettings) -> None:
