@@ -10,6 +10,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from specdec.errors import FieldInvalid
 from specdec.grammar.state import GrammarState
+from specdec.grammar.tokens import grammar_tokenizer
 from specdec.rules.grammar import Grammar, GrammarKind
 
 _log = structlog.get_logger()
@@ -40,8 +41,8 @@ class GrammarCompiler:
         if content is None:
             return None
         try:
-            tokenizer = LLTokenizer(content, n_vocab=vocab_size, eos_token=sorted(end_ids) or None)
-        except ValueError as error:
+            tokenizer = grammar_tokenizer(content, vocab_size, end_ids)
+        except Exception as error:  # noqa: BLE001 - the tokenizers library raises nothing more particular
             _log.warning("grammars_unsupported", error=str(error))
             return None
         return cls(tokenizer, vocab_size, end_ids)

@@ -27,8 +27,8 @@ class GrammarState:
 
         None allows every id: behind an end id, and behind a draft that the grammar does not allow, no token is kept,
         whatever is drawn there. A mask without an id stands where the library gave up on a grammar that got too
-        complex, or where `output` is not of the grammar: there is no distribution, so that the generation ends with an
-        error and no token is made up.
+        complex, where `output` is not of the grammar, and where it is and nothing completes it: there is no
+        distribution, so that the generation ends with an error and no token is made up.
         """
         if not self._move_to(output):
             return [bytes(self._bytes)] * (len(drafts) + 1)
@@ -46,7 +46,15 @@ class GrammarState:
         return tuple(self._matcher.compute_ff_tokens()[:most]) if most > 0 and self._move_to(output) else ()
 
     def _mask(self) -> bytes:
-        return self._matcher.compute_bitmask()[: self._bytes].ljust(self._bytes, b"\0")
+        mask = self._matcher.compute_bitmask()[: self._bytes].ljust(self._bytes, b"\0")
+        return mask if self._matcher.is_accepting() else self._without_ends(mask)
+
+    def _without_ends(self, mask: bytes) -> bytes:
+        """A mask that does not end the output; the library allows an end also where no text can follow half a text."""
+        bits = bytearray(mask)
+        for end in self._end_ids:
+            bits[end // 8] &= ~(1 << end % 8)
+        return bytes(bits)
 
     def _move_to(self, output: Sequence[int]) -> bool:
         """Consume exactly `output`; False where the grammar does not allow it."""

@@ -105,3 +105,15 @@ def test_a_grammar_has_a_size_and_a_digest() -> None:
 def test_a_tokenizer_that_the_library_cannot_read_has_no_grammars() -> None:
     assert GrammarCompiler.of_tokenizer(None, 8, (0,)) is None
     assert GrammarCompiler.of_tokenizer("{}", 8, (0,)) is None
+
+
+def test_half_a_text_that_nothing_completes_does_not_end(compiler: GrammarCompiler) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"score": {"const": 1}},
+        "patternProperties": {"^score$": {"const": 1}},
+        "additionalProperties": False,
+        "required": ["score"],
+    }
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema | {"x-guidance": {"whitespace_flexible": False}}))
+    assert [ids(mask) for mask in compiler.compile(grammar).masks(b'{"score":1', b",")] == [{*b",}"}, set()]

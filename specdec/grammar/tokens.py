@@ -1,0 +1,69 @@
+"""The tokens of a model as grammars see them: text in bytes, and control tokens that are no text."""
+
+from collections.abc import Collection
+
+from llguidance import LLTokenizer, TokenizerWrapper
+from tokenizers import Tokenizer
+
+_LEAD = "\n"
+"""Stands before a text for tokenizers that put a space before the first word."""
+
+
+class GrammarTokens:
+    """The vocabulary of a fast tokenizer of Hugging Face.
+
+    A text that has the name of a special token is written letter by letter, and never with that token, so that what is
+    forced is what the automaton allows. An added token that is not special is text like any other.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, content: str, vocab_size: int, end_ids: Collection[int]) -> None:
+        """Read the content of a tokenizer.json.
+
+        Raises:
+            ValueError: it is not of a kind whose tokens are known as bytes.
+        """
+        self._letters = LLTokenizer(content, slices=[])
+        self._tokenizer = Tokenizer.from_str(content)
+        self._tokenizer.encode_special_tokens = True
+        added = self._tokenizer.get_added_tokens_decoder()
+        known = set(self._tokenizer.get_vocab().values())
+        self.tokens = tuple(
+            added[index].content.encode() if index in added else self._bytes(index) if index in known else b""
+            for index in range(vocab_size)
+        )
+        special = {index for index, token in added.items() if token.special} | set(end_ids)
+        self.special_token_ids = tuple(sorted(index for index in special if index < vocab_size))
+        self.eos_token_id = min(end_ids, default=0)
+        self._lead = self._encode(_LEAD)
+        self._no_text = frozenset(self.special_token_ids)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Tokens that spell the text: those of the tokenizer where it spells exactly that, or the longest ones."""
+        written = text if isinstance(text, str) else text.decode()
+        ids = self._encode(written)
+        if self._spell(ids, written):
+            return ids
+        ids = self._encode(_LEAD + written)
+        behind = ids[len(self._lead) :]
+        if ids[: len(self._lead)] == self._lead and self._spell(behind, written):
+            return behind
+        return list(self._letters.greedy_tokenize(written))
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _spell(self, ids: Collection[int], text: str) -> bool:
+        if any(index >= len(self.tokens) or index in self._no_text for index in ids):
+            return False
+        return b"".join(self.tokens[index] for index in ids) == text.encode()
+
+    def _bytes(self, index: int) -> bytes:
+        return bytes(self._letters.decode_bytes([index]))
+
+
+def grammar_tokenizer(content: str, vocab_size: int, end_ids: Collection[int]) -> LLTokenizer:
+    """The tokenizer that grammars are compiled for; raises ValueError as `GrammarTokens` does."""
+    tokens = GrammarTokens(content, vocab_size, end_ids)
+    return LLTokenizer(TokenizerWrapper(tokens), eos_token=sorted(end_ids) or None)
