@@ -27,7 +27,7 @@ from specdec.errors import InternalError, SpecdecError
 from specdec.serving.status import status_of
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-_PING = b": ping\n\n"
+_PING = b": ping\n"
 _DONE = b"data: [DONE]\n\n"
 _log = structlog.get_logger()
 

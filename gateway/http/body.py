@@ -4,9 +4,10 @@ import difflib
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import cache
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
@@ -58,7 +59,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     if not raw:
         raise FieldRequired("the body is empty; it must be a JSON object")
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_object, parse_float=_number)
+        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=_number)
     except UnicodeDecodeError as error:
         raise FieldInvalid(f"the body is not valid UTF-8: byte {error.start} is 0x{raw[error.start]:02x}") from error
     except json.JSONDecodeError as error:
@@ -98,6 +99,18 @@ class Body(BaseModel):
 
     default_only: ClassVar[frozenset[str]] = frozenset()
     """Names of the fields that are known, and supported only at the value that does nothing."""
+    annotations_only: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields that clients add for other readers: accepted with any value, and without effect."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_idle_fields(cls, value: Any) -> Any:
+        """Leave out annotations, and unknown fields that are null, which ask for nothing."""
+        known = _field_names(cls)
+        if not isinstance(value, dict) or value.keys() <= known:
+            return value
+        idle = cls.annotations_only
+        return {name: item for name, item in value.items() if name in known or not (item is None or name in idle)}
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Self:
@@ -124,6 +137,12 @@ class Body(BaseModel):
             return FieldInvalid(f"{param} has more than {MAX_FIELDS} fields", param)
         message = detail["msg"]
         return FieldInvalid(f"{param}: {message[:1].lower()}{message[1:]}", param)
+
+
+@cache
+def _field_names(model: type[Body]) -> frozenset[str]:
+    """The names of a model's fields, as callers write them."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
 def _takes_nothing(detail: ErrorDetails) -> bool:

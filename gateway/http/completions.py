@@ -83,7 +83,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     resumable: bool | None = None
-    include_obfuscation: Off | None = None
+    include_obfuscation: bool | None = None
 
 
 class _DefaultOnlyFields(Body):
@@ -122,6 +122,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
 
     @property
     def options(self) -> StreamOptions:
@@ -193,8 +194,6 @@ class _ChatDefaultOnlyFields(Body):
     function_call: Literal["none", "auto"] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
-    reasoning_effort: Literal["none"] | None = None
-    verbosity: None = None
     web_search_options: None = None
     add_generation_prompt: On | None = None
     continue_final_message: Off | None = None
@@ -208,6 +207,8 @@ class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     max_completion_tokens: Length | None = None
     prediction: PredictionBody | None = None
     logprobs: bool | None = None
@@ -221,7 +222,13 @@ class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        prompt = chat_prompt(self.messages, self.chat_template_kwargs)
+        prompt = chat_prompt(self.messages, self._template_arguments)
         request = self._request((prompt,), request_id, (limit, None), logprobs)
         request = replace(request, prediction=self.prediction.content if self.prediction else "")
         return request.with_tools(self.asked(), tool_format)
+
+    @property
+    def _template_arguments(self) -> dict[str, Any]:
+        """What the chat template is given beside the messages."""
+        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        return effort | (self.chat_template_kwargs or {})

@@ -57,15 +57,20 @@ def _parse_content(param: str, value: Any) -> str:
     match value:
         case str():
             return value
-        case list() if all(isinstance(part, dict) for part in value):
-            return "".join(_parse_part(param, part) for part in value)
+        case list() if all(isinstance(part, dict | str) for part in value):
+            return "".join(part if isinstance(part, str) else _parse_part(param, part) for part in value)
     raise FieldInvalid(f"{param}: content must be a string or a list of text parts", param)
 
 
 def _parse_part(param: str, part: dict[str, Any]) -> str:
     match part:
-        case {"type": "text", "text": str(text)}:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {
+            "type": "refusal",
+            "refusal": str(text),
+        }:
             return text
+        case {"type": "thinking" | "redacted_thinking" | "reasoning"}:
+            return ""
         case {"type": str(kind)} if kind != "text":
             raise UnsupportedParameter(f"{param}: content of type {kind!r} is not supported", param)
     raise FieldInvalid(f"{param}: a content part must have a type and a text", param)

@@ -1,7 +1,7 @@
 """The fields of a chat that speak of tools: what is offered, which must be called, and what was called before."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,8 +12,14 @@ from gateway.tools.values import MAX_TOOLS, Tool, ToolCall
 _NAME = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
+_ANNOTATIONS = frozenset({"cache_control", "defer_loading", "index", "input_examples"})
+"""What clients note on tools and calls for caches and for themselves."""
+
+
 class FunctionBody(Body):
     """A function that may be called."""
+
+    annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS
 
     name: _NAME
     description: str | None = None
@@ -23,6 +29,8 @@ class FunctionBody(Body):
 
 class ToolBody(Body):
     """A tool; OpenAI has one type of them."""
+
+    annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS
 
     type: Literal["function"]
     function: FunctionBody
@@ -48,36 +56,67 @@ class NamedTool(Body):
 
 
 class CalledFunction(Body):
-    """A function and its arguments, a JSON object as text."""
+    """A function and its arguments: a JSON object as text, or what became of it on the way."""
+
+    annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS | {"description", "parsed_arguments"}
 
     name: str
-    arguments: str
+    arguments: Any = None
 
 
 class ToolCallBody(Body):
-    """A call in an earlier answer."""
+    """A call in an earlier answer, as clients keep it."""
 
-    id: str
-    type: Literal["function"] = "function"
+    annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS | {"extra_content", "provider_specific_fields"}
+
+    id: str | None = None
+    type: Literal["function"] | None = "function"
     function: CalledFunction
-    index: int | None = None
 
     def call(self) -> ToolCall:
-        """The call; raises FieldInvalid when its arguments are no JSON object."""
-        return ToolCall.earlier(self.function.name, self.function.arguments, self.id)
+        """The call."""
+        return ToolCall.earlier(self.function.name, self.function.arguments, self.id or "")
+
+
+class AllowedToolsOption(Body):
+    """Which of the tools may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedTools(Body):
+    """OpenAI's choice of a part of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedToolsOption
+
+
+class NamedAlone(Body):
+    """The tool that must be called, as OpenAI's Responses spell it."""
+
+    type: Literal["function"]
+    name: str
 
 
 class ToolsBody(Body):
     """The fields of a chat that offer tools."""
 
     tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | NamedTool | NamedAlone | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
 
     def asked(self) -> ToolChoice:
         """What is offered, and what must be called."""
         tools = tuple(each.tool() for each in self.tools or ())
         parallel = self.parallel_tool_calls is not False
-        if isinstance(self.tool_choice, NamedTool):
-            return ToolChoice(tools, name=self.tool_choice.function.name, parallel=parallel)
-        return ToolChoice(tools, self.tool_choice or "auto", parallel=parallel)
+        match self.tool_choice:
+            case NamedTool(function=NamedFunction(name=name)) | NamedAlone(name=name):
+                return ToolChoice(tools, name=name, parallel=parallel)
+            case AllowedTools(allowed_tools=allowed):
+                names = [each.function.name for each in allowed.tools]
+                return ToolChoice(tools, allowed.mode, parallel=parallel).only(names)
+            case "any":  # Mistral's word
+                return ToolChoice(tools, "required", parallel=parallel)
+            case kind:
+                return ToolChoice(tools, kind or "auto", parallel=parallel)

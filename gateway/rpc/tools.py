@@ -14,7 +14,7 @@ from specdec.rules.grammar import Grammar
 
 
 def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:
-    """The conversation; raises FieldInvalid where the arguments of a call are no JSON object."""
+    """The conversation."""
     return ChatPrompt(tuple(_message(turn) for turn in message.messages))
 
 
@@ -79,7 +79,7 @@ def delta_to_pb(delta: MessageDelta | None) -> pb.MessageDelta | None:
 
 def _message(turn: pb.ChatMessage) -> Message:
     calls = tuple(ToolCall.earlier(call.name, call.arguments, call.id) for call in turn.tool_calls)
-    return Message(turn.role, turn.content, calls, turn.tool_call_id)
+    return Message(turn.role, turn.content, calls, turn.tool_call_id, turn.name, turn.reasoning)
 
 
 def _tool(place: str, tool: pb.Tool) -> Tool:

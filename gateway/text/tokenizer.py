@@ -1,7 +1,7 @@
 """The model's tokenizer: prompts to token ids, token ids to text."""
 
 import inspect
-import json
+import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.token_bytes import longest_token, token_bytes
+from gateway.tools.arguments import HugeNumbers, arguments_object
 from gateway.tools.conversation import Message
 from gateway.tools.formats import format_of
 from gateway.tools.template import Turn, described, knows_tools
@@ -141,7 +142,8 @@ class ModelTokenizer:
         apply, arguments = self._tokenizer.apply_chat_template, prompt.template_arguments
         for name in arguments.keys() & inspect.signature(apply).parameters.keys():
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
-        turns: Sequence[Turn] = [_turn(message) for message in prompt.messages]
+        huge = HugeNumbers(secrets.token_hex(8))
+        turns: Sequence[Turn] = [_turn(message, huge) for message in prompt.messages]
         options: dict[str, Any] = {"tools": [tool.described for tool in prompt.tools]} if prompt.tools else {}
         if not knows_tools(str(template)):
             turns, options = described(turns, prompt.tools), {}
@@ -154,19 +156,18 @@ class ModelTokenizer:
                 raise
             message = f"the model's chat template fails with chat_template_kwargs: {error}"
             raise FieldInvalid(message, "chat_template_kwargs") from error
-        return str(text)
+        return huge.restore(str(text))
 
 
-def _turn(message: Message) -> Turn:
+def _turn(message: Message, huge: HugeNumbers) -> Turn:
     """A message as chat templates read it; arguments of calls are objects there, not text."""
     turn: Turn = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        turn["tool_calls"] = [_written_call(call) for call in message.tool_calls]
-    if message.tool_call_id:
-        turn["tool_call_id"] = message.tool_call_id
-    return turn
+        turn["tool_calls"] = [_written_call(call, huge) for call in message.tool_calls]
+    optional = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.reasoning}
+    return turn | {key: value for key, value in optional.items() if value}
 
 
-def _written_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": json.loads(call.arguments)}
+def _written_call(call: ToolCall, huge: HugeNumbers) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": arguments_object(call.arguments, huge.keep)}
     return {"id": call.id, "type": "function", "function": function}

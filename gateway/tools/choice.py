@@ -1,7 +1,8 @@
 """Which tools a request offers, and which of them must be called; one value for both APIs."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.tools.formats import ToolFormat
@@ -9,7 +10,7 @@ from gateway.tools.values import Tool
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.rules.grammar import Grammar
 
-TOOL_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
+TOOL_NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,15 @@ class ToolChoice:
     """The one tool that must be called; empty where there is a choice."""
     parallel: bool = True
     """Whether there may be several calls."""
+
+    def only(self, names: Sequence[str]) -> "ToolChoice":
+        """The same choice among the tools of those names; raises FieldInvalid where there is none of a name."""
+        for name in names:
+            if name not in [tool.name for tool in self.tools]:
+                raise FieldInvalid(
+                    f"tool_choice.allowed_tools names {name!r}, which is no tool of tools", "tool_choice"
+                )
+        return replace(self, tools=tuple(tool for tool in self.tools if tool.name in names))
 
     def offered(self) -> tuple[Tool, ...]:
         """The tools that may be called; none where the kind is none.

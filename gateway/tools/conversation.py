@@ -19,6 +19,10 @@ class Message:
     """The calls of tools that an assistant's message asked for."""
     tool_call_id: str = ""
     """The call that a tool's message answers."""
+    name: str = ""
+    """Who speaks, or the tool that answers, for templates that print it."""
+    reasoning: str = ""
+    """The thinking before an assistant's content, for templates that print it."""
 
 
 def check_messages(messages: Sequence[Message]) -> None:

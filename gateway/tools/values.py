@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.errors import FieldInvalid
+from gateway.tools.arguments import arguments_text
 
 MAX_TOOLS = 128
 """Most tools of a request, and most calls of a message."""
@@ -45,19 +45,9 @@ class ToolCall:
     """The caller's name of the call; empty where the model has just written it."""
 
     @classmethod
-    def earlier(cls, name: str, arguments: str, call_id: str) -> "ToolCall":
-        """A call of an earlier answer, as the caller sends it back; empty arguments are an empty object.
-
-        Raises:
-            FieldInvalid: the arguments are no JSON object.
-        """
-        try:
-            value = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            raise FieldInvalid("messages: the arguments of a tool call must be a JSON object, as text", "messages")
-        return cls(name, json.dumps(value, ensure_ascii=False), call_id)
+    def earlier(cls, name: str, arguments: Any, call_id: str) -> "ToolCall":
+        """A call of an earlier answer, in the form in which the caller sends its arguments back."""
+        return cls(name, arguments_text(arguments), call_id)
 
 
 @dataclass(frozen=True, slots=True)

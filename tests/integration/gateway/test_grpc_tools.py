@@ -150,15 +150,6 @@ async def test_what_a_tool_answered_goes_back_to_the_model(here: Stage, stub: An
             FieldInvalid,
             "messages[0].tool_calls",
         ),
-        (
-            {
-                "chat": pb.ChatPrompt(
-                    messages=[pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(arguments="1")])]
-                )
-            },
-            FieldInvalid,
-            "messages",
-        ),
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(stub: Any, fields: Any, kind: type[Exception], param: str) -> None:

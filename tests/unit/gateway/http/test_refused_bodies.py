@@ -131,7 +131,8 @@ def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], error: type[Re
         ({"messages": [{"role": "user", "content": None}]}, FieldRequired, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, UnsupportedParameter, "messages"),
         ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, FieldInvalid, "messages"),
-        ({"messages": [{"role": "user", "content": "x", "name": "n"}]}, UnsupportedParameter, "messages[0].name"),
+        ({"messages": [{"role": "user", "content": "x", "name": 1}]}, FieldInvalid, "messages[0].name"),
+        ({"messages": [{"role": "user", "content": "x", "wrong": 1}]}, UnsupportedParameter, "messages[0].wrong"),
         (
             {"messages": [{"role": "assistant", "content": "x", "tool_calls": [1]}]},
             FieldInvalid,
@@ -146,7 +147,7 @@ def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], error: type[Re
         ({"prediction": {"type": "content"}}, FieldRequired, "prediction.content"),
         ({"prediction": {"type": "text", "content": "x"}}, FieldInvalid, "prediction.type"),
         ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, UnsupportedParameter, "prediction"),
-        ({"reasoning_effort": "low"}, UnsupportedParameter, "reasoning_effort"),
+        ({"reasoning_effort": "most"}, FieldInvalid, "reasoning_effort"),
         ({"modalities": ["audio"]}, UnsupportedParameter, "modalities[0]"),
     ],
 )
