@@ -192,9 +192,9 @@ exactness: install-dev ## Measure acceptance and speed of every mode and write d
 paper: install-dev ## Reproduce the tables and figures of Leviathan et al. and write docs/paper.md (minutes); ARGS="--seed 1".
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper $(ARGS)
 
-# `make bench ARGS=peers` compares with vLLM, in environments of its own.
+# `make bench ARGS=peers` and others compare with vLLM, in environments of its own.
 PEERS := build/vllm/.venv/bin/vllm build/arctic/.installed
-bench: install-dev $(if $(filter peers one_core,$(ARGS)),$(PEERS)) ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
+bench: install-dev $(if $(filter peers one_core,$(ARGS)),$(PEERS)) $(if $(filter host_path,$(ARGS)),$(firstword $(PEERS))) ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
 build/vllm/.venv/bin/vllm:

@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +14,8 @@ import torch
 from specdec.cli import forked
 
 ROOT = Path(__file__).parents[1]
+OTHERS = "others"
+"""Role of processes that have none."""
 
 
 def machine() -> dict[str, str]:
@@ -52,14 +56,44 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
 
 
+def children(pid: int) -> list[int]:
+    """Processes that a process started and that still run."""
+    found = list[int]()
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text(encoding="ascii").split()]
+    return found
+
+
 def family(pid: int) -> list[int]:
     """A process with all that it started and that still run, parents before children."""
     found = [pid]
     for each in found:
-        with suppress(OSError):
-            for task in Path(f"/proc/{each}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text(encoding="ascii").split()]
+        found += children(each)
     return found
+
+
+def spent(pid: int, roles: Mapping[int, str]) -> dict[str, float]:
+    """Seconds of processor time of a process and all that it started, by role.
+
+    Args:
+        pid: the first process; its role is OTHERS where `roles` has none.
+        roles: by pid; a process without one has that of the process that started it.
+    """
+    seconds, waiting = defaultdict[str, float](float), [(pid, OTHERS)]
+    for each, inherited in waiting:
+        role = roles.get(each, inherited)
+        seconds[role] += cpu_seconds(each)
+        waiting += [(child, role) for child in children(each)]
+    return dict(seconds)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used, in seconds, without its children's; 0 once it has ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def proportional_bytes(pid: int) -> int:

@@ -37,7 +37,7 @@ _QUICK = "**Made with `--quick`, which only shows that it runs: the figures mean
 _WIDE = 150
 """Columns that the widest table needs."""
 ORDER = (
-    "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "controllers", "memory",
+    "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "host_path", "controllers", "memory",
     "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory", "trees", "verdicts",
     "gpu", "gpu_stack",
 )  # fmt: skip

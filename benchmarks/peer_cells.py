@@ -16,6 +16,14 @@ _REASON = 120
 """Characters of a reason."""
 
 
+def reason_of(failure: str) -> str:
+    """A failure as one short line of a table: of several lines, the first that names an error."""
+    lines = failure.strip().splitlines() or [""]
+    named = next((each for each in lines if "error:" in each.lower()), lines[0])
+    line = " ".join(named.split()).replace("|", "/")
+    return line if len(line) <= _REASON else f"{line[: _REASON - 1]}…"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one peer did in a cell; a reason stands in place of figures that there are none of."""
@@ -44,11 +52,8 @@ class Outcome:
 
     @classmethod
     def failed(cls, reason: str) -> "Outcome":
-        """Without figures; of more than one line, the first that names an error is the reason."""
-        lines = reason.strip().splitlines() or [""]
-        named = next((each for each in lines if "error:" in each.lower()), lines[0])
-        line = " ".join(named.split()).replace("|", "/")
-        return cls(reason=line if len(line) <= _REASON else f"{line[: _REASON - 1]}…")
+        """Without figures, for that reason."""
+        return cls(reason=reason_of(reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import httpx2
 
-from benchmarks.machine import family, proportional_bytes
+from benchmarks.machine import children, family, proportional_bytes, spent
 from benchmarks.openai_client import OpenAiClient
 from benchmarks.pair import Pair
 from benchmarks.peers import Process
@@ -33,6 +33,8 @@ _START_SECONDS = 600.0
 _STARTS = 2
 """How often a server is started at most: once, and once more when it ended."""
 _WAKE = Ask((1, 2, 3), 4)
+API_SERVER, ENGINE = "API server", "engine"
+"""Roles of vLLM's processes."""
 
 
 class Server(Protocol):
@@ -61,6 +63,8 @@ class HttpServer:
     """The process that has started all others."""
     off: Mapping[str, Any]
     """Fields of a request that has no drafts, for an ask of γ = 0."""
+    roles: Mapping[int, str] = field(default_factory=dict)
+    """The role of a process, by pid; one that is not named has that of the process that started it."""
 
     def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
         """All at once, or those of so many streams."""
@@ -69,6 +73,10 @@ class HttpServer:
     def memory(self) -> int:
         """Of all its processes."""
         return sum(map(proportional_bytes, family(self.pid)))
+
+    def cpu_seconds(self) -> Mapping[str, float]:
+        """Processor time that the processes of each role have used, in seconds."""
+        return spent(self.pid, self.roles)
 
     def signal(self, number: signal.Signals) -> None:
         """To parents before children."""
@@ -97,12 +105,15 @@ class Sequential:
         """It needs none."""
 
 
-class Servers:
+_Server = TypeVar("_Server", bound=Server)
+
+
+class Servers(Generic[_Server]):
     """Servers by name; as a context manager it ends those that it started."""
 
-    def __init__(self, starts: Mapping[str, Callable[[], AbstractContextManager[Server]]]) -> None:
+    def __init__(self, starts: Mapping[str, Callable[[], AbstractContextManager[_Server]]]) -> None:
         self._starts = starts
-        self._running: dict[str, tuple[Server, ExitStack]] = {}
+        self._running: dict[str, tuple[_Server, ExitStack]] = {}
         self._failed: dict[str, list[str]] = {name: [] for name in starts}
 
     def __enter__(self) -> Self:
@@ -115,7 +126,7 @@ class Servers:
             self._end(name)
 
     @contextmanager
-    def asked(self, name: str) -> Iterator[Server]:
+    def asked(self, name: str) -> Iterator[_Server]:
         """The server, which runs while the others are stopped.
 
         Raises:
@@ -131,7 +142,7 @@ class Servers:
             self._end(name)
             raise
 
-    def _awake(self, name: str) -> Server:
+    def _awake(self, name: str) -> _Server:
         if name in self._running:
             server, _ = self._running[name]
             server.signal(signal.SIGCONT)
@@ -160,15 +171,17 @@ def hugging_face(pair: Pair, kind: str, threads: int) -> Iterator[Server]:
 
 
 @contextmanager
-def ours(pair: Pair, *arguments: str) -> Iterator[Server]:
+def ours(pair: Pair, *arguments: str) -> Iterator[HttpServer]:
     """`specdec up`."""
     with running(pair, *arguments) as system:
         url = f"http://{system.http['gateway']}"
-        yield HttpServer(_client(url), system.pid, {"speculation": {"mode": "off"}})
+        yield HttpServer(_client(url), system.pid, {"speculation": {"mode": "off"}}, system.roles)
 
 
 @contextmanager
-def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[str, Any]) -> Iterator[Server]:
+def vllm_alone(
+    python: Path, packages: Path, target: Path, speculative: Mapping[str, Any], *arguments: str
+) -> Iterator[HttpServer]:
     """`vllm serve`.
 
     Args:
@@ -176,18 +189,20 @@ def vllm_alone(python: Path, packages: Path, target: Path, speculative: Mapping[
         packages: a folder of packages beside those of the environment; it need not exist.
         target: the model's folder.
         speculative: its `--speculative-config`; none when empty.
+        arguments: further ones of the command.
     """
     ((address,),) = allot([Wanted("", "127.0.0.1:0", 1)])
     host, port = address.split(":")
     command = [str(python.parent / "vllm"), "serve", str(target), "--host", host, "--port", port, "--dtype", "float32"]
-    command += ["--generation-config", "vllm"]
+    command += ["--generation-config", "vllm", *arguments]
     command += ["--speculative-config", json.dumps(speculative)] if speculative else []
     environment = vllm_environment(python, packages)
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen(tether.tied(*command), env=environment, stdout=log, stderr=log, cwd=folder)
         try:
             _await(process, f"http://{address}", Path(log.name))
-            yield HttpServer(_client(f"http://{address}"), process.pid, {})
+            roles = {process.pid: API_SERVER, **dict.fromkeys(children(process.pid), ENGINE)}
+            yield HttpServer(_client(f"http://{address}"), process.pid, {}, roles)
         finally:
             _end(process)
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +46,8 @@ class Stack:
     """What `specdec up` prints."""
     pid: int = 0
     """Of `specdec up`, which has started all other processes."""
+    roles: Mapping[int, str] = field(default_factory=dict)
+    """The role of each process that it has started, by pid."""
 
     def generate(self, ask: Ask) -> Run:
         """Run one generation alone."""
@@ -100,10 +102,10 @@ def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
                 _await_state(process, state, log.name)
                 entries = json.loads(state.read_text(encoding="utf-8"))
                 gateway = next(entry["grpc"] for entry in entries if entry["role"] == "gateway")
-                pids = {entry["role"]: entry["pid"] for entry in entries}
-                yield Stack(
-                    gateway, pids, {entry["role"]: entry["http"] for entry in entries}, Path(log.name), process.pid
-                )
+                roles = {entry["pid"]: entry["role"] for entry in entries}
+                pids = {role: pid for pid, role in roles.items()}
+                http = {entry["role"]: entry["http"] for entry in entries}
+                yield Stack(gateway, pids, http, Path(log.name), process.pid, roles)
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=60)

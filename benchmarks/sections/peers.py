@@ -55,7 +55,7 @@ def measure(lab: Lab) -> Report:
         raise ConfigError("the peers on vLLM need an environment of their own: run `make vllm`")
     kept = Kept.at_commit("peers", resume=scale.resume)
     cells, exact, missing = list[Cell](), list[list[str]](), ""
-    with _on_cores() as cores:
+    with on_cores() as cores:
         for contest in contests(scale):
             with Servers(starts(contest, lab.arguments)) as servers:
                 cells += _cells(lab, contest, servers, ways, kept)
@@ -73,7 +73,7 @@ def measure(lab: Lab) -> Report:
 
 
 @contextmanager
-def _on_cores() -> Iterator[str]:
+def on_cores() -> Iterator[str]:
     """Keep this process, and all that it starts, on the first two of its cores."""
     before = os.sched_getaffinity(0)
     chosen = sorted(before)[:2]
@@ -84,7 +84,7 @@ def _on_cores() -> Iterator[str]:
         os.sched_setaffinity(0, before)
 
 
-def _cells(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], kept: Kept) -> list[Cell]:
+def _cells(lab: Lab, contest: Contest, servers: Servers[Server], ways: Sequence[Way], kept: Kept) -> list[Cell]:
     cells = list[Cell]()
     for temperature in lab.scale.peers_temperatures:
         for streams in lab.scale.sessions:
@@ -120,7 +120,7 @@ def _window(lab: Lab, turns: int, streams: int) -> range:
 
 
 def _turns(
-    servers: Servers, ways: Sequence[Way], asks: Sequence[Ask], streams: int, learning: float
+    servers: Servers[Server], ways: Sequence[Way], asks: Sequence[Ask], streams: int, learning: float
 ) -> Mapping[str, Mapping[str, Any]]:
     """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns.
 
@@ -161,7 +161,7 @@ def _shortened(ask: Ask, turn: int) -> Ask:
     return ask if turn else replace(ask, tokens=max(2, ask.tokens // 2))
 
 
-def _exact(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], kept: Kept) -> list[list[str]]:
+def _exact(lab: Lab, contest: Contest, servers: Servers[Server], ways: Sequence[Way], kept: Kept) -> list[list[str]]:
     """Each way against its sibling, and ours against vLLM plain as well."""
     prompts, samples = contest.prompts[:8], lab.scale.peers_samples
 
@@ -176,7 +176,7 @@ def _exact(lab: Lab, contest: Contest, servers: Servers, ways: Sequence[Way], ke
 
 
 def _answers(
-    servers: Servers, way: Way, prompts: Sequence[Ask], samples: int
+    servers: Servers[Server], way: Way, prompts: Sequence[Ask], samples: int
 ) -> tuple[peer_exactness.Answers, peer_exactness.Answers] | str:
     try:
         with servers.asked(way.server) as server:

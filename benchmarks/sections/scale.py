@@ -93,6 +93,14 @@ class Scale:
     """Tokens of an answer of the pair, and of the chat model."""
     peers_samples: int = 400
     """Sampled answers of each peer that are tested for exactness."""
+    host_path: tuple[str, ...] = ("vLLM plain", "ours")
+    """Servers that are compared with a one-layer target."""
+    host_path_streams: tuple[int, ...] = (16, 64, 256, 1024)
+    host_path_answers: int = 512
+    """Least number of answers in a slice."""
+    host_path_tokens: int = 128
+    """Tokens of an answer."""
+    host_path_turns: int = 3
     verdict_sessions: tuple[int, ...] = (1, 16)
     verdict_turns: int = 9
     """Passes, and verdicts on each, of a case."""
@@ -149,6 +157,11 @@ def quick(pair: Pair) -> Scale:
         peers_alone=1,
         peers_tokens=(8, 8),
         peers_samples=8,
+        host_path=("ours",),
+        host_path_streams=(4,),
+        host_path_answers=4,
+        host_path_tokens=12,
+        host_path_turns=1,
         verdict_sessions=(2,),
         verdict_turns=1,
         spec=(1, 6),
