@@ -170,6 +170,7 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         system_fingerprint=facts.fingerprint,
         trees=target.trees,
         heartbeats=True,
+        passes=True,
     )
 
 

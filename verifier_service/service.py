@@ -13,14 +13,17 @@ from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.errors import Draining, NoVerifier
 from specdec.wire.generation import HEARTBEAT, VerifierInfo, call_from_pb, info_to_pb, round_to_pb
 from specdec.wire.kv import pieces, span_from_pb, values_from_pb
+from specdec.wire.passes import orders_from_pb, pass_to_pb
 from specdec.wire.tokens import tokens_from_bytes
 from verifier_service.batching.costs import PromptRate
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
+from verifier_service.generation.gateway_stream import GatewayStream
 from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvMover
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+_SERVE = f"/{SERVICE}/Serve"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -46,6 +49,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         self._heartbeat = heartbeat
         self._ready: Ready | None = None
         self._draining = False
+        self._streams: set[GatewayStream] = set()
 
     @property
     def is_ready(self) -> bool:
@@ -63,7 +67,10 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def drain(self, limit: float) -> int:
         """Refuse new calls, and give running ones `limit` seconds; returns how many had to be ended."""
         self._draining = True
-        return await self._ready.generations.drain(limit) if self._ready else 0
+        ended = await self._ready.generations.drain(limit) if self._ready else 0
+        for stream in self._streams:
+            stream.drain()
+        return ended
 
     @override
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
@@ -74,6 +81,22 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         async with aclosing(run.rounds(self._heartbeat if request.heartbeats else None)) as rounds:
             async for done in rounds:
                 yield round_to_pb(done) if done else pb.GenerateResponse(heartbeat=True)
+
+    @override
+    async def Serve(
+        self, requests: AsyncIterator[pb.ServeRequest], context: Context
+    ) -> AsyncIterator[pb.ServeResponse]:
+        """Carry all generations of one gateway."""
+        stream = GatewayStream(self._loaded().generations, _SERVE, self._heartbeat)
+        self._streams.add(stream)
+        stop: Any = lambda _: stream.close()  # noqa: E731 - as above
+        context.add_done_callback(stop)
+        try:
+            async with aclosing(stream.passes(orders_from_pb(each) async for each in requests)) as passes:
+                async for done in passes:
+                    yield pass_to_pb(done)
+        finally:
+            self._streams.discard(stream)
 
     @override
     async def GetVerifierInfo(self, request: pb.GetVerifierInfoRequest, context: Context) -> pb.GetVerifierInfoResponse:

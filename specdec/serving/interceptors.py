@@ -3,7 +3,7 @@
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -31,14 +31,32 @@ class ErrorInterceptor(HandlerInterceptor):
     """Turns a SpecdecError that a servicer raises into a status; every other exception is a bug, which is logged."""
 
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        around = partial(_observed, details.method)
+        around = partial(_observed_rpc, details.method)
         return rebuilt(handler, handler.request_deserializer, handler.response_serializer, around=around)
 
 
 @asynccontextmanager
-async def _observed(method: str, context: Context) -> AsyncIterator[None]:
-    """One RPC: its ids are in every event of the log, an error ends it with a status, and its end is logged."""
+async def _observed_rpc(method: str, context: Context) -> AsyncIterator[None]:
     metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
+
+    async def abort(status: status_pb2.Status) -> None:
+        await context.abort_with_status(rpc_status.to_status(status))
+
+    async with observed(method, metadata, abort):
+        yield
+
+
+@asynccontextmanager
+async def observed(
+    method: str, metadata: Mapping[str, str], fail: Callable[[status_pb2.Status], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """One call: its ids are in every event of the log, an error ends it with a status, and its end is logged.
+
+    Args:
+        method: name of the RPC, as in `/specdec.verifier.v1.VerifierService/Generate`.
+        metadata: of the call, with its request id and trace headers.
+        fail: takes the status of the error that ends the call.
+    """
     given = metadata.get("x-request-id", "")
     request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
     started, code = time.perf_counter(), "OK"
@@ -53,7 +71,7 @@ async def _observed(method: str, context: Context) -> AsyncIterator[None]:
         except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
             status = _status(error, request_id)
             code = code_pb2.Code.Name(status.code)
-            await context.abort_with_status(rpc_status.to_status(status))
+            await fail(status)
         finally:
             _log.debug("rpc_ended", code=code, seconds=round(time.perf_counter() - started, 6))
 

@@ -121,7 +121,8 @@ def from_rpc_error(error: grpc.RpcError) -> SpecdecError | None:
 
 def status_to_bytes(error: SpecdecError, request_id: str = "") -> bytes:
     """The error as a serialized google.rpc.Status, for a message that carries the end of one of many generations."""
-    return rich_status(error, request_id).SerializeToString()
+    data: bytes = rich_status(error, request_id).SerializeToString()
+    return data
 
 
 def error_from_bytes(data: bytes) -> SpecdecError:

@@ -111,7 +111,8 @@ def served_span(name: str, headers: Mapping[str, str], *, begins: bool) -> Itera
     """
     tracer = _tracer.get()
     if tracer is None or not (begins or TRACEPARENT in headers):
-        yield _UNRECORDED
+        with _current(_UNRECORDED):  # a call that came on a stream is no part of the stream's own trace
+            yield _UNRECORDED
         return
     with _current(tracer.start(name, headers, {}, began=time.time_ns(), served=True)) as span:
         yield span

@@ -8,7 +8,14 @@ from dataclasses import replace
 from itertools import count
 from typing import Literal
 
-from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
+from specdec.errors import (
+    ContextLengthExceeded,
+    Draining,
+    FieldInvalid,
+    FieldRequired,
+    GammaTooLarge,
+    UnsupportedParameter,
+)
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import GrammarState
 from specdec.rules.allotment import Judgement
@@ -22,6 +29,7 @@ from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts
 from verifier_service.drafters.sources import DraftSources
+from verifier_service.generation.credit import Credit
 from verifier_service.generation.runs import Run, Runs
 from verifier_service.generation.session import Session
 from verifier_service.metrics import VerifierMetrics
@@ -55,28 +63,40 @@ class Generations:
         """The judgement that the metrics show."""
         self._runs = Runs()
         self._numbers = count()
+        self._draining = False
 
-    def start(self, call: GenerationCall) -> Run:
-        """Begin a generation; raises what `check` and `Runs.start` do."""
+    def start(self, call: GenerationCall, credit: Credit | None = None) -> Run:
+        """Begin a generation; raises what `check` and `Runs.start` do, and Draining behind `drain`.
+
+        Args:
+            credit: how far it may go before its reader grants more; None lets the reader hold it back by not reading.
+        """
+        if self._draining:
+            raise Draining("the verifier is shutting down")
         check(call, self._info)
         call, grammar = greedy_as_coupled(call), call.sampling.grammar
-        source = self._session(call).run() if grammar is None else self._following(grammar, call)
+        source = self._session(call, credit=credit).run() if grammar is None else self._following(grammar, call, credit)
         return self._runs.start(call.session_id, call.epoch, source)
 
-    async def _following(self, grammar: Grammar, call: GenerationCall) -> AsyncGenerator[Round, None]:
+    async def _following(
+        self, grammar: Grammar, call: GenerationCall, credit: Credit | None
+    ) -> AsyncGenerator[Round, None]:
         """The rounds of a call with a grammar, which is compiled on a thread: that may take seconds."""
         if self._grammars is None:
             raise UnsupportedParameter("this model's tokenizer cannot be used with grammars", "sampling.grammar")
         state = await asyncio.to_thread(self._grammars.compile, grammar)
-        async with aclosing(self._session(call, state).run()) as rounds:
+        async with aclosing(self._session(call, state, credit).run()) as rounds:
             async for done in rounds:
                 yield done
 
     async def drain(self, limit: float) -> int:
         """Wait for the running generations for at most `limit` seconds, then end the rest; returns how many."""
+        self._draining = True
         return await self._runs.drain(limit)
 
-    def _session(self, call: GenerationCall, grammar: GrammarState | None = None) -> Session:
+    def _session(
+        self, call: GenerationCall, grammar: GrammarState | None = None, credit: Credit | None = None
+    ) -> Session:
         limit = length_limit(call, self._info.context_length)
         gamma = fixed_gamma(call, self._settings.gamma, self._info.gamma_max)
         drafts = Drafts()
@@ -88,9 +108,10 @@ class Generations:
         place = rank(call.priority, time.monotonic())
         # A step that only lets it in is time of all that run, and worth more than a guess in its first round.
         guesses = drafts.guesses and not self._target.running
-        plain = not (controller.drafts or guesses or grammar or call.speculation.detail)
+        asks = controller.drafts or guesses or grammar or call.speculation.detail
+        plain = not asks and (credit is None or credit.allows(len(call.tokens)))
         admission = Row(call, name, place, limit, call.tokens, goal=0, grammar=grammar, runs_ahead=plain)
-        return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count)
+        return Session(admission, self._settings.chunk_tokens, self._target, drafts, controller, self._count, credit)
 
     def _count(self, done: Round, awaited: int) -> None:
         """Count a round that waited for `awaited` drafts, and publish the costs where they have changed."""

@@ -13,6 +13,7 @@ from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.session_gamma import SessionGamma
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.generation.asked import AskedRound, cut
+from verifier_service.generation.credit import Credit
 from verifier_service.generation.forced import with_forced
 
 _STEADY = 3
@@ -22,7 +23,7 @@ _STEADY = 3
 class Session:
     """One run of one call; the only mutable state is the committed sequence and the γ that was chosen for it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a session
         self,
         admission: Row,
         chunk_tokens: int,
@@ -30,6 +31,7 @@ class Session:
         drafts: Drafts,
         gamma: SessionGamma,
         count: Callable[[Round, int], None],
+        credit: Credit | None = None,
     ) -> None:
         """Make a session.
 
@@ -37,6 +39,7 @@ class Session:
             admission: the session's first row, which has the call, asks for KV and computes nothing.
             chunk_tokens: longest piece of the prompt that one pass computes.
             count: called with every round and the number of drafts that it waited for, before the round is yielded.
+            credit: how far the session may go; None is as far as its rounds are taken.
         """
         self._row = admission
         self._call = admission.call
@@ -47,6 +50,7 @@ class Session:
         self._drafts = drafts
         self._gamma = gamma
         self._count = count
+        self._credit = credit or Credit()
         self._tokens = list(admission.tokens)
         self._wanted = 0
         """γ of the next round."""
@@ -79,7 +83,7 @@ class Session:
                 asked = self._ask_at_once()
                 while finish is None:
                     with part_span("round") as span:
-                        asked = asked or self._ask(await self._awaited())
+                        asked = asked or await self._ask_in_time()
                         outcome = await asked.outcome()
                         committed = self._commit(asked, outcome)
                         finish = committed.finish
@@ -102,9 +106,17 @@ class Session:
         result = self._target.verify(self._next_row(base_len, proposal))
         return AskedRound(result, base_len, proposal, drafted, self._declined, self._grounds)
 
+    async def _ask_in_time(self) -> AskedRound:
+        """Ask for the next round behind a wait for credit, and for its draft."""
+        if not self._credit.allows(len(self._tokens)):
+            await self._credit.wait(len(self._tokens))
+            if (asked := self._ask_at_once()) is not None:
+                return asked
+        return self._ask(await self._awaited())
+
     def _ask_at_once(self) -> AskedRound | None:
         """Ask for the next round where its draft is known; None where there is something to wait for."""
-        proposal = self._known()
+        proposal = self._known() if self._credit.allows(len(self._tokens)) else None
         return None if proposal is None else self._ask(proposal)
 
     def _commit(self, asked: AskedRound, outcome: Outcome) -> Round:
@@ -131,7 +143,8 @@ class Session:
     @property
     def _is_steady(self) -> bool:
         """Whether the next round, and as far as is known the one behind it, need nothing of this session."""
-        return self._plain >= _STEADY and not (self._row.grammar or self._grounds or self._drafts.guesses)
+        plain = self._plain >= _STEADY and not (self._row.grammar or self._grounds or self._drafts.guesses)
+        return plain and self._credit.allows(len(self._tokens) + 1)
 
     @property
     def _judges_drafts(self) -> bool:

@@ -21,6 +21,7 @@ class Client:
     """Speaks to a verifier as the gateway does."""
 
     stub: Any
+    address: str
 
     def call(
         self,
@@ -92,4 +93,4 @@ async def connected(address: str) -> AsyncIterator[Client]:
     """A client of the verifier at `address`, where a busy machine may need several tries to connect."""
     async with open_channel(address) as channel:
         await channel.channel_ready()
-        yield Client(verifier_pb2_grpc.VerifierServiceStub(channel))
+        yield Client(verifier_pb2_grpc.VerifierServiceStub(channel), address)
