@@ -122,7 +122,7 @@ async def _write(store: RedisSessionStore, commits: int, pause: float) -> list[f
     for index in range(commits):
         await asyncio.sleep(pause)
         began = time.perf_counter()
-        await store.commit(RoundCommit(session, lease.epoch, 3 + index * len(ROUND), ROUND))
+        await store.commit([RoundCommit(session, lease.epoch, 3 + index * len(ROUND), ROUND)])
         times.append(time.perf_counter() - began)
     return times
 
@@ -135,7 +135,7 @@ async def weight(url: str, tokens: int) -> Weight:
         await store.open(session, session, [1, 2, 3], b"{}", "fp", "t")
         lease = await store.acquire(session, "benchmark")
         for index in range(rounds):
-            await store.commit(RoundCommit(session, lease.epoch, 3 + index * len(ROUND), ROUND))
+            await store.commit([RoundCommit(session, lease.epoch, 3 + index * len(ROUND), ROUND)])
         usage = [await redis.memory_usage(key, samples=0) or 0 for key in lua.keys(session)]
     finally:
         await store.close()

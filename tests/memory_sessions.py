@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.store.redis_replies import diverged, expired, fenced, not_found, open_refusal
 from gateway.store.values import (
@@ -20,6 +22,7 @@ from specdec.errors import (
     FieldRequired,
     SessionHeld,
     SessionStoreDown,
+    SpecdecError,
     TurnOver,
 )
 
@@ -98,6 +101,7 @@ class MemorySessionStore:
         self.refused: list[str] = []
         self.lapsed: list[LapsedTurn] = []
         self.down = False
+        self._cancelled = defaultdict[str, asyncio.Queue[tuple[str, int]]](asyncio.Queue)
         self._lease = lease
         self._max_tokens = max_tokens
 
@@ -203,8 +207,11 @@ class MemorySessionStore:
         self._renew(session)
         return Lease(session.epoch, len(session.tokens))
 
-    async def commit(self, commit: RoundCommit) -> bool:
+    async def commit(self, rounds: Sequence[RoundCommit]) -> Sequence[bool | SpecdecError]:
         self._up("commit")
+        return [_outcome(self._commit, each) for each in rounds]
+
+    def _commit(self, commit: RoundCommit) -> bool:
         session = self._named(commit.session_id)
         if commit.epoch != session.epoch:
             raise fenced(commit.epoch)
@@ -224,8 +231,11 @@ class MemorySessionStore:
             session.end(commit.finish)
         return session.cancelled
 
-    async def renew(self, session_id: str, epoch: int) -> bool:
+    async def renew(self, leases: Sequence[tuple[str, int]]) -> Sequence[bool | SpecdecError]:
         self._up("renew")
+        return [_outcome(self._renewed, *each) for each in leases]
+
+    def _renewed(self, session_id: str, epoch: int) -> bool:
         session = self.sessions.get(session_id)
         if session is None or session.epoch != epoch:
             raise fenced(epoch)
@@ -239,9 +249,14 @@ class MemorySessionStore:
         if session.owner and session.lease_left:
             session.cancelled = True
             session.turns[turn].cancel.set()
+            self._cancelled[session.owner].put_nowait((session_id, turn))
         else:
             session.break_off()
         return True
+
+    async def cancellations(self, owner: str) -> AsyncGenerator[tuple[str, int]]:
+        while True:
+            yield await self._cancelled[owner].get()
 
     async def wait_cancelled(self, session_id: str, turn: int) -> None:
         await self.sessions[session_id].turns[turn].cancel.wait()
@@ -304,6 +319,14 @@ class MemorySessionStore:
             self.refused.append(operation)
             raise SessionStoreDown("the session store does not answer")
         self.journal.append(operation)
+
+
+def _outcome(step: Callable[..., bool], *arguments: Any) -> bool | SpecdecError:
+    """What `step` returns, or the error that it raises."""
+    try:
+        return step(*arguments)
+    except SpecdecError as error:
+        return error
 
 
 def _state(session: MemorySession) -> SessionState:

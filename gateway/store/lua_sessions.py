@@ -3,10 +3,10 @@
 The session of another tenant takes the same steps as one that does not exist, and has the same answer, NONE.
 """
 
-from gateway.store.lua import NOW, TTL, UNINDEXED
+from gateway.store.lua import EXPIRY, NOW, UNINDEXED
 
 CREATE = (
-    TTL
+    EXPIRY
     + r"""
 -- ARGV: tenant, model, ttl ms
 -- OK | NONE (the session is another tenant's)
@@ -14,7 +14,7 @@ local m = redis.call('HMGET', KEYS[1], 'ten', 'turn')
 if m[2] then return m[1] == ARGV[1] and {'OK'} or {'NONE'} end
 redis.call('HSET', KEYS[1], 'turn', 0, 'st', 'DONE', 'n', 0, 'fp', ARGV[2], 'ten', ARGV[1], 'ttl', ARGV[3],
   'own', '', 'lu', 0, 'fin', '', 'cx', '')
-expire(tonumber(ARGV[3]))
+expire(KEYS[1]:sub(1, -2), tonumber(ARGV[3]))
 return {'OK'}
 """
 )

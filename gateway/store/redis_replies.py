@@ -1,10 +1,19 @@
 """Turns the replies of the session scripts into values, or into the errors that their first word stands for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gateway.store.checked_scripts import Reply
-from gateway.store.values import LapsedTurn, Lease, Opened, SessionState, SessionView, StoredRound, TurnView
+from gateway.store.values import (
+    LapsedTurn,
+    Lease,
+    Opened,
+    RoundCommit,
+    SessionState,
+    SessionView,
+    StoredRound,
+    TurnView,
+)
 from specdec.errors import (
     ContextLengthExceeded,
     Fenced,
@@ -20,6 +29,9 @@ from specdec.errors import (
     TurnOver,
 )
 from specdec.wire.tokens import tokens_from_bytes
+
+_PLAIN = {b"OK ": False, b"DUP ": False, b"OK 1": True, b"DUP 1": True}
+"""The answers to a round or a lease that was taken: whether its turn was cancelled."""
 
 _Value = TypeVar("_Value")
 
@@ -104,16 +116,20 @@ def lease(reply: Reply) -> Lease:
     raise missing(reply)
 
 
-def is_cancelled(reply: Reply, epoch: int, base: int = 0) -> bool:
-    """COMMIT of a round behind `base` tokens, and RENEW: whether the turn was cancelled."""
-    match reply:
-        case [b"OK" | b"DUP", b"1" | b"" as flag]:
-            return bool(flag)
-        case [b"FENCED"]:
-            raise fenced(epoch)
-        case [b"GAP" | b"MISMATCH" | b"CORRUPT" as word, n]:
-            raise diverged(word, base, int(n))
-    raise missing(reply)
+def outcomes(reply: Reply, rounds: Sequence[RoundCommit]) -> list[bool | SpecdecError]:
+    """COMMIT: for each round, whether its turn was cancelled, or the error of that round."""
+    return [
+        _PLAIN[answer] if answer in _PLAIN else _outcome(answer, each.epoch, each.base)
+        for answer, each in zip(_answers(reply), rounds, strict=True)
+    ]
+
+
+def renewals(reply: Reply, leases: Sequence[tuple[str, int]]) -> list[bool | SpecdecError]:
+    """RENEW: for each lease, whether its turn was cancelled, or the error of that lease."""
+    return [
+        _PLAIN[answer] if answer in _PLAIN else _outcome(answer, epoch)
+        for answer, (_, epoch) in zip(_answers(reply), leases, strict=True)
+    ]
 
 
 def was_done(reply: Reply, otherwise: bytes) -> bool:
@@ -157,13 +173,14 @@ def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
 
 
 def diverged(word: bytes, base: int, n: int) -> SessionDiverged:
-    """The error for a reply GAP, MISMATCH or CORRUPT of COMMIT.
+    """The error for an answer GAP, MISMATCH, CORRUPT or SPOILED.
 
     Args:
         base: where the round starts, in tokens.
         n: the length of the log that the store knows of.
     """
     why = {
+        b"SPOILED": "the store's keys of the session are not what was written",
         b"GAP": f"the round starts at token {base}, but the store has only {n}: it lost some",
         b"MISMATCH": f"the round starts at token {base} and differs from what the store has up to {n}",
     }
@@ -193,6 +210,27 @@ def not_found() -> SessionNotFound:
 def expired() -> SessionExpired:
     """The error for a session whose tokens are not kept any more."""
     return SessionExpired("its tokens are not kept any more")
+
+
+def _answers(reply: Reply) -> list[bytes]:
+    match reply:
+        case [b"OK", bytes() as joined]:
+            return joined.split(b",")
+    raise ValueError(reply)
+
+
+def _outcome(answer: bytes, epoch: int, base: int = 0) -> SpecdecError:
+    """The error that an answer of COMMIT or RENEW stands for; raises ValueError where it is none."""
+    match answer.split():
+        case [b"FENCED"]:
+            return fenced(epoch)
+        case [b"GAP" | b"MISMATCH" | b"CORRUPT" as word, n]:
+            return diverged(word, base, int(n))
+        case [b"SPOILED" as word]:
+            return diverged(word, base, 0)
+        case [b"NOSESSION"]:
+            return not_found()
+    raise ValueError(answer)
 
 
 def _round(fields: dict[bytes, bytes]) -> StoredRound:

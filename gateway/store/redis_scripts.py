@@ -1,7 +1,7 @@
 """Runs Lua scripts on Redis; every failure of the server or of the connection is raised as SessionStoreDown."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -53,12 +53,15 @@ class Scripts:
         )
 
     async def run_durably(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
+        """Run a script on the keys of a session durably, as `run_durably_on` does."""
+        return await self.run_durably_on(source, self._keys(session_id), *arguments)
+
+    async def run_durably_on(self, source: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
         """Run a script together with others that are due now, and wait until enough replicas have what they wrote.
 
         Raises:
             SessionStoreDown: also when too few replicas have it; as the write stands, the script must be repeatable.
         """
-        keys = self._keys(session_id)
         return await self._reply(
             source, keys, arguments, lambda sha, sent: self._pipeline.run("EVALSHA", sha, len(keys), *keys, *sent)
         )
@@ -97,6 +100,10 @@ class Scripts:
             return await evaluate(sha)
         except InvalidResponse:  # it breaks the protocol of Redis
             return None
+
+    def keys_of_pass(self, session_ids: Iterable[str]) -> list[str]:
+        """The metas of sessions, and the leases of all."""
+        return [*(lua.meta_key(each, self._prefix) for each in session_ids), self._prefix + lua.LEASES]
 
     def _keys(self, session_id: str) -> tuple[str, ...]:
         return *lua.keys(session_id, self._prefix), self._prefix + lua.LEASES

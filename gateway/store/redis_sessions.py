@@ -1,10 +1,13 @@
 """The session store on Redis or Valkey: runs the Lua scripts and turns their replies into values or errors."""
 
+import asyncio
 import secrets
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from redis.asyncio import Redis
 
@@ -16,11 +19,17 @@ from gateway.store.redis_scripts import Scripts, guarded
 from gateway.store.redis_streams import BLOCK, StreamWaiter
 from gateway.store.retry import retry
 from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
-from specdec.errors import FieldRequired
+from specdec.errors import FieldRequired, SpecdecError
 from specdec.wire.tokens import tokens_to_bytes
 
+PART = 256
+"""The most rounds or leases of one script, which others wait for."""
+_HEAD, _FINISH, _NOTE = struct.Struct("<dII"), struct.Struct("<B"), struct.Struct("<I")
+"""The numbers of a round before its tokens, its finish and its note, as COMMIT unpacks them."""
 SECRET_BYTES = 32
 """Length of the secret with which ids are derived from idempotency keys."""
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +162,38 @@ class RedisSessionStore:
         reply = await self._scripts.run(lua_turns.ACQUIRE, session_id, owner, self._lease_ms, which)
         return understood(redis_replies.lease, reply)
 
-    async def commit(self, commit: RoundCommit) -> bool:
-        """Append the round to log and output stream, retried while the server does not answer."""
-        return await retry(lambda: self._commit(commit), self._policy.patience)
+    async def commit(self, rounds: Sequence[RoundCommit]) -> Sequence[bool | SpecdecError]:
+        """Append the rounds to logs and output streams, retried while the server does not answer."""
+        loop = asyncio.get_running_loop()
+        give_up, found = loop.time() + self._policy.patience, list[bool | SpecdecError]()
+        for part in _parts(rounds):
+            found += await retry(partial(self._commit, part), give_up - loop.time())
+        return found
 
-    async def renew(self, session_id: str, epoch: int) -> bool:
-        """Move the end of the lease in the session's hash."""
-        reply = await self._scripts.run(lua_turns.RENEW, session_id, epoch, self._lease_ms)
-        return understood(lambda found: redis_replies.is_cancelled(found, epoch), reply)
+    async def renew(self, leases: Sequence[tuple[str, int]]) -> Sequence[bool | SpecdecError]:
+        """Move the ends of the leases in the hashes of the sessions."""
+        found = list[bool | SpecdecError]()
+        for part in _parts(leases):
+            keys = self._scripts.keys_of_pass(name for name, _ in part)
+            packed = struct.pack(f"<{len(part)}d", *(epoch for _, epoch in part))
+            reply = await self._scripts.run_on(lua_turns.RENEW, keys, self._lease_ms, packed)
+            found += understood(partial(redis_replies.renewals, leases=part), reply)
+        return found
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """Set the flag in the session's hash and add an entry to the stream of cancellations."""
-        reply = await self._scripts.run_durably(lua_turns.CANCEL, session_id, tenant, turn)
+        """Set the flag in the session's hash and add an entry to its owner's stream of cancellations."""
+        arguments = (tenant, turn, self._prefix + lua.CANCELLATIONS, self._lease_ms)
+        reply = await self._scripts.run_durably(lua_turns.CANCEL, session_id, *arguments)
         return understood(lambda found: redis_replies.was_done(found, b"NOOP"), reply)
 
     async def release(self, session_id: str, epoch: int) -> bool:
         """Take owner and lease out of the session's hash."""
         reply = await self._scripts.run(lua_turns.RELEASE, session_id, epoch)
         return understood(lambda found: redis_replies.was_done(found, b"FENCED"), reply)
+
+    def cancellations(self, owner: str) -> AsyncIterator[tuple[str, int]]:
+        """Read the owner's stream of cancellations."""
+        return self._streams.cancellations(lua.cancellations_key(owner, self._prefix))
 
     async def wait_cancelled(self, session_id: str, turn: int) -> None:
         """Wait for an entry in the stream of cancellations."""
@@ -197,10 +220,22 @@ class RedisSessionStore:
         reply = await self._scripts.run(lua_sessions.LAPSED_TURN, session_id)
         return understood(lambda found: redis_replies.lapsed_turn(found, session_id), reply)
 
-    async def _commit(self, commit: RoundCommit) -> bool:
-        what = (commit.epoch, commit.base, tokens_to_bytes(commit.tokens), commit.finish, self._lease_ms, commit.note)
-        reply = await self._scripts.run_durably(lua_turns.COMMIT, commit.session_id, *what)
-        return understood(lambda found: redis_replies.is_cancelled(found, commit.epoch, commit.base), reply)
+    async def _commit(self, rounds: Sequence[RoundCommit]) -> list[bool | SpecdecError]:
+        keys = self._scripts.keys_of_pass(each.session_id for each in rounds)
+        packed = b"".join(map(_packed, rounds))
+        reply = await self._scripts.run_durably_on(lua_turns.COMMIT, keys, self._lease_ms, packed)
+        return understood(partial(redis_replies.outcomes, rounds=rounds), reply)
+
+
+def _parts(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    return (items[start : start + PART] for start in range(0, len(items), PART))
+
+
+def _packed(commit: RoundCommit) -> bytes:
+    """A round as the script reads it."""
+    tokens, finish, note = tokens_to_bytes(commit.tokens), commit.finish.encode(), commit.note
+    head = _HEAD.pack(commit.epoch, commit.base, len(tokens))
+    return b"".join((head, tokens, _FINISH.pack(len(finish)), finish, _NOTE.pack(len(note)), note))
 
 
 def _names(found: list[bytes]) -> list[str]:

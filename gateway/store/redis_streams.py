@@ -1,6 +1,7 @@
 """Waits for new entries of many Redis streams over one connection, with one blocking XREAD for all of them."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
@@ -39,6 +40,21 @@ class StreamWaiter:
             if not waiting:
                 del self._waiting[key]
 
+    async def cancellations(self, key: str) -> AsyncGenerator[tuple[str, int]]:
+        """Session id and turn of each entry of an owner's stream of cancellations, without end."""
+        last = b"0-0"
+        while True:
+            try:
+                entries = _entries(await self._client.xread({key: last}, block=round(BLOCK * 1000)))
+                found = [(fields[b"s"].decode(), int(fields[b"n"])) for _, fields in entries]
+            except Exception:  # noqa: BLE001 - the server is away, or its answer cannot be read
+                await asyncio.sleep(_PAUSE)
+                continue
+            if entries:
+                last = entries[-1][0]
+            for each in found:
+                yield each
+
     async def close(self) -> None:
         """Stop reading and close the connection."""
         if self._reader is not None:
@@ -63,6 +79,14 @@ class StreamWaiter:
         for future, after in self._waiting.get(key, {}).items():
             if not future.done() and _order(after) < _order(entry):
                 future.set_result(None)
+
+
+def _entries(found: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """The entries of the only stream in an answer to XREAD."""
+    for _, entries in found.items() if isinstance(found, dict) else found or ():
+        first = entries[0]
+        return list(first if isinstance(first, list) else entries)  # RESP 3 puts the list into another list
+    return []
 
 
 def _order(entry_id: str) -> tuple[int, int]:

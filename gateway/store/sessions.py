@@ -1,9 +1,10 @@
 """The contract of the session store: committed tokens are the truth, and every change to them is one fenced step."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
+from specdec.errors import SpecdecError
 
 
 class SessionStore(Protocol):
@@ -92,25 +93,27 @@ class SessionStore(Protocol):
             SessionNotFound: there is no such session.
         """
 
-    async def commit(self, commit: RoundCommit) -> bool:
-        """Append one round and renew the lease; the same round committed twice is stored once.
+    async def commit(self, rounds: Sequence[RoundCommit]) -> Sequence[bool | SpecdecError]:
+        """Append the rounds of one pass and renew the leases of their turns; each session is fenced on its own.
 
-        When the caller is cancelled, the write goes on.
+        The rounds of one session are appended in the order given. The same round committed twice is stored once. When
+        the caller is cancelled, the write goes on.
 
         Returns:
-            Whether the turn was cancelled.
+            For each round, in order: whether its turn was cancelled; or the error of that round alone. Fenced: the
+            session has a newer owner. SessionDiverged: the round does not continue the log, or differs from what the
+            log has there. SessionNotFound: there is no such session.
 
         Raises:
-            Fenced: the session has a newer owner.
-            SessionDiverged: the round does not continue the log, or differs from what the log has there.
-            SessionNotFound: there is no such session.
+            SessionStoreDown: the server does not answer; any of the rounds may be stored, and all may be repeated.
         """
 
-    async def renew(self, session_id: str, epoch: int) -> bool:
-        """Renew the lease, as during a slow round; True when the turn was cancelled.
+    async def renew(self, leases: Sequence[tuple[str, int]]) -> Sequence[bool | SpecdecError]:
+        """Renew the leases of sessions, each given with the epoch of its owner, as during a slow round.
 
-        Raises:
-            Fenced: the session has a newer owner, or does not exist any more.
+        Returns:
+            For each lease, in order: True when its turn was cancelled; Fenced when the session has a newer owner, or
+            does not exist any more.
         """
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
@@ -118,6 +121,12 @@ class SessionStore(Protocol):
 
         Returns:
             False when the turn does not run.
+        """
+
+    def cancellations(self, owner: str) -> AsyncIterator[tuple[str, int]]:
+        """Session id and turn of each turn of this owner that is cancelled from now on, without end.
+
+        This is a hint, which may be late, be lost, or name a turn that is over.
         """
 
     async def wait_cancelled(self, session_id: str, turn: int) -> None:

@@ -10,7 +10,7 @@ from gateway.store.values import Lease, RoundCommit
 from gateway.tasks import cancel_and_wait
 from gateway.turns.services import Services
 from gateway.turns.turn import Turn
-from specdec.errors import Fenced, SessionStoreDown, SpecdecError
+from specdec.errors import SessionStoreDown, SpecdecError
 
 RELEASE_TIMEOUT = 1.0
 """Seconds that a generation which ends early spends on releasing its session."""
@@ -42,9 +42,11 @@ class OwnedSession:
         return lease
 
     async def commit(self, commit: RoundCommit) -> bool:
-        """Write one round; returns and raises what `SessionStore.commit` does."""
+        """Write one round; returns whether the turn was cancelled, and raises what `SessionStore.commit` says of it."""
         with self._services.metrics.store_seconds.labels("commit").time():
-            cancelled = await self._sessions.commit(commit)
+            (cancelled,) = await self._sessions.commit([commit])
+        if isinstance(cancelled, SpecdecError):
+            raise cancelled
         self.done = bool(commit.finish)
         return cancelled
 
@@ -72,12 +74,13 @@ class OwnedSession:
             if not self.epoch:
                 continue
             try:
-                if await self._sessions.renew(self._turn.session_id, self.epoch):
-                    self.cancelled.set()
+                (cancelled,) = await self._sessions.renew([(self._turn.session_id, self.epoch)])
             except SessionStoreDown:
                 continue
-            except Fenced:  # the next commit raises it where it is handled
+            if isinstance(cancelled, SpecdecError):  # the next commit raises it where it is handled
                 return
+            if cancelled:
+                self.cancelled.set()
 
 
 async def release(sessions: SessionStore, session_id: str, epoch: int) -> None:

@@ -19,6 +19,7 @@ from specdec.errors import (
     SessionBusy,
     SessionExpired,
     SessionNotFound,
+    SpecdecError,
     TurnOver,
 )
 
@@ -49,10 +50,26 @@ async def begin(store: SessionStore, sid: str, request: str = "r1", **changes: A
     return (await store.acquire(sid, "a")).epoch
 
 
+async def commit(store: SessionStore, one: RoundCommit) -> bool:
+    """Commit a round by itself; raises its error."""
+    (outcome,) = await store.commit([one])
+    if isinstance(outcome, SpecdecError):
+        raise outcome
+    return outcome
+
+
+async def renew(store: SessionStore, sid: str, epoch: int) -> bool:
+    """Renew a lease by itself; raises its error."""
+    (outcome,) = await store.renew([(sid, epoch)])
+    if isinstance(outcome, SpecdecError):
+        raise outcome
+    return outcome
+
+
 async def finish_turn(store: SessionStore, sid: str) -> None:
     """Own the running turn and end it with one more token."""
     lease = await store.acquire(sid, "a")
-    await store.commit(RoundCommit(sid, lease.epoch, lease.n, [9], finish="stop"))
+    await commit(store, RoundCommit(sid, lease.epoch, lease.n, [9], finish="stop"))
 
 
 async def log_of(store: SessionStore, sid: str, tenant: str = "t") -> list[int]:
@@ -133,11 +150,11 @@ class SessionContract(Fixtures):
         assert await store.list_ids(sid, 10) == [sid]
         await store.delete(sid, sid)
         assert await store.list_ids(sid, 10) == []
-        for refused in (store.get(sid, sid), store.commit(RoundCommit(sid, epoch, 3, [9]))):
+        for refused in (store.get(sid, sid), commit(store, RoundCommit(sid, epoch, 3, [9]))):
             with pytest.raises(SessionNotFound):
                 await refused
         with pytest.raises(Fenced):
-            await store.renew(sid, epoch)
+            await renew(store, sid, epoch)
         assert not await store.release(sid, epoch)
 
     async def test_another_tenant_gets_the_answers_of_a_session_that_never_was(
@@ -211,11 +228,11 @@ class SessionContract(Fixtures):
 
     async def test_a_released_turn_ends_as_it_is_when_the_next_opens(self, store: SessionStore, sid: str) -> None:
         epoch = await begin(store, sid)
-        await store.commit(RoundCommit(sid, epoch, 3, [9]))
+        await commit(store, RoundCommit(sid, epoch, 3, [9]))
         await store.release(sid, epoch)
         assert await open_turn(store, sid, "r2", tokens=[5, 6], expect_turn=1) == Opened(turn=2)
         with pytest.raises(Fenced):
-            await store.commit(RoundCommit(sid, epoch, 6, [7]))
+            await commit(store, RoundCommit(sid, epoch, 6, [7]))
         with pytest.raises(TurnOver):
             await store.acquire(sid, "a", turn=1)
         ended = await store.read(sid, "t", 1)
@@ -257,8 +274,8 @@ class SessionContract(Fixtures):
 
     async def test_a_turn_is_read_back_whole_or_from_a_length_on(self, store: SessionStore, sid: str) -> None:
         epoch = await begin(store, sid)
-        await store.commit(RoundCommit(sid, epoch, 3, [10, 11], note=b"one"))
-        await store.commit(RoundCommit(sid, epoch, 5, [12], note=b"two"))
+        await commit(store, RoundCommit(sid, epoch, 3, [10, 11], note=b"one"))
+        await commit(store, RoundCommit(sid, epoch, 5, [12], note=b"two"))
         whole = await store.read(sid, "t", 1)
         assert (whole.state, whole.prompt, whole.params) == (SessionState.GENERATING, (1, 2, 3), b"{}")
         assert whole.rounds == (StoredRound((10, 11), "", b"one"), StoredRound((12,), "", b"two"))
@@ -266,7 +283,7 @@ class SessionContract(Fixtures):
         assert (await store.read(sid, "t", 1, after=4)).rounds == whole.rounds
         assert (await store.read(sid, "t", 1, after=5)).rounds == whole.rounds[1:]
         assert (await store.read(sid, "t", 1, after=6)).rounds == ()
-        await store.commit(RoundCommit(sid, epoch, 6, [], finish="stop"))
+        await commit(store, RoundCommit(sid, epoch, 6, [], finish="stop"))
         last = await store.read(sid, "t", 1, after=6)
         assert (last.state, last.lease_left, last.rounds) == (SessionState.DONE, 0.0, (StoredRound((), "stop", b""),))
         assert (last.prompt, last.params) == ((), b"")
@@ -281,7 +298,7 @@ class SessionContract(Fixtures):
         for turn in (1, 2, 3):
             epoch = await begin(store, sid, f"r{turn}")
             n = (await store.get(sid, "t")).n
-            await store.commit(RoundCommit(sid, epoch, n, [turn], finish="stop"))
+            await commit(store, RoundCommit(sid, epoch, n, [turn], finish="stop"))
         assert (await store.read(sid, "t", 2)).prompt == (1, 2, 3, 1, 1, 2, 3)
         with pytest.raises(SessionExpired):
             await store.read(sid, "t", 1)
@@ -293,7 +310,7 @@ class SessionContract(Fixtures):
         epoch = await begin(store, sid)
         waiting = [asyncio.create_task(store.wait(sid, 1, 3, 60)) for _ in range(2)]
         await asyncio.sleep(0)
-        await store.commit(RoundCommit(sid, epoch, 3, [10]))
+        await commit(store, RoundCommit(sid, epoch, 3, [10]))
         async with asyncio.timeout(20):
             await asyncio.gather(*waiting)
         await store.wait(sid, 1, 4, 0.01)

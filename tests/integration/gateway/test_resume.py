@@ -12,6 +12,7 @@ from gateway.tasks import cancel_and_wait
 from gateway.turns.turn import note_of
 from specdec.rules.params import Origin
 from specdec.wire.generation import Round
+from tests.contracts.session_store import commit
 from tests.gateway_fakes import ScriptedVerifier, until
 from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
@@ -65,7 +66,7 @@ async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_
     lease = await server.take_over(thief, sid, "thief")
     for base, token in enumerate(b"!?", start=lease.n):
         stolen = Round(base_len=base, tokens=(token,), origins=(Origin.PLAIN,))
-        await thief.commit(RoundCommit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
+        await commit(thief, RoundCommit(sid, lease.epoch, base, stolen.tokens, note=note_of(stolen)))
     await thief.release(sid, lease.epoch)
     await thief.close()
     await listening

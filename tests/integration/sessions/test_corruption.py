@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import struct
 import uuid
 
 import pytest
@@ -13,7 +14,7 @@ from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.retry import retry
 from gateway.store.values import RoundCommit
 from tests.chaos.proxy import Flips, Proxy
-from tests.contracts.session_store import log_of
+from tests.contracts.session_store import commit, log_of
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
@@ -34,15 +35,16 @@ async def test_a_script_does_nothing_when_it_gets_other_bytes_than_were_sent(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
     lease = await store.acquire(sid, "a")
-    keys = (*lua.keys(sid), lua.LEASES)
-    sent = arguments_of(keys, (lease.epoch, 3, b"\7\0\0\0", "", 60_000, b"note"))
+    keys = (lua.meta_key(sid), lua.LEASES)
+    packed = struct.pack("<dIIiBI", lease.epoch, 3, 4, 7, 0, 4) + b"note"
+    sent = arguments_of(keys, (60_000, packed))
     script = checked(lua_turns.COMMIT)
     async with connect(server.url) as client:
         for place, argument in enumerate(sent):
             changed = [*sent[:place], b"x" + argument[1:], *sent[place + 1 :]]
             assert await client.eval(script, len(keys), *keys, *changed) == [b"", [b"GARBLED"]]
         assert await log_of(store, sid) == [1, 2, 3]
-        reply = [b"OK", b""]
+        reply = [b"OK", b"OK "]
         assert await client.eval(script, len(keys), *keys, *sent) == [digest_of(sent[-1], reply), reply]
     assert await log_of(store, sid) == [1, 2, 3, 7]
 
@@ -58,7 +60,7 @@ async def test_a_thousand_tokens_pass_a_connection_that_changes_bytes(
         through = RedisSessionStore.at(f"redis://:{password}@{proxy.address}", StorePolicy(patience=60))
         lease = await retry(lambda: through.acquire(sid, "a"), 60)
         for start in range(0, len(tokens), WIDTH):
-            await through.commit(RoundCommit(sid, lease.epoch, 3 + start, tokens[start : start + WIDTH], note=b"note"))
+            await commit(through, RoundCommit(sid, lease.epoch, 3 + start, tokens[start : start + WIDTH], note=b"note"))
         view = await retry(lambda: through.read(sid, "t", 1), 60)
         await through.close()
     assert flips.count > 5

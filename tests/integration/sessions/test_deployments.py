@@ -20,7 +20,7 @@ from gateway.store.values import RoundCommit
 from specdec.cli import ports, valkey
 from specdec.cli.processes import Child, ChildCommand, Children
 from specdec.errors import SessionStoreDown
-from tests.contracts.session_store import log_of
+from tests.contracts.session_store import commit, log_of
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +84,7 @@ async def works(url: str, **policy: float) -> bool:
     try:
         await store.open(sid, "r", [1], b"{}", "fp", "t")
         epoch = (await store.acquire(sid, "a")).epoch
-        await store.commit(RoundCommit(sid, epoch, 1, [2]))
+        await commit(store, RoundCommit(sid, epoch, 1, [2]))
         await store.wait(sid, 1, 1, 10)
         return await log_of(store, sid) == [1, 2]
     finally:
@@ -169,11 +169,11 @@ async def test_a_sentinels_master_is_found_and_found_again_after_a_failover(daem
     store, sid = RedisSessionStore.at(url, StorePolicy(patience=30.0, replicas=1)), uuid.uuid4().hex
     await store.open(sid, "r", [1], b"{}", "fp", "t")
     epoch = (await store.acquire(sid, "a")).epoch
-    await store.commit(RoundCommit(sid, epoch, 1, [2]))
+    await commit(store, RoundCommit(sid, epoch, 1, [2]))
     await store.close()
     master.child.process.kill()
     await asyncio.to_thread(master.child.process.wait)
     store = RedisSessionStore.at(url, StorePolicy(patience=30.0))
-    await store.commit(RoundCommit(sid, epoch, 2, [3]))
+    await commit(store, RoundCommit(sid, epoch, 2, [3]))
     assert await asyncio.gather(*(log_of(store, sid) for _ in range(300))) == [[1, 2, 3]] * 300
     await store.close()

@@ -10,7 +10,7 @@ import pytest
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.errors import Fenced, SessionStoreDown
-from tests.contracts.session_store import log_of
+from tests.contracts.session_store import commit, log_of
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
@@ -70,9 +70,9 @@ async def test_a_commit_whose_reply_was_lost_is_committed_once(
     lossy, url = proxy
     through = RedisSessionStore.at(url)
     lease = await through.acquire(sid, "a")
-    await through.commit(RoundCommit(sid, lease.epoch, 3, [10]))
+    await commit(through, RoundCommit(sid, lease.epoch, 3, [10]))
     lossy.lose = True
-    await through.commit(RoundCommit(sid, lease.epoch, 4, [11, 12]))
+    await commit(through, RoundCommit(sid, lease.epoch, 4, [11, 12]))
     await through.close()
     assert lossy.lost == 1
     assert await log_of(store, sid) == [1, 2, 3, 10, 11, 12]
@@ -80,7 +80,7 @@ async def test_a_commit_whose_reply_was_lost_is_committed_once(
 
 async def test_a_cancelled_caller_does_not_cancel_the_write(store: RedisSessionStore, sid: str) -> None:
     lease = await store.acquire(sid, "a")
-    caller = asyncio.create_task(store.commit(RoundCommit(sid, lease.epoch, 3, [10, 11])))
+    caller = asyncio.create_task(commit(store, RoundCommit(sid, lease.epoch, 3, [10, 11])))
     await asyncio.sleep(0)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -101,7 +101,7 @@ async def test_of_two_owners_only_the_newer_one_writes_and_no_token_is_lost(serv
             for _ in range(5):
                 token = next(counter)
                 try:
-                    await store.commit(RoundCommit(sid, lease.epoch, base, [token]))
+                    await commit(store, RoundCommit(sid, lease.epoch, base, [token]))
                 except Fenced:
                     break
                 base += 1
@@ -119,17 +119,17 @@ async def test_a_killed_server_comes_back_with_every_committed_token(
 ) -> None:
     lease = await store.acquire(sid, "a")
     for index in range(50):
-        await store.commit(RoundCommit(sid, lease.epoch, 3 + index, [index]))
+        await commit(store, RoundCommit(sid, lease.epoch, 3 + index, [index]))
     server.kill()
     try:
         with pytest.raises(SessionStoreDown):
             await store.check()
         with pytest.raises(SessionStoreDown):
-            await store.commit(RoundCommit(sid, lease.epoch, 53, [99]))
+            await commit(store, RoundCommit(sid, lease.epoch, 53, [99]))
     finally:
         server.start()
     assert await log_of(store, sid) == [1, 2, 3, *range(50)]
-    await store.commit(RoundCommit(sid, lease.epoch, 53, [99]))
+    await commit(store, RoundCommit(sid, lease.epoch, 53, [99]))
     assert await log_of(store, sid) == [1, 2, 3, *range(50), 99]
 
 
@@ -137,7 +137,7 @@ async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: st
     patient = RedisSessionStore.at(server.url, StorePolicy(patience=30))
     lease = await patient.acquire(sid, "a")
     server.kill()
-    waiting = asyncio.create_task(patient.commit(RoundCommit(sid, lease.epoch, 3, [10])))
+    waiting = asyncio.create_task(commit(patient, RoundCommit(sid, lease.epoch, 3, [10])))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     server.spawn()

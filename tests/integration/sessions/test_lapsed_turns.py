@@ -12,7 +12,7 @@ from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.errors import SessionBusy, SpecdecError
-from tests.contracts.session_store import log_of
+from tests.contracts.session_store import commit, log_of, renew
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
@@ -83,7 +83,7 @@ async def test_after_that_lease_it_is_found_again(brief: RedisSessionStore) -> N
 async def test_paused_ended_and_deleted_turns_are_in_no_index(server: Server, brief: RedisSessionStore) -> None:
     paused, ended, deleted = [await owned(brief) for _ in range(3)]
     await brief.release(*paused)
-    await brief.commit(RoundCommit(*ended, 2, (3,), finish="stop"))
+    await commit(brief, RoundCommit(*ended, 2, (3,), finish="stop"))
     await brief.delete(deleted[0], "ann")
     await asyncio.sleep(0.05)
     assert await found(brief) == []
@@ -95,7 +95,7 @@ async def test_a_hint_that_came_late_finds_nothing(server: Server, brief: RedisS
     patient = RedisSessionStore.at(server.url, StorePolicy(lease=60.0))
     session_id, epoch = await owned(brief)
     await asyncio.sleep(0.05)
-    await patient.renew(session_id, epoch)
+    await renew(patient, session_id, epoch)
     async with connect(server.url) as client:
         assert await client.zadd(lua.LEASES, {session_id: 0}, xx=True, ch=True) == 1
     assert await found(patient) == []

@@ -11,7 +11,17 @@ from gateway.store.redis_client import connect, server_facts
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.errors import Fenced, SessionDiverged, SessionNotFound, SessionStoreFull
-from tests.contracts.session_store import MAX_TOKENS, Backend, SessionContract, begin, finish_turn, log_of, open_turn
+from tests.contracts.session_store import (
+    MAX_TOKENS,
+    Backend,
+    SessionContract,
+    begin,
+    commit,
+    finish_turn,
+    log_of,
+    open_turn,
+    renew,
+)
 from tests.contracts.turn_ownership import OwnershipContract
 from tests.integration.sessions.server import Server
 
@@ -37,12 +47,12 @@ async def test_a_repeated_commit_writes_so_that_wait_means_something(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
     epoch = await begin(store, sid)
-    commit = RoundCommit(sid, epoch, 3, [10])
-    await store.commit(commit)
+    written = RoundCommit(sid, epoch, 3, [10])
+    await commit(store, written)
     async with connect(server.url) as client:
         meta = lua.keys(sid)[0]
         await client.hset(meta, "lu", "0")
-        await store.commit(commit)
+        await commit(store, written)
         assert int(await client.hget(meta, "lu") or 0) > 0
 
 
@@ -50,11 +60,11 @@ async def test_an_end_without_tokens_is_an_event_of_its_own_and_repeats(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
     epoch = await begin(store, sid)
-    await store.commit(RoundCommit(sid, epoch, 3, [10]))
+    await commit(store, RoundCommit(sid, epoch, 3, [10]))
     last = RoundCommit(sid, epoch, 4, [], finish="cancelled")
-    assert await store.commit(last) == await store.commit(last)
+    assert await commit(store, last) == await commit(store, last)
     with pytest.raises(SessionDiverged):
-        await store.commit(RoundCommit(sid, epoch, 4, [], finish="stop"))
+        await commit(store, RoundCommit(sid, epoch, 4, [], finish="stop"))
     async with connect(server.url) as client:
         events = await client.xrange(lua.keys(sid)[2])
     assert [(name, fields[b"f"]) for name, fields in events[1:]] == [
@@ -68,7 +78,7 @@ async def test_a_log_that_lost_tokens_is_not_written_to(store: RedisSessionStore
     async with connect(server.url) as client:
         await client.set(lua.keys(sid)[1], b"\x01\x00\x00\x00")
     with pytest.raises(SessionDiverged, match="should"):
-        await store.commit(RoundCommit(sid, epoch, 3, [10]))
+        await commit(store, RoundCommit(sid, epoch, 3, [10]))
 
 
 async def test_the_next_turn_begins_uncancelled_and_drops_events_of_turns_before_the_last(
@@ -80,7 +90,7 @@ async def test_the_next_turn_begins_uncancelled_and_drops_events_of_turns_before
         await store.cancel(sid, "t", turn)
         await finish_turn(store, sid)
     await open_turn(store, sid, "r4")
-    assert await store.renew(sid, (await store.acquire(sid, "a")).epoch) is False
+    assert await renew(store, sid, (await store.acquire(sid, "a")).epoch) is False
     async with connect(server.url) as client:
         assert [name for name, _ in await client.xrange(lua.keys(sid)[2])] == [b"3-22", b"3-24", b"4-30"]
 
@@ -100,7 +110,7 @@ async def test_commands_wait_for_a_connection_and_the_question_whether_the_serve
     await open_turn(store, sid)
     async with connect(server.url) as client:
         await client.client_pause(120_000, all=False)  # writes wait in the server, and each keeps its connection
-        renewals = [asyncio.create_task(store.renew(sid, 0)) for _ in range(300)]
+        renewals = [asyncio.create_task(renew(store, sid, 0)) for _ in range(300)]
         try:
             await asyncio.sleep(0.1)
             await asyncio.wait_for(store.check(), 60)
@@ -142,12 +152,12 @@ async def test_a_full_server_refuses_a_commit_and_tears_nothing(
         await client.config_set("maxmemory", "1")
         try:
             with pytest.raises(SessionStoreFull):
-                await store.commit(RoundCommit(sid, epoch, 3, [10]))
+                await commit(store, RoundCommit(sid, epoch, 3, [10]))
             with pytest.raises(SessionStoreFull):
                 await store.check()
         finally:
             await client.config_set("maxmemory", "0")
-    await store.commit(RoundCommit(sid, epoch, 3, [10]))
+    await commit(store, RoundCommit(sid, epoch, 3, [10]))
     assert await log_of(store, sid) == [1, 2, 3, 10]
 
 
@@ -199,13 +209,20 @@ async def test_a_session_that_lives_shorter_than_its_turn_takes_is_kept_until_th
     async with connect(server.url) as client:
         assert await client.ttl(log) > 10
         epoch = (await store.acquire(sid, "a")).epoch
-        for key in lua.keys(sid)[:4]:
-            await client.pexpire(key, 5000)
-        await store.renew(sid, epoch)
-        assert await client.ttl(log) > 10
-        await store.commit(RoundCommit(sid, epoch, 3, [4]))
-        assert await client.ttl(log) > 10
-        await store.commit(RoundCommit(sid, epoch, 4, [5], finish="stop"))
+        for base, renewed in ((3, True), (4, False)):
+            await client.hset(lua.keys(sid)[0], "xp", "0")  # as when a lease has passed since they were extended
+            for key in lua.keys(sid)[:4]:
+                await client.pexpire(key, 5000)
+            if renewed:
+                await renew(store, sid, epoch)
+            else:
+                await commit(store, RoundCommit(sid, epoch, base, [4]))
+            assert await client.ttl(log) > 20, "all keys outlive two leases"
+            await client.pexpire(log, 5000)
+            await renew(store, sid, epoch)
+            await commit(store, RoundCommit(sid, epoch, base + (not renewed), [4]))
+            assert await client.ttl(log) <= 5, "which they do for a lease, so that not every round extends them"
+        await commit(store, RoundCommit(sid, epoch, 6, [5], finish="stop"))
         assert await client.pttl(log) <= 1000
 
 
@@ -219,7 +236,7 @@ async def test_new_turns_are_refused_before_the_memory_is_full_and_running_ones_
         try:
             with pytest.raises(SessionStoreFull):
                 await fresh.open(uuid.uuid4().hex, "r1", [1], b"{}", "fp", "t")
-            await fresh.commit(RoundCommit(sid, epoch, 3, [10]))
+            await commit(fresh, RoundCommit(sid, epoch, 3, [10]))
             assert await log_of(fresh, sid) == [1, 2, 3, 10]
         finally:
             await client.config_set("maxmemory", "0")

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from gateway.store.checked_scripts import arguments_of, digest_of, reply_of
 from gateway.store.redis_replies import (
-    is_cancelled,
     lapsed_turn,
     lease,
     opened,
+    outcomes,
+    renewals,
     session_view,
     turn_view,
     understood,
@@ -26,15 +27,23 @@ from gateway.store.redis_scripts import TRIES
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit, TurnView
 from specdec.errors import Fenced, SessionDiverged, SessionExpired, SessionNotFound, SessionStoreDown, SpecdecError
+from tests.contracts.session_store import commit
 from tests.own_pipeline import OwnPipeline
 
 WORDS = [
-    *(b"OK", b"DUP", b"FENCED", b"GAP", b"MISMATCH", b"CORRUPT", b"NOSESSION", b"EXPIRED", b"NONE"),
+    *(b"OK", b"DUP", b"FENCED", b"GAP", b"MISMATCH", b"CORRUPT", b"SPOILED", b"NOSESSION", b"EXPIRED", b"NONE"),
     *(b"OVER", b"HELD", b"BUSY", b"CONFLICT", b"REUSED", b"MODEL", b"TOOLONG", b"DENIED", b"NOOP", b"LIVE", b"GARBLED"),
 ]
 ATOMS = st.none() | st.integers() | st.binary(max_size=9) | st.sampled_from([b"", b"1", b"7", b"GEN", b"DONE", b"\xff"])
 FIELDS = st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
-REPLIES = st.builds(lambda word, rest: [word, *rest], st.sampled_from(WORDS), st.lists(FIELDS, max_size=6))
+ANSWERS = st.lists(
+    st.builds(
+        lambda word, rest: word + b" " + rest, st.sampled_from(WORDS), st.sampled_from([b"", b"1", b"7", b"\xff"])
+    ),
+    max_size=3,
+)
+OF_A_PASS = st.builds(lambda answers: [b"OK", b",".join(answers)], ANSWERS)
+REPLIES = OF_A_PASS | st.builds(lambda word, rest: [word, *rest], st.sampled_from(WORDS), st.lists(FIELDS, max_size=6))
 ENTRIES = st.lists(
     st.tuples(
         st.just(b"1-2"),
@@ -55,7 +64,8 @@ PARSERS: list[Callable[[Any], object]] = [
     turn_view,
     lease,
     lambda reply: opened(reply, 9),
-    lambda reply: is_cancelled(reply, 5, 3),
+    lambda reply: outcomes(reply, [COMMIT] * 2),
+    lambda reply: renewals(reply, [("s", 5)]),
     lambda reply: lapsed_turn(reply, "s"),
 ]
 
@@ -111,7 +121,7 @@ def test_every_reply_means_something_or_the_store_is_down(reply: list[Any]) -> N
 @given(REPLIES)
 async def test_a_commit_ends_whatever_the_reply_is(reply: list[Any]) -> None:
     answers = Answering(reply)
-    found = await ended(store(answers).commit(COMMIT))
+    found = await ended(commit(store(answers), COMMIT))
     assert isinstance(found, bool | SpecdecError)
     assert answers.calls == 1
 
@@ -125,26 +135,29 @@ async def test_a_read_ends_whatever_the_reply_is(reply: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("reply", "means"),
     [
-        ([b"FENCED"], Fenced),
-        ([b"NOSESSION"], SessionNotFound),
-        ([b"GAP", b"2"], SessionDiverged),
-        ([b"MISMATCH", b"9"], SessionDiverged),
-        ([b"CORRUPT", b"9"], SessionDiverged),
+        ([b"OK", b"FENCED"], Fenced),
+        ([b"OK", b"NOSESSION"], SessionNotFound),
+        ([b"OK", b"GAP 2"], SessionDiverged),
+        ([b"OK", b"MISMATCH 9"], SessionDiverged),
+        ([b"OK", b"CORRUPT 9"], SessionDiverged),
+        ([b"OK", b"SPOILED"], SessionDiverged),
         ([b"GARBLED"], SessionStoreDown),
         ([b"OK"], SessionStoreDown),
-        ([b"OK", b"\xff"], SessionStoreDown),
-        ([b"GAP", b"x"], SessionStoreDown),
+        ([b"OK", b"OK"], SessionStoreDown),
+        ([b"OK", b"OK ,OK "], SessionStoreDown),
+        ([b"OK", b"OK \xff"], SessionStoreDown),
+        ([b"OK", b"GAP x"], SessionStoreDown),
         ([b"???"], SessionStoreDown),
     ],
 )
 async def test_every_reply_of_commit_has_its_error(reply: list[Any], means: type[SpecdecError]) -> None:
-    assert type(await ended(store(Answering(reply)).commit(COMMIT))) is means
+    assert type(await ended(commit(store(Answering(reply)), COMMIT))) is means
 
 
 @given(FIELDS)
 async def test_an_answer_without_the_checksum_of_its_call_is_none_and_no_idle_connection_is_kept(answer: Any) -> None:
     answers = Answering(answer, bare=True)
-    assert isinstance(await ended(store(answers).commit(COMMIT)), SessionStoreDown)
+    assert isinstance(await ended(commit(store(answers), COMMIT)), SessionStoreDown)
     assert (answers.calls, answers.dropped) == (TRIES, TRIES)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -64,8 +64,15 @@ class LyingStore(MemorySessionStore):
         found: Lease = await self._lie("acquire", super().acquire(session_id, owner, turn))
         return found
 
-    async def commit(self, commit: RoundCommit) -> bool:
-        return bool(await self._lie("commit", super().commit(commit)))
+    async def commit(self, rounds: Sequence[RoundCommit]) -> Sequence[bool | SpecdecError]:
+        found: Sequence[bool | SpecdecError]
+        try:
+            found = await self._lie("commit", super().commit(rounds))
+        except SessionStoreDown:
+            raise
+        except SpecdecError as error:
+            return [error]
+        return found
 
     async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
         found: TurnView = await self._lie("read", super().read(session_id, tenant, turn, after))

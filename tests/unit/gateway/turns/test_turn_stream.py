@@ -34,7 +34,10 @@ async def commit(store: MemorySessionStore, epoch: int, base: int, text: bytes, 
     """Commit as another owner does."""
     ended = FinishReason(finish) if finish else None
     written = Round(base_len=base, tokens=tuple(text), origins=(Origin.PLAIN,) * len(text), finish=ended)
-    await store.commit(RoundCommit(TURN.session_id, epoch, base, written.tokens, finish=finish, note=note_of(written)))
+    outcome = await store.commit(
+        [RoundCommit(TURN.session_id, epoch, base, written.tokens, finish=finish, note=note_of(written))]
+    )
+    assert outcome == [False]
 
 
 def text_of(events: Sequence[Event]) -> str:
