@@ -1,82 +1,149 @@
-"""Whether a grammar can be compiled, found out in a process that a bad one may end or keep busy."""
+"""Whether a grammar can be compiled, found out in processes that a bad one may end or keep busy."""
 
 import asyncio
 import json
-import sys
+import time
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
-from specdec.errors import FieldInvalid
+from gateway.fair_queue import FairQueue
+from gateway.workers.process import WorkerLost, WorkerProcess
+from specdec.errors import FieldInvalid, QueueFull
 from specdec.rules.grammar import Grammar
 
+_QUICK_SECONDS = 0.25
+"""Time in which nearly every grammar is compiled; one that takes longer waits among its like."""
 _SECONDS = 5.0
-"""Longest time that a grammar may take to be compiled, the start of the process included."""
-_REMEMBERED = 256
-"""Grammars that are known to be good."""
+"""Longest time that a grammar may take to be compiled."""
+_PERIOD = 60.0
+_LATE = 3
+"""Grammars of a caller in a period that were not compiled quickly, after which its next ones wait among their like."""
+_BUDGET = 15.0
+"""Seconds of a period for which the grammars of one caller may be compiled slowly."""
+_REMEMBERED = 512
+"""Grammars whose outcome is known."""
+_WAITING = 256
+"""Most grammars that wait for a process; a caller may have half of them."""
 _SHOWN = 300
 """Characters of the compiler's message that are shown."""
+_COMPLEX = "is too complex to be compiled"
+_WORKER = "gateway.text.grammar_worker"
 
 _log = structlog.get_logger()
 
 
-class GrammarChecker:
-    """Checks grammars one after the other; its process is started when there is a first one."""
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of a grammar: its translation, or why it is refused."""
 
-    def __init__(self) -> None:
-        self._good: OrderedDict[str, None] = OrderedDict()
-        self._turn = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
+    text: str = ""
+    error: str = ""
+    path: str = ""
+    """Place of the error in a JSON Schema."""
 
-    async def check(self, grammar: Grammar | None, param: str) -> None:
-        """Raise FieldInvalid, which names the field and the place in it, for a grammar that cannot be compiled."""
-        if grammar is None:
-            return
-        digest = grammar.digest
-        if digest not in self._good:
-            async with self._turn:
-                await self._compile(grammar, param)
-        self._good[digest] = None
-        self._good.move_to_end(digest)
-        if len(self._good) > _REMEMBERED:
-            self._good.popitem(last=False)
+
+class _Lane:
+    """A worker that callers have in turn, for so many seconds each."""
+
+    def __init__(self, name: str) -> None:
+        self._queue = FairQueue(name, 1, _WAITING)
+        self._worker = WorkerProcess(_WORKER)
+
+    async def ask(
+        self, tenant: str, grammar: Grammar, seconds: float, known: Callable[[], _Outcome | None]
+    ) -> _Outcome:
+        """The outcome of a grammar; `known` tells whether another question has found it meanwhile.
+
+        Raises:
+            QueueFull: too many grammars wait.
+            WorkerLost: it took longer, or the worker died of it.
+        """
+        await self._queue.enter(tenant)
+        try:
+            if (outcome := known()) is not None:
+                return outcome
+            question = json.dumps({"kind": grammar.kind, "text": grammar.text}).encode()
+            return _Outcome(**json.loads(await self._worker.ask(question, seconds)))
+        except WorkerLost:
+            self._worker.warm()
+            raise
+        finally:
+            self._queue.leave(tenant)
 
     async def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await self._worker.close()
 
-    async def _compile(self, grammar: Grammar, param: str) -> None:
+
+class GrammarChecker:
+    """Checks grammars of many callers: what is compiled quickly never waits for what is not."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
+        """By digest, the latest last."""
+        self._quick, self._slow = _Lane("grammars"), _Lane("slow grammars")
+        self._late: dict[str, Sequence[tuple[float, float]]] = {}
+        """By caller, when its grammars of the last period were late, and for how many seconds they were compiled."""
+
+    async def check(self, grammar: Grammar | None, param: str, tenant: str = "") -> Grammar | None:
+        """The grammar in the notation that the services read.
+
+        Args:
+            param: the field that it came from.
+            tenant: who shares the time of the compiler with all others.
+
+        Raises:
+            FieldInvalid: it cannot be compiled, or not in time; the error names the field and the place in it.
+            QueueFull: too many grammars wait.
+        """
+        if grammar is None:
+            return None
+        digest = grammar.digest
+        outcome = self._outcomes.get(digest) or await self._compiled(grammar, tenant, digest)
+        self._outcomes[digest] = outcome
+        self._outcomes.move_to_end(digest)
+        if len(self._outcomes) > _REMEMBERED:
+            self._outcomes.popitem(last=False)
+        if outcome.error:
+            place = param + outcome.path
+            separator = " " if outcome.error == _COMPLEX else ": "
+            raise FieldInvalid(f"{place}{separator}{' '.join(outcome.error.split())[:_SHOWN]}", place)
+        return replace(grammar, text=outcome.text)
+
+    async def close(self) -> None:
+        """End the processes."""
+        await asyncio.gather(self._quick.close(), self._slow.close())
+
+    async def _compiled(self, grammar: Grammar, tenant: str, digest: str) -> _Outcome:
+        def known() -> _Outcome | None:
+            return self._outcomes.get(digest)
+
+        def known_or_refused() -> _Outcome | None:
+            if sum(seconds for _, seconds in self._of(tenant)) >= _BUDGET:
+                raise QueueFull(f"this caller's grammars took {_BUDGET:g} s of the last {_PERIOD:g} s to compile")
+            return known()
+
+        if len(self._of(tenant)) < _LATE:
+            try:
+                return await self._quick.ask(tenant, grammar, _QUICK_SECONDS, known)
+            except WorkerLost:
+                self._note(tenant, 0.0)
         try:
-            async with asyncio.timeout(_SECONDS):
-                found = json.loads(await self._ask(grammar))
-        except (TimeoutError, ValueError, OSError) as error:
-            _log.warning("grammar_too_complex", digest=grammar.digest, error=repr(error))
-            await self.close()
-            raise FieldInvalid(f"{param} is too complex to be compiled", param) from error
-        except asyncio.CancelledError:
-            await self.close()  # its answer would be taken for that of the next question
-            raise
-        if found["error"]:
-            place = param + found["path"]
-            raise FieldInvalid(f"{place}: {' '.join(found['error'].split())[:_SHOWN]}", place)
+            return await self._slow.ask(tenant, grammar, _SECONDS, known_or_refused)
+        except WorkerLost as error:
+            self._note(tenant, _SECONDS)
+            _log.warning("grammar_too_complex", digest=digest, error=str(error))
+            return _Outcome(error=_COMPLEX)
 
-    async def _ask(self, grammar: Grammar) -> bytes:
-        """The answer of the process; empty when it died."""
-        if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "specdec.grammar.worker"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise OSError("the process has no pipes")
-        stdin.write(json.dumps({"kind": grammar.kind, "text": grammar.text}).encode() + b"\n")
-        await stdin.drain()
-        return await stdout.readline()
+    def _of(self, tenant: str) -> Sequence[tuple[float, float]]:
+        """What the caller's late grammars of the last period took."""
+        since = self._clock() - _PERIOD
+        return [late for late in self._late.get(tenant, ()) if late[0] > since]
+
+    def _note(self, tenant: str, seconds: float) -> None:
+        self._late[tenant] = [*self._of(tenant), (self._clock(), seconds)]
+        if len(self._late) > _REMEMBERED:
+            self._late = {each: late for each in self._late if (late := self._of(each))}

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-from llguidance.gbnf_to_lark import any_to_lark
-
 from specdec.errors import FieldInvalid
 from specdec.rules.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
@@ -23,6 +21,8 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
         FieldInvalid: it is no schema, or too long.
     """
     if isinstance(schema, str):
+        if len(schema) > MAX_GRAMMAR_BYTES:  # before it is read
+            raise _too_long(len(schema), param)
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
@@ -50,18 +50,12 @@ def choice(texts: list[str], param: str) -> Grammar:
 
 
 def context_free(text: str, param: str) -> Grammar:
-    """Sentences of a grammar in the notation of Lark or GBNF; raises FieldInvalid."""
-    if len(text) > MAX_GRAMMAR_BYTES:  # before it is read
-        raise _too_long(len(text), param)
-    try:
-        lark = any_to_lark(text)
-    except Exception as error:  # a translator of text in a hurry may raise anything
-        raise FieldInvalid(f"{param} is neither Lark nor GBNF: {error}", param) from error
-    return _grammar(GrammarKind.LARK, lark, param)
+    """Sentences of a grammar in the notation of Lark or GBNF, which `GrammarChecker` reads; raises FieldInvalid."""
+    return _grammar(GrammarKind.LARK, text, param)
 
 
 def _grammar(kind: GrammarKind, text: str, param: str) -> Grammar:
-    size = len(text.encode())
+    size = len(text) if len(text) > MAX_GRAMMAR_BYTES else len(text.encode())
     if size > MAX_GRAMMAR_BYTES:
         raise _too_long(size, param)
     if not text:

@@ -68,7 +68,8 @@ class Generator:
                 model.prompts.check(request, model.pool.info.context_length)
         async with charged(services, request) as charge:
             with await services.generations.enter(request.tenant, request.number, request_memory(request)) as entrance:
-                await services.grammars.check(request.sampling.grammar, request.grammar_param)
+                grammar = await services.grammars.check(request.sampling.grammar, request.grammar_param, request.tenant)
+                request = replace(request, sampling=replace(request.sampling, grammar=grammar))
                 first = await self._session_id(request)
                 generations = [
                     self._generation(choice, choice_session_id(first, index), deadline, skips[index], charge)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Self
 
 import structlog
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from specdec.errors import FieldInvalid
 from specdec.grammar.state import GrammarState
@@ -22,6 +22,10 @@ _SERIALIZE: Mapping[GrammarKind, Callable[[str], str]] = {
     GrammarKind.REGEX: LLMatcher.grammar_from_regex,
     GrammarKind.LARK: LLMatcher.grammar_from_lark,
 }
+
+
+_LIMITS = LLParserLimits(max_items_in_row=500, step_max_items=20_000, initial_lexer_fuel=250_000)
+"""A quarter of the library's limits: one mask takes tenths of a second at most, and few grammars of use need more."""
 
 
 class GrammarCompiler:
@@ -72,7 +76,8 @@ class GrammarCompiler:
 
     def _matcher(self, grammar: Grammar) -> LLMatcher:
         try:
-            matcher = LLMatcher(self._tokenizer, _SERIALIZE[grammar.kind](grammar.text), log_level=0)
+            source = _SERIALIZE[grammar.kind](grammar.text)
+            matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         except ValueError as error:  # a schema that is no JSON
             raise FieldInvalid(str(error), "grammar") from error
         if matcher.is_error():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.grammar.worker import mistake
+from specdec.grammar.mistakes import mistake
 from specdec.rules.grammar import Grammar, GrammarKind
 
 COMPILER = GrammarCompiler.of_bytes()

@@ -1,12 +1,6 @@
-"""Compiles the grammars of strangers in a process of its own: one that is nested too deep ends it, and nothing else.
-
-It reads a line of JSON for each grammar and answers with one: `error`, empty when the grammar is fine, and `path`, the
-place in a JSON Schema that the error is of.
-"""
+"""The mistake in a grammar that cannot be compiled: why, and in which part of a JSON Schema."""
 
 import json
-import resource
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,25 +8,10 @@ from specdec.errors import FieldInvalid
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.rules.grammar import Grammar, GrammarKind
 
-_STACK = 4 * 2**20
-"""Bytes of stack: half of what the threads of the services have, so that what passes here passes there."""
-_MEMORY = 2 * 2**30
-"""Bytes of address space."""
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _ONE = ("items", "additionalProperties")
 """Keywords of JSON Schema that hold lists of schemas, schemas by name, and one schema."""
-
-
-def main() -> None:
-    """Answer until the input ends."""
-    for limit, most in ((resource.RLIMIT_STACK, _STACK), (resource.RLIMIT_AS, _MEMORY)):
-        resource.setrlimit(limit, (most, resource.getrlimit(limit)[1]))
-    compiler = GrammarCompiler.of_bytes()
-    for line in sys.stdin:
-        error, path = mistake(compiler, Grammar(**json.loads(line)))
-        sys.stdout.write(json.dumps({"error": error, "path": path}) + "\n")
-        sys.stdout.flush()
 
 
 def mistake(compiler: GrammarCompiler, grammar: Grammar) -> tuple[str, str]:
@@ -86,7 +65,3 @@ def _error(compiler: GrammarCompiler, grammar: Grammar) -> str:
     except FieldInvalid as error:
         return error.message
     return "" if first is not None and any(first) else "it allows no text, or is too complex"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,34 @@
+"""A worker answers, is killed when it is late, and the next question gets a new one."""
+
+import asyncio
+
+import pytest
+
+from gateway.workers.process import WorkerLost, WorkerProcess
+
+ECHO = "tests.unit.gateway.workers.echo"
+
+
+async def test_a_worker_answers_and_one_that_is_late_or_dies_is_replaced() -> None:
+    worker = WorkerProcess(ECHO)
+    try:
+        assert await worker.ask(b"a" * 300_000, 60) == b"a" * 300_000
+        with pytest.raises(WorkerLost):
+            await worker.ask(b"sleep", 0.1)
+        with pytest.raises(WorkerLost):
+            await worker.ask(b"die", 60)
+        assert await worker.ask(b"b", 60) == b"b"
+    finally:
+        await worker.close()
+
+
+async def test_an_answer_that_nobody_waits_for_is_not_that_of_the_next_question() -> None:
+    worker = WorkerProcess(ECHO)
+    try:
+        leaving = asyncio.create_task(worker.ask(b"a", 60))
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        assert await worker.ask(b"b", 60) == b"b"
+    finally:
+        await worker.close()
