@@ -7,7 +7,8 @@ from functools import partial
 
 from gateway.tools.json_calls import read_list, read_objects
 from gateway.tools.parsers import LeadingParser, TaggedParser, ToolParser, read_python
-from gateway.tools.structured import WHITESPACE
+from gateway.tools.schemas import simplified
+from gateway.tools.structured import WHITESPACE, literal
 from gateway.tools.values import Tool
 from specdec.errors import UnsupportedParameter
 from specdec.rules.grammar import Grammar, GrammarKind
@@ -44,21 +45,17 @@ class ToolFormat:
         if self.call is None:
             raise UnsupportedParameter(f"calls in the format {self.name} cannot be forced", "tool_choice")
         before, between, behind = self.around
-        more = f" ({_quoted(between)} call)*" if parallel else ""
-        calls = f"{_quoted(before)} call{more} {_quoted(behind)}"
+        more = f" ({literal(between)} call)*" if parallel else ""
+        calls = f"{literal(before)} call{more} {literal(behind)}"
         rules = [f"start: {calls}" if forced else f"start: {self.mixed.format(calls=calls)}\nTEXT: {self.text}"]
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
         for index, tool in enumerate(tools):
-            schema = {"type": "object"} | tool.schema
+            schema = simplified({"type": "object"} | tool.schema, f"tools[{index}].function.parameters")
             schema["x-guidance"] = {"whitespace_pattern": WHITESPACE} | schema.get("x-guidance", {})
             head = self.call[0] + json.dumps(tool.name) + self.call[1]
-            rules.append(f"call_{index}: {_quoted(head)} args_{index} {_quoted(self.call[2])}")
+            rules.append(f"call_{index}: {literal(head)} args_{index} {literal(self.call[2])}")
             rules.append(f"args_{index}: %json {json.dumps(schema, ensure_ascii=False)}")
         return Grammar(GrammarKind.LARK, "\n".join(rules))
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 _HERMES = ("<tool_call>", "</tool_call>")

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from gateway.tools.schemas import simplified
 from specdec.errors import FieldInvalid
 from specdec.rules.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
@@ -32,7 +33,7 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
     options: dict[str, Any] = {"whitespace_pattern": whitespace or WHITESPACE}
     if compact:
         options = {"whitespace_flexible": False}
-    schema = schema | {"x-guidance": options | schema.get("x-guidance", {})}
+    schema = simplified(schema, param) | {"x-guidance": options | schema.get("x-guidance", {})}
     return _grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
 
 
@@ -45,8 +46,13 @@ def choice(texts: list[str], param: str) -> Grammar:
     """One of several texts; raises FieldInvalid."""
     if not texts:
         raise FieldInvalid(f"{param} must have a text to choose", param)
-    literals = (json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts))
+    literals = (literal(text) for text in dict.fromkeys(texts))
     return _grammar(GrammarKind.LARK, f"start: {' | '.join(literals)}", param)
+
+
+def literal(text: str) -> str:
+    """A text in the notation of Lark."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
 
 
 def context_free(text: str, param: str) -> Grammar:

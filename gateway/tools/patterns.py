@@ -1,0 +1,97 @@
+"""Regular expressions of JSON Schemas, without what automata do not have, and as the few texts that they match."""
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+_parser: Any = re._parser  # type: ignore[attr-defined]
+_MOST = 64
+"""Most texts of an expression that are told one by one."""
+_NONE_OF = re.compile(r"\^?\(\?!\^?(?:\[((?!\^)(?:[^\]\\]|\\.)+)\]|(\\[sSdDwW]))\*\$\)")
+"""No text of only some characters: one of the others is in it."""
+_AHEAD = re.compile(r"\^\(\?=((?:[^()\\]|\\.)*)\)")
+_DIGITS = re.compile(r"\(\?=\[\\d\.\]\{1,(\d+)\}0\*\$\)\\d\{0,(\d+)\}\\\.\\d\{0,(\d+)\}0\*\$?")
+"""How pydantic spells a decimal number of so many digits in all."""
+
+
+def without_lookahead(pattern: str) -> list[str]:
+    """Expressions that a text matches, each somewhere, if and only if it matches the pattern, or that are stricter.
+
+    An expression that looks ahead in another way than libraries of schemas do comes back as it is.
+    """
+    pattern = _DIGITS.sub(_digits, pattern)
+    if match := _NONE_OF.match(pattern):
+        inside = match[1] or match[2]
+        return [*without_lookahead("^" + pattern[match.end() :].removeprefix("^")), f"[^{inside}]"]
+    if match := _AHEAD.match(pattern):
+        return [*without_lookahead("^" + pattern[match.end() :]), f"^(?:{match[1]})"]
+    return [pattern]
+
+
+def _digits(match: re.Match[str]) -> str:
+    """The same in so many digits before the point and behind it as there are ways to share them."""
+    most, before, behind = (int(each) for each in match.groups())
+    shares = sorted({(min(before, ahead), min(behind, most - 1 - ahead)) for ahead in range(most)})
+    return "(?:" + "|".join(f"\\d{{0,{ahead}}}\\.\\d{{0,{rest}}}" for ahead, rest in shares) + ")$"
+
+
+def names_of(pattern: str) -> list[str] | None:
+    """The texts in which an expression matches something, where they are few and whole; None where they are not."""
+    try:
+        parsed = list(_parser.parse(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return None
+    at = [str(argument) for operation, argument in parsed if str(operation) == "AT"]
+    if at != ["AT_BEGINNING", "AT_END"] or str(parsed[0][0]) != "AT" or str(parsed[-1][0]) != "AT":
+        return None
+    try:
+        return list(dict.fromkeys(_texts(parsed[1:-1])))
+    except _Many:
+        return None
+
+
+class _Many(Exception):
+    """There are more texts than are told one by one."""
+
+
+def _texts(parsed: Any) -> list[str]:
+    found = [""]
+    for operation, argument in parsed:
+        found = _few(left + right for left, right in product(found, _one(str(operation), argument)))
+    return found
+
+
+def _few(texts: Iterator[str]) -> list[str]:
+    found = []
+    for text in texts:
+        found.append(text)
+        if len(found) > _MOST:
+            raise _Many
+    return found
+
+
+def _one(operation: str, argument: Any) -> list[str]:
+    match operation:
+        case "LITERAL":
+            return [chr(argument)]
+        case "BRANCH":
+            return _few(text for branch in argument[1] for text in _texts(branch))
+        case "SUBPATTERN" if not argument[1] and not argument[2]:
+            return _texts(argument[3])
+        case "IN":
+            return _few(text for each in argument for text in _in(str(each[0]), each[1]))
+        case "MAX_REPEAT" if argument[1] <= _MOST:
+            least, most, inner = int(argument[0]), int(argument[1]), _texts(argument[2])
+            return _few("".join(text) for count in range(least, most + 1) for text in product(inner, repeat=count))
+    raise _Many
+
+
+def _in(operation: str, argument: Any) -> Iterator[str]:
+    match operation:
+        case "LITERAL":
+            yield chr(argument)
+        case "RANGE":
+            yield from (chr(code) for code in range(argument[0], argument[1] + 1))
+        case _:
+            raise _Many

@@ -1,0 +1,141 @@
+"""JSON Schemas in the words that the library of grammars knows, of the same values or of fewer, and never of others.
+
+What constrains nothing is left out. What constrains and is not known is left in, for the library to refuse by name.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.tools.patterns import names_of, without_lookahead
+from specdec.errors import FieldInvalid
+
+_MOST = 2**63 - 1024
+"""Largest bound of a number that the library can keep."""
+_DEPTH = 200
+"""Deepest nesting of schemas that is read; the library refuses deeper ones."""
+_FORMATS = (
+    *("date-time", "time", "date", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
+    *("uri", "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "json-pointer"),
+    *("relative-json-pointer", "regex"),
+)
+"""Formats of strings that the standard defines; any other is a remark."""
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_ONE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
+
+Schema = dict[str, Any]
+
+
+def simplified(schema: Any, path: str, depth: int = 0) -> Any:
+    """A schema in known words.
+
+    Args:
+        path: the field that it is in, and the place there, which errors name.
+
+    Raises:
+        FieldInvalid: it is of texts that the library would complete to values which are not of it.
+    """
+    if not isinstance(schema, dict) or depth > _DEPTH:
+        return schema
+    found = {name: value for name, value in schema.items() if not _says_nothing(name, value, schema)}
+    for name in _LISTS:
+        if isinstance(found.get(name), list):
+            parts = enumerate(found[name])
+            found[name] = [simplified(part, f"{path}.{name}[{index}]", depth + 1) for index, part in parts]
+    for name in _MAPS:
+        if isinstance(found.get(name), dict):
+            parts = found[name].items()
+            found[name] = {key: simplified(part, f"{path}.{name}.{key}", depth + 1) for key, part in parts}
+    for name in _ONE:
+        if name in found:
+            found[name] = simplified(found[name], f"{path}.{name}", depth + 1)
+    _bound(found)
+    _rewrite_pattern(found)
+    _name_properties(found)
+    _check_counts(found, path)
+    return found
+
+
+def _says_nothing(name: str, value: Any, schema: Mapping[str, Any]) -> bool:
+    nothing = _NOTHING.get(name)
+    return nothing is not None and nothing(value, schema)
+
+
+def _is_any(value: Any) -> bool:
+    """Whether a schema allows every value."""
+    return value is True or value == {}
+
+
+_NOTHING: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {
+    "uniqueItems": lambda value, _: value is False,
+    "format": lambda value, schema: value not in _FORMATS or schema.get("type") in ("integer", "number", "boolean"),
+    "propertyNames": lambda value, _: _is_any(value) or value == {"type": "string"},
+    "unevaluatedProperties": lambda value, _: _is_any(value),
+    "unevaluatedItems": lambda value, _: _is_any(value),
+    "dependentRequired": lambda value, _: value == {} or (isinstance(value, dict) and not any(value.values())),
+    "dependentSchemas": lambda value, _: value == {} or (isinstance(value, dict) and all(map(_is_any, value.values()))),
+    "dependencies": lambda value, _: value == {},
+    "not": lambda value, _: value is False,
+    "contains": lambda _, schema: schema.get("minContains") == 0 and "maxContains" not in schema,
+    "minContains": lambda value, schema: "contains" not in schema or (value == 0 and "maxContains" not in schema),
+    "maxContains": lambda _, schema: "contains" not in schema,
+    "if": lambda _, schema: _is_any(schema.get("then", True)) and _is_any(schema.get("else", True)),
+    "then": lambda value, schema: "if" not in schema or _is_any(value),
+    "else": lambda value, schema: "if" not in schema or _is_any(value),
+    "minLength": lambda value, _: value == 0,
+    "minItems": lambda value, _: value == 0,
+    "minProperties": lambda value, _: value == 0,
+    "patternProperties": lambda value, _: value == {},
+}
+"""Whether a keyword constrains nothing, by its value and what stands beside it."""
+
+
+def _bound(schema: Schema) -> None:
+    """Move bounds that are out of reach to where they can be kept: numbers beyond are not written."""
+    for name in _BOUNDS:
+        value = schema.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            far = value > _MOST if name.endswith("aximum") else value < -_MOST
+            if far:
+                schema[name] = _MOST if value > 0 else -_MOST
+
+
+def _rewrite_pattern(schema: Schema) -> None:
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        first, *others = without_lookahead(pattern)
+        if others:
+            schema["pattern"] = first
+            schema["allOf"] = [*schema.get("allOf", ()), *({"pattern": other} for other in others)]
+
+
+def _name_properties(schema: Schema) -> None:
+    """Turn patterns of few names into properties: the library does not know which names of a pattern it wrote.
+
+    So none is written twice, and none that `properties` has already is looked for in vain.
+    """
+    patterns = schema.get("patternProperties")
+    if not isinstance(patterns, dict) or not isinstance(schema.get("properties", {}), dict):
+        return
+    properties = dict(schema.get("properties", {}))
+    for pattern, value in list(patterns.items()):
+        names = names_of(pattern)
+        if names is not None:
+            properties |= {name: _both(properties[name], value) if name in properties else value for name in names}
+            del patterns[pattern]
+    schema["properties"] = properties
+    if not patterns:
+        del schema["patternProperties"]
+
+
+def _both(one: Any, other: Any) -> Any:
+    return one if one == other or _is_any(other) else {"allOf": [one, other]}
+
+
+def _check_counts(schema: Schema, path: str) -> None:
+    """Raise FieldInvalid where several free names are asked for: one that comes twice would be counted twice."""
+    least, required = schema.get("minProperties"), schema.get("required", ())
+    if isinstance(least, int) and isinstance(required, list | tuple) and least > max(1, len(required)):
+        place = f"{path}.minProperties"
+        raise FieldInvalid(f"{place}: more than one property that `required` does not name cannot be asked for", place)

@@ -1,0 +1,115 @@
+"""What a schema's grammar completes is of the schema, as a validator says; and what says nothing is accepted."""
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gateway.tools.schemas import simplified
+from gateway.tools.structured import choice, json_schema
+from specdec.errors import FieldInvalid
+from specdec.grammar.compiler import GrammarCompiler
+from specdec.rules.grammar import Grammar
+from tests.unit.gateway.tools import schema_corpus
+
+END = 256
+ENDING = frozenset(b'"}],:0123456789')
+"""Bytes that bring a text on."""
+WALKS = 30
+LONGEST = 600
+"""Bytes of a text that is given up."""
+
+compiler = GrammarCompiler.of_bytes()
+
+
+def walk(grammar: Grammar, seed: int) -> str | None:
+    """A text of a grammar, drawn at random; None where it got too long, or came to where nothing completes it."""
+    dice, state, output = random.Random(seed), compiler.compile(grammar), []
+    while len(output) < LONGEST:
+        (mask,) = state.masks(output)
+        assert mask is not None
+        allowed = [8 * at + bit for at, byte in enumerate(mask) for bit in range(8) if byte >> bit & 1]
+        if not allowed:
+            return None
+        if END in allowed and dice.random() < 0.5:
+            return bytes(output).decode()
+        allowed = [token for token in allowed if token != END] or allowed
+        ending = [token for token in allowed if token in ENDING]
+        token = dice.choice(ending if ending and dice.random() < 0.7 else allowed)
+        if token == END:
+            return bytes(output).decode()
+        output.append(token)
+    return None
+
+
+@pytest.mark.parametrize("name", schema_corpus.SCHEMAS)
+def test_what_ends_is_of_the_schema(name: str) -> None:
+    schema = schema_corpus.SCHEMAS[name]
+    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema)
+    grammar = json_schema(schema, "schema")
+    texts = [text for seed in range(WALKS) if (text := walk(grammar, seed)) is not None]
+    for text in texts:
+        validator.validate(json.loads(text))
+    assert texts
+
+
+NOTHING: dict[str, Any] = {
+    "uniqueItems": {"type": "array", "uniqueItems": False},
+    "format": {"type": "string", "format": "password"},
+    "format of a number": {"type": "integer", "format": "int64"},
+    "propertyNames": {"type": "object", "propertyNames": {"type": "string"}},
+    "unevaluatedProperties": {"type": "object", "unevaluatedProperties": True},
+    "dependentRequired": {"type": "object", "dependentRequired": {}},
+    "not": {"not": False},
+    "contains": {"type": "array", "contains": {"const": 1}, "minContains": 0},
+    "maxContains": {"type": "array", "maxContains": 3},
+    "if": {"if": {"type": "object"}, "then": {}, "else": True},
+    "then": {"then": {"const": 1}},
+    "empty": {"type": "object", "patternProperties": {}, "minProperties": 0},
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_what_says_nothing_is_accepted(name: str) -> None:
+    for schema in (NOTHING[name], {"type": "object", "properties": {"a": {"anyOf": [NOTHING[name]]}}}):
+        assert any(compiler.compile(json_schema(schema, "schema")).masks(())[0] or b"")
+
+
+def test_what_is_a_name_or_a_value_is_left_alone() -> None:
+    schema = {
+        "properties": {"uniqueItems": {"const": {"uniqueItems": False}}, "format": {"enum": [{"format": "x"}]}},
+        "required": ["uniqueItems"],
+        "default": {"not": False},
+    }
+    assert simplified(schema, "schema") == schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "uniqueItems": True},
+        {"not": {"const": 1}},
+        {"type": "object", "dependentRequired": {"a": ["b"]}},
+        {"type": "string", "format": "json-pointer"},
+        {"if": {"const": 1}, "then": {"const": 2}},
+    ],
+    ids=str,
+)
+def test_what_constrains_and_is_not_known_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(FieldInvalid):
+        compiler.compile(json_schema(schema, "schema"))
+
+
+def test_names_that_could_come_twice_are_not_counted() -> None:
+    schema = {"properties": {"a": {"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 2}}}
+    with pytest.raises(FieldInvalid) as refused:
+        json_schema(schema, "schema")
+    assert refused.value.param == "schema.properties.a.minProperties"
+
+
+@pytest.mark.parametrize("code", [0, 1, 0x1F, 0x7F, 0x80, 0x9F, 0x2028, 0xFFFE, 0x1F600])
+def test_any_character_can_be_chosen(code: int) -> None:
+    text = f"a{chr(code)}b"
+    assert walk(choice([text], "choice"), 0) == text
