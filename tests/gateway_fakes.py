@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from gateway.text.detokenizer import Decode
 from gateway.tools.formats import FORMATS
 from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import (
@@ -34,6 +35,12 @@ class ByteTokenizer:
     longest_token = 1
     tool_format = FORMATS["hermes"]
 
+    def __init__(self) -> None:
+        self.decode = Decode(self.piece, {EOS: "<end>"})
+
+    def piece(self, token: int, first: bool) -> bytes:
+        return bytes([token]) if token < EOS else b""
+
     def encode(self, prompt: Prompt, room: int = 0) -> tuple[int, ...]:
         match prompt:
             case TokenPrompt(tokens):
@@ -48,9 +55,6 @@ class ByteTokenizer:
 
     def encode_last(self, prompt: Prompt, history: Sequence[int], keep: int) -> tuple[int, ...]:
         return self.encode(prompt)[-keep:]
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 
     def written(self, tokens: Sequence[int]) -> list[str]:
         return [chr(token) for token in tokens]

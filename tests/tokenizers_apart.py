@@ -38,6 +38,28 @@ def sentence_pieces(pieces: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
+def word_pieces(pieces: Sequence[str]) -> Tokenizer:
+    """A tokenizer in the manner of BERT: a piece that begins with `##` goes on with the word before it."""
+    special = ["[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {word: index for index, word in enumerate([*special, *pieces])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens([AddedToken(each, special=True) for each in special])
+    return tokenizer
+
+
+def likely_pieces(pieces: Sequence[str]) -> Tokenizer:
+    """A unigram tokenizer with byte tokens, which drops the spaces of a text's first piece."""
+    special = ["<unk>", "<s>", "</s>"]
+    words = [*special, *(f"<0x{value:02X}>" for value in range(256)), *pieces]
+    tokenizer = Tokenizer(models.Unigram([(word, -1.0) for word in words], 0, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    tokenizer.add_special_tokens([AddedToken(each, special=True) for each in special])
+    return tokenizer
+
+
 def fast(tokenizer: Tokenizer, end: str) -> PreTrainedTokenizerFast:
     """As a model's folder has it; `end` ends a text."""
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end)

@@ -181,7 +181,7 @@ class CompletionWriter(Writer):
             yield self._chunk(self._chunk_head(), choice)
 
     def _prompt_text(self, choice: int) -> str:
-        return self._tokenizer.decode(self._started.prompt(choice))
+        return self._tokenizer.decode.settled(self._started.prompt(choice))
 
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
         prompt_ids = {} if choice in self._written else self._prompt_ids(choice)

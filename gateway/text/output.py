@@ -1,6 +1,6 @@
 """From committed token ids to text that may be shown: whole characters, cut at stop strings, token by token."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.text.detokenizer import Detokenizer
@@ -15,7 +15,7 @@ class OutputToken:
 
     id: int
     text: str
-    """Empty for all but the last token of a character, for special tokens, and where a stop string has begun."""
+    """Empty for special tokens, inside a character, and where a stop string has begun."""
     origin: Origin
     logprobs: TokenLogprobs | None = None
     """None when the request asked for none."""
@@ -27,7 +27,10 @@ def text_of(tokens: Iterable[OutputToken]) -> str:
 
 
 class OutputText:
-    """The output of one generation; a token is held back while its text may still change or be cut."""
+    """The output of one generation; a token is held back while its text may still change or be cut.
+
+    Stop strings are looked for in the text, and those that name special tokens also among these.
+    """
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
         """`stops` are looked for behind the first `min_tokens` tokens."""
@@ -37,6 +40,8 @@ class OutputText:
         """The stop string that ended the output; empty when none did."""
         self._detokenizer = detokenizer
         self._stops = tuple(stops)
+        self._marked = {marked: stop for stop in stops if (marked := detokenizer.marked(stop)) != stop}
+        """Stop strings in which special tokens are named, by their marked form."""
         self._unsearched = min_tokens
         """Tokens yet to come that no stop string can end with."""
         self._held: list[OutputToken] = []
@@ -59,52 +64,72 @@ class OutputText:
         Returns:
             The tokens, of this round or of earlier ones, whose text is final now.
         """
-        released: tuple[OutputToken, ...] = ()
+        released: list[OutputToken] = []
         for token, origin, own in zip(tokens, origins, logprobs or (None,) * len(tokens), strict=True):
-            self._held.append(OutputToken(token, self._detokenizer.push(token), origin, own))
+            added = OutputToken(token, self._detokenizer.push(token), origin, own)
             self.length += 1
+            if not (self._stops or self._held or self._detokenizer.incomplete):
+                released.append(added)
+                continue
+            self._held.append(added)
             if self._cut_at_stop():
-                return released + self._release(len(self._held))
+                released += self._release(len(self._held))
+                break
             released += self._release(self._final())
-        return released
+        return tuple(released)
 
     def finish(self) -> tuple[OutputToken, ...]:
-        """The output has ended: release all that was held back, without half a character at the end."""
+        """The output has ended: release all that was held back; half a character at the end is shown as none."""
         if self._held:
             last = self._held[-1]
             self._held[-1] = replace(last, text=last.text + self._detokenizer.flush())
         self._cut_at_stop()
-        return self._release(len(self._held))
+        return tuple(self._release(len(self._held)))
+
+    def _views(self) -> Iterator[tuple[list[str], Sequence[str]]]:
+        """The held text, token by token, and the stop strings to look for in it: as it is shown, and with marks."""
+        yield [token.text for token in self._held], self._stops
+        if self._marked:
+            marks = [self._detokenizer.mark(token.id) for token in self._held]
+            yield [mark or token.text for mark, token in zip(marks, self._held, strict=True)], tuple(self._marked)
 
     def _cut_at_stop(self) -> bool:
         """Cut the held text where a stop string begins; returns whether one was found."""
         if self._unsearched > 0:
             self._unsearched -= 1
             return False
-        match = find_stop(self.tail, self._stops)
-        if match is None:
+        if not self._stops:
             return False
-        room, self.stop = match
-        for index, token in enumerate(self._held):
-            self._held[index] = replace(token, text=token.text[:room])
-            room -= len(self._held[index].text)
-        return True
+        for texts, stops in self._views():
+            if match := find_stop("".join(texts), stops):
+                room, self.stop = match[0], self._marked.get(match[1], match[1])
+                for index, text in enumerate(texts):
+                    token = self._held[index]
+                    self._held[index] = replace(token, text=token.text[: max(room, 0)])
+                    room -= len(text)
+                return True
+        return False
 
     def _final(self) -> int:
         """How many of the held tokens have text that no later token can change or cut."""
         count = len(self._held) - self._detokenizer.incomplete
-        if self._unsearched > 0:
+        if self._unsearched > 0 or not self._stops:
             return count
-        room = len(self.tail) - held_length(self.tail, self._stops)
-        for index, token in enumerate(self._held[:count]):
-            room -= len(token.text)
-            if room < 0:
-                return index
-        return count
+        return min(_uncut(texts[:count], "".join(texts), stops) for texts, stops in self._views())
 
-    def _release(self, count: int) -> tuple[OutputToken, ...]:
-        released, self._held = tuple(self._held[:count]), self._held[count:]
+    def _release(self, count: int) -> list[OutputToken]:
+        released, self._held = self._held[:count], self._held[count:]
         return released
+
+
+def _uncut(texts: Sequence[str], text: str, stops: Sequence[str]) -> int:
+    """How many of the texts with which `text` begins can be in no stop string."""
+    room = len(text) - held_length(text, stops)
+    for index, each in enumerate(texts):
+        room -= len(each)
+        if room < 0:
+            return index
+    return len(texts)
 
 
 def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from gateway.text.token_bytes import longest_token, token_bytes
+from gateway.text.token_bytes import decode_of, longest_token, token_bytes
 from gateway.tools.arguments import HugeNumbers, arguments_object
 from gateway.tools.conversation import Message
 from gateway.tools.formats import format_of
@@ -30,6 +30,8 @@ class ModelTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self.decode = decode_of(tokenizer)
+        """Gives the text of token ids, without special tokens."""
         self.fingerprint = fingerprint(tokenizer.get_vocab())
         """Hash of the vocabulary; every verifier must have the same."""
         self.longest_token = longest_token(tokenizer)
@@ -94,11 +96,6 @@ class ModelTokenizer:
             case ChatPrompt() if not history:
                 return self._ids(self._render(prompt)[-most:], False)[-keep:]
         return self.encode_after(prompt, history)[-keep:]
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without special tokens."""
-        text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text)
 
     def written(self, tokens: Sequence[int]) -> list[str]:
         """Each token as the vocabulary writes it."""

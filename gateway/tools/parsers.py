@@ -207,4 +207,7 @@ def _python_call(node: ast.expr) -> ToolCall:
 
 def overlap(text: str, tag: str) -> int:
     """Length of the longest end of the text with which the tag begins, less than the whole tag."""
-    return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0)
+    at = text.find(tag[:1], max(0, len(text) - len(tag) + 1))
+    while at >= 0 and not tag.startswith(text[at:]):
+        at = text.find(tag[0], at + 1)
+    return len(text) - at if at >= 0 else 0

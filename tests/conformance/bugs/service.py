@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.text import detokenizer
+from gateway.text.detokenizer import Decode
 from gateway.text.output import held_length
 from specdec.engine import NativeEngine, loader
 from specdec.rules.draft import Verdict
@@ -102,7 +102,7 @@ def stops_within_a_round(patch: pytest.MonkeyPatch) -> None:
 
 def half_characters(patch: pytest.MonkeyPatch) -> None:
     """Text is shown although its last character is not complete."""
-    patch.setattr(detokenizer, "REPLACEMENT", "\0")
+    patch.setattr(Decode, "characters", lambda decode, data, final: (data.decode(errors="replace"), b""))
 
 
 BUGS = (

@@ -1,6 +1,6 @@
 """Several models behind one gateway: a request goes to the verifiers of the model it names, in its words."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,8 +30,8 @@ class LoudTokenizer(ByteTokenizer):
     fingerprint = "loud bytes"
     tool_format = FORMATS["pythonic"]
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return super().decode(tokens).upper()
+    def piece(self, token: int, first: bool) -> bytes:
+        return super().piece(token, first).upper()
 
     def token_bytes(self, token: int) -> bytes:
         return super().token_bytes(token).upper()

@@ -1,45 +1,32 @@
-"""Text token by token, for tokenizers of several kinds, without half characters."""
+"""Text token by token: the text of the whole, however it is cut, and each character as soon as it is certain."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.detokenizer import CONTEXT, Detokenizer
+from gateway.text.detokenizer import Decode, Detokenizer, Piece
 
-Decode = Callable[[Sequence[int]], str]
-
-
-def of_bytes(tokens: Sequence[int]) -> str:
-    """Byte-level: every token is a byte; 256 is special and has no text."""
-    return bytes(token for token in tokens if token < 256).decode(errors="replace")
+END = 256
 
 
-PIECES = ["▁the", "▁cat", "s", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "▁", "é"]
+def byte_piece(token: int, first: bool) -> Piece:
+    """Byte-level: every token is a byte, and the end has no text."""
+    return bytes([token]) if token < END else ""
 
 
-def of_pieces(tokens: Sequence[int]) -> str:
-    """Sentencepiece-like with byte fallback: the first space is dropped, every stray byte is one replacement."""
-    out: list[str | int] = []
-    for piece in (PIECES[token] for token in tokens):
-        out.append(int(piece[1:-1], 16) if piece.startswith("<0x") else piece.replace("▁", " "))
-    text, run = "", b""
-    for item in [*out, ""]:
-        if isinstance(item, int):
-            run += bytes([item])
-            continue
-        try:
-            text += run.decode()
-        except UnicodeDecodeError:
-            text += "\ufffd" * len(run)
-        text, run = text + item, b""
-    return text.removeprefix(" ")
+OF_BYTES = Decode(byte_piece, {END: "<end>"})
+ONE_BY_ONE = Decode(byte_piece, bytewise=True)
 
 
-def ordinary(text: str) -> str:
-    """The characters that do not come from byte pieces."""
-    return "".join(character for character in text if character in " thecasé")
+def word_piece(token: int, first: bool) -> Piece:
+    """A space before each word but the first."""
+    word = ["one", "two", "", "three"][token]
+    return f" {word}" if word and not first else word
+
+
+OF_WORDS = Decode(word_piece)
 
 
 def pushed(decode: Decode, tokens: Sequence[int], before: Sequence[int] = ()) -> list[str]:
@@ -48,53 +35,76 @@ def pushed(decode: Decode, tokens: Sequence[int], before: Sequence[int] = ()) ->
 
 
 def test_a_character_comes_with_its_last_byte() -> None:
-    assert pushed(of_bytes, list("a😀é".encode())) == ["a", "", "", "", "😀", "", "é", ""]
+    assert pushed(OF_BYTES, list("a😀é".encode())) == ["a", "", "", "", "😀", "", "é", ""]
 
 
 def test_tokens_that_wait_are_counted() -> None:
-    detokenizer = Detokenizer(of_bytes)
+    detokenizer = Detokenizer(OF_BYTES)
     waiting = []
-    for token in "a😀b".encode():
+    for token in [*"a😀".encode(), *b"\xe2\xe2", END, *b"b"]:
         detokenizer.push(token)
         waiting.append(detokenizer.incomplete)
-    assert waiting == [0, 1, 2, 3, 0, 0]
+    assert waiting == [0, 1, 2, 3, 0, 1, 1, 2, 0]
 
 
-def test_half_a_character_at_the_end_is_dropped() -> None:
-    assert "".join(pushed(of_bytes, list("ab😀".encode())[:-1])) == "ab"
+def test_a_token_with_the_end_of_one_character_and_half_of_the_next_waits_alone() -> None:
+    detokenizer = Detokenizer(Decode(lambda token, first: [b"\xf0\x9f", b"\x98\x80\xf0", b"\x9f\x98\x80"][token]))
+    pieces = [(detokenizer.push(token), detokenizer.incomplete) for token in range(3)]
+    assert pieces == [("", 1), ("😀", 1), ("😀", 0)]
 
 
-def test_bytes_that_are_no_character_are_shown_when_that_is_certain() -> None:
-    assert pushed(of_bytes, [0xFF, 0xFE, ord("a")]) == ["", "", "\ufffd\ufffda", ""]
+@pytest.mark.parametrize(("decode", "shown"), [(OF_BYTES, "\ufffd"), (ONE_BY_ONE, "\ufffd\ufffd\ufffd")])
+def test_half_a_character_at_the_end_is_shown_as_none(decode: Decode, shown: str) -> None:
+    ids = list("ab😀".encode())[:-1]
+    assert pushed(decode, ids)[-1] == shown
+    assert decode(ids) == "ab" + shown
+    assert decode.settled(ids) == "ab"
 
 
-def test_a_special_token_has_no_text_and_waits_for_nothing() -> None:
-    detokenizer = Detokenizer(of_bytes)
-    assert [detokenizer.push(token) for token in (97, 256, 98)] == ["a", "", "b"]
+def test_bytes_that_are_no_character_are_shown_as_soon_as_that_is_certain() -> None:
+    assert pushed(OF_BYTES, [0xFF, 0xE2, 0x82, ord("a")]) == ["\ufffd", "", "", "\ufffda", ""]
+    assert pushed(ONE_BY_ONE, [0xFF, 0xE2, 0x82, ord("a")]) == ["\ufffd", "", "", "\ufffd\ufffda", ""]
+
+
+def test_a_special_token_has_no_text_and_does_not_part_a_character() -> None:
+    detokenizer = Detokenizer(OF_BYTES)
+    assert [detokenizer.push(token) for token in (97, END, 98)] == ["a", "", "b"]
     assert detokenizer.incomplete == 0
+    assert "".join(pushed(OF_BYTES, [0xC3, END, 0xA9])) == "é"
 
 
-def test_a_leading_space_is_kept_where_the_prompt_goes_before_it() -> None:
-    assert pushed(of_pieces, [1, 2], before=[0]) == [" cat", "s", ""]
-    assert pushed(of_pieces, [1, 2]) == ["cat", "s", ""]
+def test_a_text_begins_with_its_first_token_that_has_text() -> None:
+    assert pushed(OF_WORDS, [2, 0, 2, 1]) == ["", "one", "", " two", ""]
+    assert pushed(OF_WORDS, [1], before=[2, 0]) == [" two", ""]
+    assert pushed(OF_WORDS, [1], before=[2]) == ["two", ""]
 
 
-def test_byte_fallback_characters_come_whole() -> None:
-    assert pushed(of_pieces, [0, 3, 4, 5, 6, 1]) == ["the", "", "", "", "😀", " cat", ""]
+@pytest.mark.parametrize("known", [0, 1, 2, 3, 4])
+def test_the_output_goes_on_with_half_a_character_of_the_prompt(known: int) -> None:
+    ids = list("a漢😀".encode())
+    before, after = ids[: 4 + known], ids[4 + known :]
+    assert "".join(pushed(OF_BYTES, after, before)) == ("" if known == 4 else "😀")
+    assert pushed(OF_BYTES, [ord("b")], before)[0] == ("b" if known in (0, 4) else "\ufffdb")
 
 
-@pytest.mark.parametrize("before", [(), tuple(b"Say "), tuple("é".encode())])
-@given(text=st.text(max_size=60))
-def test_the_pieces_of_a_text_are_the_text(before: tuple[int, ...], text: str) -> None:
-    text = text.rstrip("\ufffd")
-    assert "".join(pushed(of_bytes, list(text.encode()), before)) == text
+@pytest.mark.parametrize("decode", [OF_BYTES, ONE_BY_ONE])
+@given(tokens=st.lists(st.one_of(st.integers(0, END), st.sampled_from([0xE2, 0x82, 0xAC, 0xF0, 0x9F])), max_size=40))
+def test_a_text_is_the_same_however_it_is_cut(decode: Decode, tokens: list[int]) -> None:
+    whole = decode(tokens)
+    assert "".join(pushed(decode, tokens)) == whole
+    for cut in range(len(tokens)):
+        assert decode.settled(tokens[:cut]) + "".join(pushed(decode, tokens[cut:], tokens[:cut])) == whole
+    if decode is OF_BYTES:
+        assert whole == bytes(token for token in tokens if token < END).decode(errors="replace")
 
 
-@given(tokens=st.lists(st.integers(0, len(PIECES) - 1), max_size=6 * CONTEXT))
-def test_the_pieces_of_any_tokens_are_their_text(tokens: list[int]) -> None:
-    whole = of_pieces([0, *tokens]).removeprefix("the")
-    text = "".join(pushed(of_pieces, tokens, before=[0]))
-    assert ordinary(text) == ordinary(whole)
-    # A stray byte right behind a character spoils its whole run of bytes, and what was shown is not taken back.
-    if "\ufffd" not in whole:
-        assert text == whole
+def test_every_piece_is_asked_for_once() -> None:
+    asked: list[int] = []
+
+    def spell(token: int, first: bool) -> Piece:
+        asked.append(token)
+        return bytes([token])
+
+    decode = Decode(spell)
+    assert decode([0xA9] * 4000) == "\ufffd" * 4000
+    assert len(asked) <= 3

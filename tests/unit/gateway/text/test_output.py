@@ -1,11 +1,13 @@
 """Committed tokens become text that may be shown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.detokenizer import Detokenizer
+from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
 from specdec.rules.params import Origin
 from tests.gateway_fakes import EOS, ByteTokenizer, logprobs
@@ -66,15 +68,47 @@ def test_a_false_alarm_is_released() -> None:
     assert taken(output, b"X") == "STX"
 
 
-def test_the_tokens_of_a_stop_inside_a_token_keep_the_text_before_it() -> None:
-    class Words:
-        def decode(self, tokens: Sequence[int]) -> str:
-            return "".join(["one two", " three"][token] for token in tokens)
+def of_words(*words: str, special: Mapping[int, str] = MappingProxyType({})) -> Decode:
+    return Decode(lambda token, first: words[token], special)
 
-    output = OutputText(Detokenizer(Words().decode), ["e t", "thr"])
+
+def test_the_tokens_of_a_stop_inside_a_token_keep_the_text_before_it() -> None:
+    output = OutputText(Detokenizer(of_words("one two", " three")), ["e t", "thr"])
     end = output.take([0, 1], plain([0, 1]))
     assert end == (OutputToken(0, "on", Origin.PLAIN),)
     assert (output.length, output.stop) == (1, "e t")
+
+
+CHAT = of_words("hello", "", "user", "", " more", special={1: "<|im_start|>", 3: "<|im_end|>"})
+
+
+@pytest.mark.parametrize(
+    ("stops", "tokens", "shown", "stop"),
+    [
+        (["<|im_end|>"], [0, 3, 4], "hello", "<|im_end|>"),
+        (["<|im_start|>user"], [0, 1, 2, 4], "hello", "<|im_start|>user"),
+        (["<|im_start|>user"], [0, 1, 0, 4], "hellohello more", ""),
+        (["lo<|im_start|>us"], [0, 1, 2], "hel", "lo<|im_start|>us"),
+        (["hellouser"], [4, 0, 1, 2], " more", "hellouser"),
+        (["<|im_start|><|im_end|>"], [0, 1, 1, 3], "hello", "<|im_start|><|im_end|>"),
+        (["im_start", "hello<|", "|>user"], [0, 1, 2], "hellouser", ""),
+        (["<|im_end|><"], [0, 3, 1, 4], "hello more", ""),
+        (["o<|im_end|>x", "l<|im_end|> m"], [0, 3, 0, 3, 4], "hellohello more", ""),
+        (["o<|im_end|> m"], [0, 3, 0, 3, 4], "hellohell", "o<|im_end|> m"),
+        (["<|other|>"], [0, 1, 2, 3], "hellouser", ""),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_special_token_is_a_stop_string_under_its_name(
+    stops: list[str], tokens: list[int], shown: str, stop: str, size: int
+) -> None:
+    output, released = OutputText(Detokenizer(CHAT), stops), list[OutputToken]()
+    while output.length < len(tokens) and not output.stop:
+        part = tokens[output.length : output.length + size]
+        released += output.take(part, plain(part))
+    released += () if output.stop else output.finish()
+    assert (text(released), output.stop) == (shown, stop)
+    assert [token.id for token in released] == tokens[: output.length]
 
 
 def test_what_was_held_is_released_at_the_end() -> None:
@@ -84,11 +118,11 @@ def test_what_was_held_is_released_at_the_end() -> None:
     assert output.tail == ""
 
 
-def test_half_a_character_at_the_end_is_dropped_and_its_token_kept() -> None:
+def test_half_a_character_at_the_end_is_shown_as_none() -> None:
     output = make()
     taken(output, b"a" + "é".encode()[:1])
     end = output.finish()
-    assert (text(end), [token.id for token in end]) == ("", [0xC3])
+    assert (text(end), [token.id for token in end]) == ("\ufffd", [0xC3])
 
 
 def test_stop_strings_are_not_looked_for_before_min_tokens() -> None:
