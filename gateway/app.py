@@ -15,6 +15,7 @@ from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.http import probes, routes
+from gateway.http.bodies import BodyReader
 from gateway.http.server import CLOSE_GRACE, http_server, server_context
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier
@@ -201,7 +202,10 @@ async def running(
         await stack.enter_async_context(_background(_follow_readiness(services, grpc_server)))
         if settings.admin:
             await stack.enter_async_context(http_server(probes.admin(services), settings.admin))
-        address = await stack.enter_async_context(http_server(routes.build(services), settings.http, certificates))
+        bodies = BodyReader(settings.max_body_bytes, settings.admission.seconds)
+        stack.push_async_callback(bodies.close)
+        application = routes.build(services, bodies)
+        address = await stack.enter_async_context(http_server(application, settings.http, certificates))
         yield Gateway(address, grpc_server, services)
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
+from gateway.http.shape import check_shape
 from gateway.lists import MAX_IDS
 from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
 
@@ -44,9 +45,9 @@ async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: i
     return bytes(body)
 
 
-async def parse_body(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object in the body of a request; raises RequestError."""
-    return parse_json(await read_body(request.stream(), request.headers.get("content-length"), limit))
+def body_chunks(request: Request) -> AsyncIterator[bytes]:
+    """The bytes of a request's body as they come."""
+    return aiter(request.stream())
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise FieldInvalid(f"the body has more than {MAX_FIELDS} fields")
     if not isinstance(value, dict):
         raise FieldInvalid("the body must be a JSON object")
+    check_shape(value, raw)
     path = _lone_surrogate(value) if _SURROGATE.search(raw) else None
     if path is not None:
         path = path.removeprefix(".")

@@ -19,6 +19,7 @@ from gateway.http.fields import (
     Length,
     Lenience,
     Logprobs,
+    Metadata,
     ModelName,
     Name,
     Nothing,
@@ -28,7 +29,9 @@ from gateway.http.fields import (
     Prompts,
     SessionId,
     StopField,
+    TemplateArguments,
     Truncation,
+    Unread,
 )
 from gateway.http.messages import Messages, chat_prompt
 from gateway.http.sampling import SamplingBody
@@ -116,13 +119,13 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     user: Name | None = None
     session: SessionId | None = None
     expect_turn: Count | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    safety_identifier: Unread | None = None
+    prompt_cache_key: Unread | None = None
+    prompt_cache_retention: Unread | None = None
 
     @property
     def options(self) -> StreamOptions:
@@ -206,7 +209,7 @@ class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateArguments | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     max_completion_tokens: Length | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from gateway.callers.caller import MAX_NAME
+from gateway.http.shape import check_arguments
 from gateway.lists import MAX_IDS, MAX_STOP_CHARS, MAX_STOPS, unique_stops
 from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
@@ -113,6 +114,13 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 """A list of any length, whose first mistake is its only one: a list of a million may hold a million."""
 ModelName = Annotated[str, WithJsonSchema({"type": "string", BOUND: "model"})]
 Name = Annotated[str, WithJsonSchema({"type": "string", "maxLength": MAX_NAME})]
+Unread = Annotated[str, Field(max_length=MAX_NAME)]
+"""A text that nothing here reads."""
+_Value = Annotated[str, Field(max_length=512)]
+Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], _Value], Field(max_length=16)]
+"""OpenAI's bounds of `metadata`."""
+TemplateArguments = Annotated[dict[str, Any], AfterValidator(check_arguments)]
+"""Values that the caller gives the chat template."""
 SessionId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"})]
 Ids = Annotated[TokenIds, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
 Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant", "tool"]})]

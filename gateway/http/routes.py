@@ -4,7 +4,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -14,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.http import openapi, page, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
-from gateway.http.body import Body, parse_body
+from gateway.http.bodies import BodyReader
 from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.cursor import idempotency_key, received, wants_ids
 from gateway.http.door import Door
@@ -30,10 +29,8 @@ from gateway.turns.sessions import UserSessions
 from specdec.errors import NoVerifier, SpecdecError
 from specdec.serving.version import package_version
 
-_BodyType = TypeVar("_BodyType", bound=Body)
 
-
-def build(services: Services) -> FastAPI:
+def build(services: Services, bodies: BodyReader) -> FastAPI:
     """The ASGI application."""
     app = openapi.DescribedApp(
         partial(_limits, services),
@@ -56,8 +53,8 @@ def build(services: Services) -> FastAPI:
             expose_headers=["x-request-id", "retry-after"],
         )
     app.add_middleware(Edge, metrics=services.metrics)
-    _Api(services).mount(app)
-    sessions.mount(app, services)
+    _Api(services, bodies).mount(app)
+    sessions.mount(app, services, bodies)
     if services.settings.page:
         page.mount(app)
     probes.mount(app, services, in_full=services.settings.admin is None)
@@ -67,8 +64,9 @@ def build(services: Services) -> FastAPI:
 class _Api:
     """The endpoints that clients of OpenAI and vLLM call."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, bodies: BodyReader) -> None:
         self._services = services
+        self._bodies = bodies
         self._generator = Generator(services)
         self._sessions = UserSessions(services)
         self._created = int(time.time())
@@ -85,15 +83,15 @@ class _Api:
 
     async def completions(self, request: Request) -> Response:
         """Continue a text."""
-        return await self._generate(request, await self._body(request, CompletionBody))
+        return await self._generate(request, await self._bodies.read(request, CompletionBody))
 
     async def chat_completions(self, request: Request) -> Response:
         """Continue a conversation."""
-        return await self._generate(request, await self._body(request, ChatBody))
+        return await self._generate(request, await self._bodies.read(request, ChatBody))
 
     async def tokenize(self, request: Request) -> Response:
         """Show the tokens of a text or a conversation."""
-        body = await self._body(request, TokenizeBody)
+        body = await self._bodies.read(request, TokenizeBody)
         model = self._services.models.named(body.model or "")
         context = model.pool.info.context_length
         tokens = await model.prompts.encode(body.input(), calling_tenant(), context)
@@ -104,7 +102,7 @@ class _Api:
 
     async def detokenize(self, request: Request) -> Response:
         """Show the text of tokens."""
-        body = await self._body(request, DetokenizeBody)
+        body = await self._bodies.read(request, DetokenizeBody)
         model, tenant = self._services.models.named(body.model or ""), calling_tenant()
         text = await model.prompts.decode(body.tokens, tenant, "tokens", model.pool.info)
         return json_response(Text(prompt=text))
@@ -130,9 +128,6 @@ class _Api:
             system_fingerprint=info.system_fingerprint,
             drafters=[known_drafter(each) for each in model.pool.drafters],
         )
-
-    async def _body(self, request: Request, kind: type[_BodyType]) -> _BodyType:
-        return kind.parse(await parse_body(request, self._services.settings.max_body_bytes))
 
     async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
         answer_format, key = answer_format_of(body), idempotency_key(request.headers)

@@ -9,7 +9,7 @@ from pydantic import WithJsonSchema
 from gateway.callers.caller import calling_tenant
 from gateway.http import cursor, openapi
 from gateway.http.answers import json_response, streamed, while_connected
-from gateway.http.body import parse_body
+from gateway.http.bodies import BodyReader
 from gateway.http.fields import Name
 from gateway.http.replies import Completion
 from gateway.http.session_replies import (
@@ -30,9 +30,9 @@ _Number = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 0,
 """A query parameter, which `_parse` reads, so that a mistake is refused like every other."""
 
 
-def mount(app: FastAPI, services: Services) -> None:
+def mount(app: FastAPI, services: Services, bodies: BodyReader) -> None:
     """Add the routes."""
-    routes = _Routes(services)
+    routes = _Routes(services, bodies)
     openapi.add(app, "POST /v1/sessions", routes.create, SessionReply, SessionBody)
     openapi.add(app, "GET /v1/sessions", routes.page, SessionPage)
     openapi.add(app, "GET /v1/sessions/{id}", routes.get, SessionReply)
@@ -44,14 +44,15 @@ def mount(app: FastAPI, services: Services) -> None:
 class _Routes:
     """The endpoints; each method is one."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, bodies: BodyReader) -> None:
         self._services = services
+        self._bodies = bodies
         self._sessions = UserSessions(services)
         self._generator = Generator(services)
 
     async def create(self, request: Request) -> Response:
         """Create a session."""
-        body = SessionBody.parse(await parse_body(request, self._services.settings.max_body_bytes))
+        body = await self._bodies.read(request, SessionBody)
         key = cursor.idempotency_key(request.headers)
         session = await self._sessions.create(calling_tenant(body.user or ""), body.model or "", body.ttl, key)
         return json_response(session_reply(session))

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from gateway.http.body import Body
-from gateway.http.fields import ModelName, Off, On, TokenIds
+from gateway.http.fields import ModelName, Off, On, TemplateArguments, TokenIds
 from gateway.http.messages import Messages, chat_prompt
 from gateway.request import Prompt, TextPrompt, check_prompt
 from specdec.errors import FieldRequired
@@ -28,7 +28,7 @@ class TokenizeBody(Body):
     model: ModelName | None = None
     prompt: Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})] | None = None
     messages: Messages | None = Field(default=None, json_schema_extra={"minItems": 1})
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateArguments | None = None
     return_token_strs: bool | None = None
     add_special_tokens: On | None = None
     add_generation_prompt: On | None = None

@@ -127,3 +127,13 @@ async def test_a_grammar_of_gbnf_comes_back_translated() -> None:
         assert checked.text.split() == ["%llguidance", "{}", "start:", '"yes"', "|", '"no"']
     finally:
         await checker.close()
+
+
+async def test_a_text_of_neither_notation_is_refused_by_its_field() -> None:
+    checker = GrammarChecker()
+    try:
+        with pytest.raises(FieldInvalid, match="neither Lark nor GBNF") as refused:
+            await checker.check(Grammar(GrammarKind.LARK, 'root ::= "a'), "structured_outputs.grammar")
+        assert refused.value.param == "structured_outputs.grammar"
+    finally:
+        await checker.close()

@@ -1,0 +1,84 @@
+"""Bounds of JSON that a caller sends, by which no later step takes long; measured before anything else walks it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdec.errors import ContextLengthExceeded, FieldInvalid
+
+MAX_NESTING = 100
+"""Most objects and lists of a body that stand in each other."""
+MAX_BRACKETS = 64 * 1024
+"""Most opening brackets in a body, those of its texts included: some texts are read as JSON in turn."""
+MAX_COMMAS = 256 * 1024
+"""Most commas in a body, those of its texts included, and so most token ids."""
+MAX_ARGUMENT_VALUES = 4096
+"""Most objects, lists and values in the arguments of a chat template."""
+MAX_ARGUMENT_CHARS = 256 * 1024
+"""Most characters in the texts of these arguments."""
+_OF_CONTEXT = ("prompt", "tokens", "messages")
+"""Fields that the model's context must have room for."""
+_QUICK_BYTES = 64 * 1024
+_QUICK_BRACKETS = 2000
+
+
+def is_quick(raw: bytes) -> bool:
+    """Whether a body is read in a few milliseconds, whatever it holds."""
+    return len(raw) <= _QUICK_BYTES and brackets(raw) <= _QUICK_BRACKETS
+
+
+def brackets(raw: bytes) -> int:
+    """Opening brackets in a body and its texts."""
+    return raw.count(b"{") + raw.count(b"[")
+
+
+def check_shape(body: Mapping[str, Any], raw: bytes) -> None:
+    """Raise FieldInvalid or ContextLengthExceeded for a body that has too much in it; `param` is its largest field."""
+    if brackets(raw) > MAX_BRACKETS:
+        name = max(body, key=lambda each: _count(body[each], "{["))
+        raise FieldInvalid(f"{name} makes the body have over {MAX_BRACKETS} opening brackets", name)
+    if raw.count(b",") > MAX_COMMAS:
+        name = max(body, key=lambda each: _count(body[each], ","))
+        error = ContextLengthExceeded if name in _OF_CONTEXT else FieldInvalid
+        raise error(f"{name} makes the body have over {MAX_COMMAS} commas", name)
+    for name, value in body.items():
+        if depth(value) >= MAX_NESTING:
+            raise FieldInvalid(f"{name} is nested over {MAX_NESTING} deep", name)
+
+
+def depth(value: Any) -> int:
+    """How many objects and lists stand in each other at most; counted up to MAX_NESTING."""
+    level, deep = [value], 0
+    while deep < MAX_NESTING:
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            break
+        deep += 1
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return deep
+
+
+def check_arguments(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The arguments of a chat template; raises ValueError when they have too many values or too long texts."""
+    values: list[Any] = [value]
+    chars, index = 0, 0
+    while index < len(values):
+        each = values[index]
+        index += 1
+        if isinstance(each, str):
+            chars += len(each)
+        elif isinstance(each, dict):
+            values += each.values()
+            chars += sum(map(len, each))
+        elif isinstance(each, list):
+            values += each
+        if len(values) > MAX_ARGUMENT_VALUES:
+            raise ValueError(f"there are over {MAX_ARGUMENT_VALUES} values")
+        if chars > MAX_ARGUMENT_CHARS:
+            raise ValueError(f"there are over {MAX_ARGUMENT_CHARS} characters")
+    return value
+
+
+def _count(value: Any, characters: str) -> int:
+    """Opening brackets or commas that a value has as JSON, those of its texts included; about right for lists."""
+    text = repr(value)
+    return sum(map(text.count, characters))
