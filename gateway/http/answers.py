@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.cursor import cursor
 from gateway.http.problems import CLIENT_GONE, error_body
-from gateway.http.replies import Answer
 from gateway.http.tool_writer import writer_for
 from gateway.http.writers import AnswerFormat, Writer
 from gateway.models.served import ServedModels
@@ -185,9 +184,9 @@ def _writer(started: Started, models: ServedModels, answer_format: AnswerFormat 
     return writer_for(started, models.of_turn(started.header.model).tokenizer, answer_format)
 
 
-def _event(name: str, positions: Sequence[int], chunk: Answer) -> bytes:
-    event_id = f"id: {cursor(name, positions)}\n" if name else ""
-    return f"{event_id}data: {chunk.model_dump_json(exclude_unset=True)}\n\n".encode()
+def _event(name: str, positions: Sequence[int], chunk: bytes) -> bytes:
+    event_id = f"id: {cursor(name, positions)}\n".encode() if name else b""
+    return b"%bdata: %b\n\n" % (event_id, chunk)
 
 
 def _failure(error: SpecdecError) -> bytes:

@@ -5,15 +5,10 @@ from typing import Any
 
 from gateway.http.logprobs import chat_logprobs
 from gateway.http.replies import (
-    Answer,
     AssistantMessage,
     CalledTool,
-    CalledToolPart,
     ChatChoice,
-    Delta,
-    DeltaChoice,
     FunctionCall,
-    FunctionCallPart,
 )
 from gateway.http.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer
 from gateway.text.output import OutputToken
@@ -31,27 +26,27 @@ class ToolChatWriter(ChatWriter):
         self._waiting: list[list[OutputToken]] = [[] for _ in range(self.choices)]
         """Tokens of each choice that are in no chunk, because their text may be a part of a call."""
 
-    def chunks(self, event: Event) -> Iterator[Answer]:
+    def chunks(self, event: Event) -> Iterator[bytes]:
         if isinstance(event, OutputRound):
             self.noted(event)
             self._waiting[event.choice] += event.tokens
         if isinstance(event, OutputRound | Finished) and event.message:
-            yield self._chunk(self._chunk_head(), self._message_part(event.choice, event.message))
+            yield self._chunk(self._message_part(event.choice, event.message))
         if isinstance(event, Finished):
             yield from super().chunks(event)
 
-    def _message_part(self, choice: int, message: MessageDelta) -> DeltaChoice:
-        content: dict[str, Any] = {"content": message.content} if message.content else {}
-        calls: dict[str, Any] = {"tool_calls": [_call_part(call) for call in message.calls]} if message.calls else {}
-        return self._delta_choice(choice, Delta(**content, **calls), None)
+    def _message_part(self, choice: int, message: MessageDelta) -> dict[str, Any]:
+        content = {"content": message.content} if message.content else {}
+        calls = {"tool_calls": [_call_part(call) for call in message.calls]} if message.calls else {}
+        return self._delta(choice, self._taken(choice), content | calls)
 
-    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> DeltaChoice:
-        return self._delta_choice(choice, Delta(), finished)
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        return self._delta(choice, self._taken(choice), {}, finished)
 
-    def _delta_choice(self, choice: int, delta: Delta, finished: Finished | None) -> DeltaChoice:
+    def _taken(self, choice: int) -> list[OutputToken]:
+        """The tokens that waited."""
         tokens, self._waiting[choice] = self._waiting[choice], []
-        logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
-        return DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)
+        return tokens
 
     def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         choice = super()._choice(index, tokens, finished)
@@ -80,9 +75,9 @@ def _call(call: ToolCall) -> CalledTool:
     return CalledTool(id=call.id, type="function", function=FunctionCall(name=call.name, arguments=call.arguments))
 
 
-def _call_part(call: CallDelta) -> CalledToolPart:
+def _call_part(call: CallDelta) -> dict[str, Any]:
     """The first part of a call says what is called, the others have arguments alone."""
     if not call.name:
-        return CalledToolPart(index=call.index, function=FunctionCallPart(arguments=call.arguments))
-    function = FunctionCallPart(name=call.name, arguments=call.arguments)
-    return CalledToolPart(index=call.index, id=call.id, type="function", function=function)
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}

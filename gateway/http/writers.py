@@ -2,23 +2,20 @@
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel
-
+from gateway.http.chunks import ChunkTemplate, TextTemplate
 from gateway.http.logprobs import chat_logprobs, completion_logprobs
 from gateway.http.replies import (
     Answer,
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
-    ChatCompletionChunk,
     Completion,
     CompletionChoice,
-    Delta,
-    DeltaChoice,
     SessionRef,
 )
 from gateway.http.statistics import counts_of, metrics_of, report_of, usage_of
@@ -61,6 +58,8 @@ class Writer(ABC):
     """Writes the generations of one request; every request has a writer of its own."""
 
     id_prefix: str
+    chunk_object: str
+    """The type of object that a chunk says to be."""
 
     def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         self._started = started
@@ -71,6 +70,11 @@ class Writer(ABC):
         """Output tokens so far, by the index of each choice that has begun."""
         self._rounds: defaultdict[int, list[RoundReport]] = defaultdict(list)
         """Reports that are in no chunk yet, of each choice."""
+        self._template = ChunkTemplate(self._head() | {"object": self.chunk_object})
+        self._texts: dict[int, TextTemplate] = {}
+        """Prepared chunks of text alone, by the index of their choice."""
+        call, own = started.header.call, answer_format.token_ids or answer_format.continuous_usage
+        self._text_alone = not (own or call.speculation.detail or call.logprobs is not None)
 
     @property
     def choices(self) -> int:
@@ -81,30 +85,44 @@ class Writer(ABC):
     def whole(self, outputs: Sequence[Output]) -> Answer:
         """The answer in one piece, from the output of every generation."""
 
-    def opening(self) -> Iterator[Answer]:
-        """The chunks before the first round."""
+    def opening(self) -> Iterator[bytes]:
+        """The chunks before the first round, as JSON."""
         return iter(())
 
     @abstractmethod
-    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> BaseModel:
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         """A choice of a chunk, with the tokens of a round or with the end of a generation."""
 
     @abstractmethod
-    def _chunk(self, head: dict[str, Any], *choices: Any) -> Answer:
-        """A chunk of those choices."""
+    def _text(self, text: str) -> dict[str, Any]:
+        """The field of a choice of a chunk that has its text."""
 
-    def chunks(self, event: Event) -> Iterator[Answer]:
-        """The chunks of an event; none of a round whose tokens are all held back."""
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        """The chunks of an event, as JSON; none of a round whose tokens are all held back."""
         if isinstance(event, OutputRound):
             self.noted(event)
         match event:
+            case OutputRound(tokens=tokens, text=text, choice=choice) if tokens and self._text_alone:
+                yield self._text_chunk(choice, text)
             case OutputRound(tokens=tokens) if tokens:
-                yield self._chunk(self._chunk_head(), self._part(event.choice, tokens, None))
+                yield self._chunk(self._part(event.choice, tokens, None))
             case Finished():
-                yield self._chunk(self._chunk_head(event), self._part(event.choice, (), event))
+                part = self._part(event.choice, (), event)
+                yield self._template.chunk([part], self._counts() or self._statistics([event]))
                 self._ended.append(event)
                 if self._format.include_usage and len(self._ended) == self.choices:
-                    yield self._chunk(self._head() | self._report(self._ended))
+                    yield self._template.chunk([], self._report(self._ended))
+
+    def _chunk(self, part: dict[str, Any], more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+        """A chunk of one choice before its end."""
+        return self._template.chunk([part], {**self._counts(), **more})
+
+    def _text_chunk(self, choice: int, text: str) -> bytes:
+        """A chunk with nothing of its own but the text."""
+        if choice not in self._texts:
+            bare = self._choice(choice, (), None) | {"logprobs": None}
+            self._texts[choice] = TextTemplate(lambda shown: self._chunk(bare | self._text(shown)))
+        return self._texts[choice].chunk(text)
 
     def noted(self, event: OutputRound) -> None:
         """Note what a round adds to later chunks: the count of its tokens, and its report."""
@@ -121,17 +139,17 @@ class Writer(ABC):
             "service_tier": header.priority.value,
         }
 
-    def _chunk_head(self, finished: Finished | None = None) -> dict[str, Any]:
-        if self._format.include_usage:
-            so_far = counts_of(self._started.prompt_tokens, sum(self._committed.values()))
-            return self._head() | {"usage": so_far if self._format.continuous_usage else None}
-        return self._head() | (self._statistics([finished]) if finished else {})
+    def _counts(self) -> dict[str, Any]:
+        """The token counts so far, as a chunk shows them; the last chunk of a stream with usage has them in full."""
+        if not self._format.include_usage:
+            return {}
+        so_far = counts_of(self._started.prompt_tokens, sum(self._committed.values()))
+        return {"usage": so_far if self._format.continuous_usage else None}
 
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
         """The counts and statistics at the end of an answer to generations that have all ended."""
         prompts = [each for each in ended if each.choice in self._started.first_choices]
-        usage = usage_of(prompts, ended)
-        return {"usage": usage} | self._statistics(ended)
+        return {"usage": usage_of(prompts, ended)} | self._statistics(ended)
 
     def _take_rounds(self, outputs: Sequence[Output]) -> None:
         """Note the reports of a whole answer."""
@@ -161,6 +179,7 @@ class CompletionWriter(Writer):
     """Writes the answers of /v1/completions."""
 
     id_prefix = "cmpl"
+    chunk_object = "text_completion"
 
     def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         super().__init__(started, answer_format, tokenizer)
@@ -169,35 +188,36 @@ class CompletionWriter(Writer):
 
     def whole(self, outputs: Sequence[Output]) -> Answer:
         self._take_rounds(outputs)
-        choices = [self._part(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
-        for choice in choices if self._format.echo else ():
-            choice.text = self._prompt_text(choice.index) + choice.text
-        return self._chunk(self._head() | self._report([each.finished for each in outputs]), *choices)
+        parts = [self._part(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
+        for part in parts if self._format.echo else ():
+            part["text"] = self._prompt_text(part["index"]) + part["text"]
+        head = self._head() | self._report([each.finished for each in outputs])
+        return Completion(**head, object="text_completion", choices=[CompletionChoice(**part) for part in parts])
 
-    def opening(self) -> Iterator[Answer]:
+    def opening(self) -> Iterator[bytes]:
         """The text of each choice's prompt, where it is shown."""
         for index in range(self.choices) if self._format.echo else ():
-            choice = CompletionChoice(**self._choice(index, (), None), text=self._prompt_text(index), logprobs=None)
-            yield self._chunk(self._chunk_head(), choice)
+            yield self._text_chunk(index, self._prompt_text(index))
 
     def _prompt_text(self, choice: int) -> str:
         return self._tokenizer.decode.settled(self._started.prompt(choice))
 
-    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> CompletionChoice:
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         prompt_ids = {} if choice in self._written else self._prompt_ids(choice)
         start, text = self._written.get(choice, 0), text_of(tokens)
         self._written[choice] = start + len(text)
         logprobs = completion_logprobs(tokens, self._tokenizer.token_bytes, start)
-        return CompletionChoice(**self._choice(choice, tokens, finished), text=text, logprobs=logprobs, **prompt_ids)
+        return self._choice(choice, tokens, finished) | {"logprobs": logprobs} | self._text(text) | prompt_ids
 
-    def _chunk(self, head: dict[str, Any], *choices: Any) -> Completion:
-        return Completion(**head, object="text_completion", choices=list(choices))
+    def _text(self, text: str) -> dict[str, Any]:
+        return {"text": text}
 
 
 class ChatWriter(Writer):
     """Writes the answers of /v1/chat/completions."""
 
     id_prefix = "chatcmpl"
+    chunk_object = "chat.completion.chunk"
 
     def whole(self, outputs: Sequence[Output]) -> ChatCompletion:
         self._take_rounds(outputs)
@@ -205,20 +225,24 @@ class ChatWriter(Writer):
         head = self._head() | self._report([each.finished for each in outputs]) | self._prompt_ids()
         return ChatCompletion(**head, object="chat.completion", choices=choices)
 
-    def opening(self) -> Iterator[Answer]:
+    def opening(self) -> Iterator[bytes]:
         """One chunk for each choice, with the role."""
         for index in range(self.choices):
-            delta = Delta(role="assistant", content="")
-            choice = DeltaChoice(**self._choice(index, (), None), delta=delta, logprobs=None)
-            yield self._chunk(self._chunk_head() | self._prompt_ids(), choice)
+            begun = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+            yield self._chunk(self._choice(index, (), None) | begun, self._prompt_ids())
 
-    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> DeltaChoice:
-        delta = Delta() if finished else Delta(content=text_of(tokens))
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        return self._delta(choice, tokens, {} if finished else {"content": text_of(tokens)}, finished)
+
+    def _text(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}}
+
+    def _delta(
+        self, choice: int, tokens: Sequence[OutputToken], delta: dict[str, Any], finished: Finished | None = None
+    ) -> dict[str, Any]:
+        """A choice of a chunk with that part of the message."""
         logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
-        return DeltaChoice(**self._choice(choice, tokens, finished), delta=delta, logprobs=logprobs)
-
-    def _chunk(self, head: dict[str, Any], *choices: Any) -> ChatCompletionChunk:
-        return ChatCompletionChunk(**head, object="chat.completion.chunk", choices=list(choices))
+        return self._choice(choice, tokens, finished) | {"delta": delta, "logprobs": logprobs}
 
     def _message_choice(self, index: int, output: Output) -> ChatChoice:
         message = AssistantMessage(role="assistant", content=text_of(output.tokens), refusal=None)
