@@ -125,6 +125,8 @@ class GenerationRequest:
     request_id: str = field(default_factory=new_id)
     idempotency_key: str = ""
     """Requests of one key get the same generation; every request without a key gets a new one."""
+    retries: int | None = None
+    """How often the caller's client has repeated the request by itself; None where the client does not count."""
     user: str = ""
     """The user on whose behalf the caller asks; no user can see another's sessions and generations."""
     key: ApiKey | None = None
@@ -160,7 +162,9 @@ class GenerationRequest:
     def digest(self) -> str:
         """A hash that is equal for requests that ask for the same; a seed that was drawn at random is left out."""
         sampling = self.sampling if self.seeded else replace(self.sampling, seed=0)
-        asked = replace(self, sampling=sampling, request_id="", idempotency_key="", answer_format="", resumable=True)
+        asked = replace(
+            self, sampling=sampling, request_id="", idempotency_key="", answer_format="", resumable=True, retries=None
+        )
         asked = replace(asked, key=None)  # a request that is repeated with a newer key of its tenant is the same
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 

@@ -80,6 +80,10 @@ class MessageTooLarge(RequestError, reason="MESSAGE_TOO_LARGE"):
     """The body or message is larger than the limit."""
 
 
+class EncodingUnsupported(RequestError, reason="ENCODING_UNSUPPORTED"):
+    """The body is compressed in a way that is not read."""
+
+
 class RouteNotFound(RequestError, reason="ROUTE_NOT_FOUND"):
     """There is no such path or method."""
 
@@ -154,6 +158,10 @@ class SessionStoreReadOnly(SessionStoreDown, reason="SESSION_STORE_READ_ONLY"):
 
 class SessionBusy(ServiceError, reason="SESSION_BUSY"):
     """The session is generating already, or another writer came first."""
+
+
+class TurnConflict(SessionBusy):
+    """The session has not as many turns as the caller expects, which no retry of the same request mends."""
 
 
 class SessionHeld(SessionBusy, reason="SESSION_HELD"):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
+from gateway.http.encoding import decoded
 from gateway.http.shape import check_shape
 from gateway.lists import MAX_IDS
 from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
@@ -46,8 +47,12 @@ async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: i
 
 
 def body_chunks(request: Request) -> AsyncIterator[bytes]:
-    """The bytes of a request's body as they come."""
-    return aiter(request.stream())
+    """The bytes of a request's body as they come, without their Content-Encoding.
+
+    Raises:
+        EncodingUnsupported: they are compressed in a way that is not read.
+    """
+    return decoded(aiter(request.stream()), request.headers.get("content-encoding", ""))
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 import asyncio
 import math
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.http.half_closed import LeavingClient
+from gateway.http.offers import SteadyParser
 from gateway.http.problems import error_body
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, SpecdecError
 
@@ -23,6 +26,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     transport: asyncio.Transport
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.parser = SteadyParser(self)  # type: ignore[assignment]
+        self._leaving: LeavingClient | None = None
+        """Set once the client has shut its sending half."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head = 0
@@ -36,6 +45,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        if self._leaving is not None:
+            self._leaving.close()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -45,6 +56,22 @@ class BoundedConnection(HttpToolsProtocol):
         super().data_received(data)
         if self._beside > HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, MessageTooLarge(f"the head of a request must be at most {HEAD_BYTES} bytes"))
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether the connection stays open: for the answers to come, where there are any; TLS ends whole."""
+        if not self._answering or self.scheme == "https":
+            return False
+        self._leaving = LeavingClient(self.transport, self._waiting)
+        return True
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._leaving is not None and not self._answering:
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        if not self.parser.should_upgrade():  # else the head comes again, without the offer
+            super().on_headers_complete()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -66,6 +93,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._beside = 0
         self._end()
         super().on_message_complete()
@@ -110,6 +139,10 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    def _waiting(self) -> bool:
+        """Whether no byte of the answer has been sent to a client that reads interim answers."""
+        return self._answering and not self.cycle.response_started and self.cycle.scope["http_version"] != "1.0"
 
     def _refuse(self, status: int, error: SpecdecError) -> None:
         """Close the connection, with an answer where none has begun."""

@@ -7,6 +7,7 @@ from gateway.callers.caller import check_name
 from gateway.request import MAX_CHOICES
 from specdec.errors import FieldInvalid
 
+_DIGITS = 10
 _CURSOR = re.compile(rf"([^.]+)((?:\.[0-9]{{1,9}}){{1,{MAX_CHOICES}}})")
 
 
@@ -48,3 +49,9 @@ def wants_ids(headers: Mapping[str, str]) -> bool:
 def idempotency_key(headers: Mapping[str, str]) -> str:
     """The `Idempotency-Key` header; empty without it. Raises FieldInvalid when it is too long."""
     return check_name(headers.get("idempotency-key", ""), "Idempotency-Key")
+
+
+def retries(headers: Mapping[str, str]) -> int | None:
+    """How often the client has repeated the request by itself, as OpenAI's and Anthropic's clients say; else None."""
+    given = headers.get("x-stainless-retry-count", "")
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < _DIGITS else None

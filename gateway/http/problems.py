@@ -1,6 +1,7 @@
 """Errors in OpenAI's format, and the outermost layer of every HTTP request: its id, its log line, its metrics."""
 
 import math
+import re
 import time
 
 import structlog
@@ -14,7 +15,16 @@ from structlog.contextvars import bound_contextvars
 from gateway.http.replies import ErrorBody, ErrorDetail
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
-from specdec.errors import InternalError, KeyRefused, RateLimited, RequestError, RouteNotFound, SpecdecError
+from specdec.errors import (
+    InternalError,
+    KeyRefused,
+    RateLimited,
+    RequestError,
+    RouteNotFound,
+    SessionBusy,
+    SpecdecError,
+    TurnConflict,
+)
 from specdec.serving.interceptors import GOOD_REQUEST_ID
 from specdec.serving.status import status_of
 from specdec.serving.tracing import TraceSpan, served_span
@@ -36,12 +46,19 @@ def error_response(error: SpecdecError) -> Response:
     """The response to a request that failed before anything was sent."""
     shown = status_of(error)
     headers = {"retry-after": f"{math.ceil(shown.retry_after)}"} if shown.retry_after else {}
+    if shown.http == 409 and not _mended_by_retry(error):
+        headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's clients repeat every other 409
     match error:
         case KeyRefused():
             headers["www-authenticate"] = "Bearer"
         case RateLimited():
             headers |= error.headers
     return JSONResponse(error_body(error).model_dump(), status_code=shown.http, headers=headers)
+
+
+def _mended_by_retry(error: SpecdecError) -> bool:
+    """Whether the same request can succeed after a conflict: the session may have become idle."""
+    return isinstance(error, SessionBusy) and not isinstance(error, TurnConflict)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
@@ -73,6 +90,7 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["path"] = re.sub("/+", "/", scope["path"]).rstrip("/") or "/"  # base URLs are written with slashes or not
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if GOOD_REQUEST_ID.fullmatch(given) else new_id()
         scope.setdefault("state", {})["request_id"] = request_id

@@ -15,7 +15,7 @@ from gateway.http import openapi, page, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.bodies import BodyReader
 from gateway.http.completions import ChatBody, CompletionBody
-from gateway.http.cursor import idempotency_key, received, wants_ids
+from gateway.http.cursor import idempotency_key, received, retries, wants_ids
 from gateway.http.door import Door
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
@@ -138,6 +138,7 @@ class _Api:
             key=caller,
             priority=allowed_priority(asked.priority, caller, "service_tier"),
             idempotency_key=key,
+            retries=retries(request.headers),
             answer_format=answer_format.text(),
             resumable=bool(ids or key or body.session),
         )

@@ -46,7 +46,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:  # noqa: N802
         """Answer with the whole output at once."""
-        wanted = await self._request(request)
+        wanted = await self._request(request, context)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
         started, outputs = await collect(self._generator.stream(wanted, context.time_remaining()))
         await context.send_initial_metadata(tuple(started.limits.items()))
@@ -56,7 +56,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self, request: pb.StreamGenerateRequest, context: Context
     ) -> AsyncIterator[pb.StreamGenerateResponse]:
         """Answer with one event for each round."""
-        wanted = await self._request(request.request)
+        wanted = await self._request(request.request, context)
         resumable = bool(request.resumable or wanted.idempotency_key or wanted.session)
         stream = self._generator.stream(replace(wanted, resumable=resumable), context.time_remaining())
         async with aclosing(stream) as events:
@@ -65,9 +65,9 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
                     await context.send_initial_metadata(tuple(event.limits.items()))
                 yield pb.StreamGenerateResponse(**replies.event(event))
 
-    async def _request(self, message: pb.GenerateRequest) -> GenerationRequest:
+    async def _request(self, message: pb.GenerateRequest, context: Context) -> GenerationRequest:
         """The request of a message; calls of tools are read and written in the format of its model."""
-        wanted, choice = _request(message), tool_choice(message)
+        wanted, choice = replace(_request(message), retries=_retries(context)), tool_choice(message)
         if not choice.offered():
             return wanted
         model = await self._sessions.model_of(message.model, message.session, wanted.tenant)
@@ -135,6 +135,12 @@ def _model(model: ServedModel) -> pb.Model:
         gamma_max=info.gamma_max,
         tokenizer_hash=info.tokenizer_hash,
     )
+
+
+def _retries(context: Context) -> int | None:
+    """How often the client's channel has repeated the call by itself; None for a call that comes for the first time."""
+    given = dict(context.invocation_metadata() or ()).get("grpc-previous-rpc-attempts", "")
+    return int(given) if str(given).isdecimal() else None
 
 
 def _request(message: pb.GenerateRequest) -> GenerationRequest:

@@ -26,6 +26,7 @@ from specdec.errors import (
     SessionNotFound,
     SessionStoreDown,
     SpecdecError,
+    TurnConflict,
     TurnOver,
 )
 from specdec.wire.tokens import tokens_from_bytes
@@ -158,7 +159,7 @@ def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
                 f"turn {int(rest[0])} of the session is still being generated: wait for it, or cancel it"
             )
         case b"CONFLICT":
-            return SessionBusy(f"the session has {int(rest[0])} turns by now: another writer was first")
+            return TurnConflict(f"the session has {int(rest[0])} turns by now: another writer was first")
         case b"REUSED":
             return IdempotencyKeyReused("this idempotency key came before, with another request")
         case b"MODEL":

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import structlog
 
-from gateway.request import GenerationRequest, new_id
-from gateway.store.values import Opened, TurnView
+from gateway.request import GenerationRequest
+from gateway.store.values import Opened, SessionView, TurnView
 from gateway.text.fit import request_memory
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
 from gateway.turns.charge import Charge, charged
 from gateway.turns.choices import joined, skips_of
 from gateway.turns.events import Event, without_first
+from gateway.turns.retries import turn_key
 from gateway.turns.services import Services
 from gateway.turns.turn import (
     Header,
     Turn,
-    check_session_id,
     choice_session_id,
     header_from_bytes,
     header_to_bytes,
@@ -174,7 +174,8 @@ class Generator:
     async def _open(self, request: GenerationRequest, session_id: str) -> tuple[Opened, Header]:
         """Begin the request's turn in the session store, unless the same request began it before."""
         services = self._services
-        history, kept, expect_turn = await self._history(request)
+        key, view = await turn_key(request, services.sessions)
+        history, kept, expect_turn = await self._history(request, view)
         model, fingerprint = services.models.of_session(kept, request.model)
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
         added = await model.prompts.encode_request(request, info.context_length, history)
@@ -196,7 +197,7 @@ class Generator:
         with services.metrics.store_seconds.labels("open").time():
             opened = await services.sessions.open(
                 session_id,
-                request.idempotency_key or new_id(),
+                key,
                 added,
                 header_to_bytes(header),
                 kept or services.models.kept(model, info.system_fingerprint),
@@ -209,17 +210,18 @@ class Generator:
             services.metrics.tokens.labels("prompt").inc(len(added))
         return opened, header
 
-    async def _history(self, request: GenerationRequest) -> tuple[tuple[int, ...], str, int | None]:
+    async def _history(
+        self, request: GenerationRequest, view: SessionView | None
+    ) -> tuple[tuple[int, ...], str, int | None]:
         """The tokens of the request's session, what is kept of its model, and the turns it must have had before.
 
         A turn that this request opened earlier has its history already: it is not read again.
         """
-        if not request.session:
+        if view is None:
             return (), "", request.expect_turn
-        sessions = self._services.sessions
-        view = await sessions.get(check_session_id(request.session), request.tenant, request.idempotency_key)
         unopened = view.n > 0 and view.request_turn is None
-        history = log_of(await sessions.read(request.session, request.tenant, view.turn)) if unopened else ()
+        read = self._services.sessions.read
+        history = log_of(await read(request.session, request.tenant, view.turn)) if unopened else ()
         return history, view.model_fingerprint, view.turn if request.expect_turn is None else request.expect_turn
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:

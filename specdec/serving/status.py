@@ -52,6 +52,7 @@ _TABLE: dict[type[SpecdecError], ErrorStatus] = {
         grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", "priority_not_allowed"
     ),
     errors.MessageTooLarge: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, _INVALID, "message_too_large"),
+    errors.EncodingUnsupported: ErrorStatus(_ARGUMENT, 415, _INVALID, "unsupported_encoding"),
     errors.NoVerifier: ErrorStatus(_UNAVAILABLE, 503, "server_error", "no_verifier", 1.0),
     errors.Draining: ErrorStatus(_UNAVAILABLE, 503, "server_error", "draining", 1.0),
     errors.QueueFull: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "queue_full", 2.0),

@@ -1,0 +1,126 @@
+"""HTTP as clients speak it: offers of other protocols, half-closed connections, slashes, compressed bodies, marks."""
+
+import asyncio
+import gzip
+import json
+import zlib
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.gateway_fakes import Script
+from tests.integration.gateway.stage import Stage
+
+BODY = json.dumps({"prompt": "x", "max_tokens": 8}).encode()
+H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+WEBSOCKET = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+TLS = "Connection: Upgrade\r\nUpgrade: TLS/1.2\r\n"
+
+
+def head(extra: str, length: str) -> bytes:
+    return f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{extra}{length}\r\n\r\n".encode()
+
+
+def sized(extra: str, body: bytes = BODY) -> bytes:
+    return head(extra, f"Content-Length: {len(body)}") + body
+
+
+def chunked(extra: str) -> bytes:
+    parts = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (BODY[:5], BODY[5:]))
+    return head(extra, "Transfer-Encoding: chunked") + parts + b"0\r\n\r\n"
+
+
+async def exchange(here: Stage, *parts: bytes, answers: int = 1, shut: bool = False) -> bytes:
+    """What comes back for those bytes, sent one after another, until so many answers are there or the end."""
+    reader, writer = await asyncio.open_connection(*here.gateway.http.split(":"))
+    got = b""
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        if shut:
+            writer.write_eof()
+            return await asyncio.wait_for(reader.read(), 30)
+        while got.count(b"text_completion") < answers and (more := await asyncio.wait_for(reader.read(65536), 30)):
+            got += more
+    finally:
+        writer.close()
+    return got
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET, TLS, "", "Upgrade: h2c\r\n"])
+async def test_an_offer_is_ignored_and_the_body_read(here: Stage, offer: str) -> None:
+    whole = sized(offer)
+    for parts in ([whole], [whole[:-10], whole[-10:]], [whole[:60], whole[60:]], [chunked(offer)]):
+        assert b" 200 " in (await exchange(here, *parts))[:20]
+
+
+async def test_offers_and_plain_requests_share_a_connection(here: Stage) -> None:
+    got = await exchange(here, sized(H2C) + sized("") + sized(WEBSOCKET) + chunked(H2C), answers=4)
+    assert got.count(b" 200 ") == 4
+
+
+async def test_a_get_with_an_offer_is_answered_and_a_connect_refused(here: Stage) -> None:
+    asked = f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{H2C}Connection: close\r\n\r\n".encode()
+    assert b'"data"' in await exchange(here, asked)
+    assert b" 400 " in (await exchange(here, b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n"))[:20]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_has_shut_its_half_gets_the_whole_answer(here: Stage, stream: bool) -> None:
+    here.verifier.script = Script(text="Hello, world.", pause=0.1)
+    body = json.dumps({"prompt": "x", "stream": stream}).encode()
+    got = await exchange(here, sized("", body), sized("", body), shut=True)
+    finals = got.count(b"[DONE]") if stream else got.count(b'"finish_reason"')
+    assert finals == 2
+    assert got.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").startswith(b"HTTP/1.1 200")
+
+
+async def test_a_client_that_has_left_ends_its_work(here: Stage) -> None:
+    here.verifier.script = Script(text="x" * 200, pause=0.2)
+    await exchange(here, sized("", BODY.replace(b"8", b"200")), answers=0)
+    for _ in range(200):
+        if here.verifier.cancelled:
+            break
+        await asyncio.sleep(0.05)
+    assert here.verifier.cancelled == 1
+
+
+async def test_half_a_request_is_closed(here: Stage) -> None:
+    assert await exchange(here, sized("")[:-3], shut=True) == b""
+
+
+async def post(here: Stage, path: str, raw: bytes, **headers: str) -> tuple[int, Any]:
+    async with httpx2.AsyncClient() as client:
+        got = await client.post(f"{here.url}{path}", content=raw, headers=headers)
+        return got.status_code, got.json()
+
+
+@pytest.mark.parametrize("path", ["/v1/completions/", "//v1/completions", "/v1//completions//"])
+async def test_slashes_change_no_path(here: Stage, path: str) -> None:
+    assert (await post(here, path, BODY))[0] == 200
+
+
+async def test_a_byte_order_mark_is_read(here: Stage) -> None:
+    assert (await post(here, "/v1/completions", b"\xef\xbb\xbf" + BODY))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("raw", "encoding", "status", "code"),
+    [
+        (gzip.compress(BODY), "gzip", 200, None),
+        (zlib.compress(BODY), "deflate", 200, None),
+        (BODY, "identity", 200, None),
+        (BODY, "br", 415, "unsupported_encoding"),
+        (BODY, "gzip", 400, "invalid_value"),
+        (gzip.compress(BODY)[:-9], "gzip", 400, "invalid_value"),
+        (gzip.compress(b" " * 10**7 + BODY), "gzip", 413, "message_too_large"),
+    ],
+)
+async def test_a_compressed_body_is_read_or_refused(
+    here: Stage, raw: bytes, encoding: str, status: int, code: str | None
+) -> None:
+    got, answer = await post(here, "/v1/completions", raw, **{"Content-Encoding": encoding})
+    assert (got, answer.get("error", {}).get("code")) == (status, code)
