@@ -45,7 +45,8 @@ class BodyReader:
             RequestError: the body is too large, or a field of it is wrong.
             QueueFull: too many large bodies are on their way.
         """
-        tenant, length = calling_tenant(), request.headers.get("content-length")
+        encoded = "content-encoding" in request.headers  # then the length says little of the body
+        tenant, length = calling_tenant(), None if encoded else request.headers.get("content-length")
         async with AsyncExitStack() as stack:
             chunks = self._let_in(body_chunks(request), tenant, length, stack)
             raw = await read_body(chunks, length, self._limit)
