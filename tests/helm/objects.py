@@ -26,7 +26,7 @@ def named(objects: Iterable[Manifest], kind: str, suffix: str) -> Manifest:
 def pods(objects: Iterable[Manifest]) -> dict[str, dict[str, Any]]:
     """Component to pod template, of everything that runs pods."""
     runners = of_kind(objects, "Deployment", "StatefulSet", "Job")
-    templates = [runner["spec"]["template"] for runner in runners]
+    templates = [runner["spec"]["template"] for runner in runners] + of_kind(objects, "Pod")
     return {template["metadata"]["labels"]["app.kubernetes.io/component"]: template for template in templates}
 
 

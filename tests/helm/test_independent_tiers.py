@@ -139,8 +139,8 @@ def test_what_cannot_serve_is_refused(helm: Helm, values: Mapping[str, Any], sen
 
 
 def test_drafts_of_another_release_s_drafters_are_required(helm: Helm) -> None:
-    (job,) = of_kind(_render(helm, SHARED), "Job")
-    assert {"name": "DRAFTS", "value": "required"} in job["spec"]["template"]["spec"]["containers"][0]["env"]
+    (container,) = pods(_render(helm, SHARED))["test"]["spec"]["containers"]
+    assert {"name": "DRAFTS", "value": "required"} in container["env"]
     assert "every token is plain" not in notes(helm.render(CHART, SHARED))
 
 

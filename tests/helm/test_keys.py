@@ -32,9 +32,7 @@ def test_no_other_tier_sees_them(keyed: list[Manifest]) -> None:
 
 
 def test_the_release_test_sends_a_key_over_tls(keyed: list[Manifest]) -> None:
-    (job,) = [each for each in of_kind(keyed, "Job") if "helm.sh/hook" in each["metadata"].get("annotations", {})
-              and each["metadata"]["annotations"]["helm.sh/hook"] == "test"]  # fmt: skip
-    variables = {each["name"]: each for each in job["spec"]["template"]["spec"]["containers"][0]["env"]}
+    variables = {each["name"]: each for each in pods(keyed)["test"]["spec"]["containers"][0]["env"]}
     assert variables["GATEWAY"]["value"].startswith("https://")
     assert variables["API_KEY"]["valueFrom"] == {"secretKeyRef": {"name": "test-key", "key": "key"}}
 

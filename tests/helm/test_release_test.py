@@ -133,7 +133,19 @@ def test_a_model_that_is_not_served_fails_with_a_sentence(models: str) -> None:
     assert (status, "coder: no verifier of it is ready" in printed, "Traceback" in printed) == (1, True, False), printed
 
 
-def test_the_job_is_told_all_models(helm: Helm) -> None:
+def test_it_is_a_pod_that_stays_so_that_its_logs_can_be_read(helm: Helm) -> None:
+    """`helm test --logs` asks for the logs of a Pod of the hook's name, behind what the policies remove."""
+    hooks = [
+        each
+        for each in manifests(helm.render(CHART, values_of("minimal-cpu")))
+        if each["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"
+    ]
+    assert [each["kind"] for each in hooks] == ["Pod"]
+    assert hooks[0]["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
+    assert hooks[0]["spec"]["restartPolicy"] == "Never"
+
+
+def test_the_pod_is_told_all_models(helm: Helm) -> None:
     (container,) = pods(manifests(helm.render(CHART, values_of("models"))))["test"]["spec"]["containers"]
     assert {"name": "MODELS", "value": '["large","org/coder","small"]'} in container["env"]
 
