@@ -61,9 +61,20 @@ for module in pkgutil.walk_packages(package.__path__, PACKAGE + "."):
 
 
 def declared(extra: str) -> list[Requirement]:
-    """The requirements of the base and of one extra, as pyproject.toml declares them."""
+    """The requirements of the base and of one extra, and of those that it names, as pyproject.toml declares them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"][extra])]
+    extras = project["optional-dependencies"]
+    found = []
+    queue = [*map(Requirement, project["dependencies"]), *map(Requirement, extras[extra])]
+    while queue:
+        requirement = queue.pop(0)
+        if requirement.name == project["name"]:
+            queue += [
+                Requirement(line) for each in requirement.extras for line in project["optional-dependencies"][each]
+            ]
+        else:
+            found.append(requirement)
+    return found
 
 
 @cache

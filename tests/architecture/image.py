@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 EXTRA_OF: Mapping[str, str] = {"drafter_service": "drafter", "verifier_service": "verifier", "gateway": "gateway"}
-"""The extra that the image of each service installs."""
+"""The extra of each service."""
+INSTALLED: Mapping[str, str] = {"drafter_service": "engine", "verifier_service": "engine", "gateway": "gateway"}
+"""The extra that its image installs: images of both models install the same, in one layer."""
 SERVICES = tuple(EXTRA_OF)
 
 

@@ -2,12 +2,13 @@
 
 import re
 import subprocess
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.extras import IMPORT_EVERYTHING, RUN, command_with
-from tests.architecture.image import EXTRA_OF, ROOT, SERVICES, build, copied, dockerfile
+from tests.architecture.image import EXTRA_OF, INSTALLED, ROOT, SERVICES, Instruction, build, copied, dockerfile
 
 
 @pytest.fixture(params=SERVICES)
@@ -50,9 +51,9 @@ def test_the_demo_model_of_the_image_is_what_its_service_needs(image: Path, serv
     assert f'{{"name": "{name}", "status": "ok"' in done.stdout, done.stdout + done.stderr
 
 
-def test_an_image_installs_its_own_extra_with_pinned_versions(service: str) -> None:
+def test_an_image_installs_its_extra_with_pinned_versions(service: str) -> None:
     (installation,) = [each.rest for each in dockerfile(service) if "pip install" in each.rest]
-    assert re.findall(r"'(\.\[.*?\])'", installation) == [f".[{EXTRA_OF[service]},otel]"]
+    assert re.findall(r"'(\.\[.*?\])'", installation) == [f".[{INSTALLED[service]},otel]"]
     assert "-c constraints.txt" in installation
 
 
@@ -86,6 +87,28 @@ def test_the_images_of_both_models_are_built_alike() -> None:
     drafter, verifier = (str(dockerfile(service)) for service in ("drafter_service", "verifier_service"))
     alike = drafter.replace("drafter", "verifier").replace("demo/verifier", "demo/target").replace("50052", "50053")
     assert alike == verifier
+
+
+def test_the_images_of_both_models_have_their_packages_in_common() -> None:
+    """Layers are shared where all instructions before them, and those of the stages they copy from, are the same."""
+    drafter, verifier = (dockerfile(service) for service in ("drafter_service", "verifier_service"))
+    shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(drafter, verifier, strict=True)))
+    assert Instruction("COPY", "specdec specdec") in [both for both, _ in shared]
+
+
+@pytest.mark.parametrize("service", [*SERVICES, "verifier_service/vllm"])
+def test_settings_of_pip_are_mounted_for_one_step(service: str) -> None:
+    steps = [each.rest for each in dockerfile(service) if re.search(r"pip install|environment\.py", each.rest)]
+    assert len(steps) == 1
+    assert steps[0].startswith("--mount=type=secret,id=pip ")
+    assert "PIP_CONFIG_FILE=/run/secrets/pip " in steps[0]
+
+
+def test_the_image_with_vllm_copies_what_the_build_context_holds() -> None:
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copies = [each.rest.split()[:-1] for each in dockerfile("verifier_service/vllm") if each.word == "COPY"]
+    for source in (each for sources in copies if not sources[0].startswith("--from") for each in sources):
+        assert any(Path(source).is_relative_to(each) for each in let_in), source
 
 
 def test_the_ports_of_an_image_are_those_of_the_chart(service: str) -> None:
