@@ -104,11 +104,12 @@ def test_the_chart_s_own_store_of_blocks_is_bounded(default: list[Manifest]) -> 
 
 @pytest.mark.parametrize("case", ["minimal-cpu"], indirect=True)
 def test_sessions_are_never_evicted_and_blocks_are(objects: list[Manifest]) -> None:
-    def policy(component: str) -> str:
+    def policy(component: str, setting: str = "--maxmemory-policy") -> str:
         arguments = pods(objects)[component]["spec"]["containers"][0]["args"]
-        return str(arguments[arguments.index("--maxmemory-policy") + 1])
+        return str(arguments[arguments.index(setting) + 1])
 
     assert (policy("valkey"), policy("valkey-kv")) == ("noeviction", "allkeys-lru")
+    assert (policy("valkey", "--protected-mode"), policy("valkey-kv", "--protected-mode")) == ("no", "no")
     kept = {each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "StatefulSet")}
     assert [name for name, spec in kept.items() if "volumeClaimTemplates" in spec] == ["prod-specdec-valkey"]
 
