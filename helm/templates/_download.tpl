@@ -19,7 +19,7 @@
 {{- $values := index .root.Values .tier -}}
 {{- $image := ternary $values.model.s3.image $values.image (eq .kind "s3") -}}
 - name: {{ .name }}
-  image: {{ include "specdec.image" (dict "root" .root "image" $image) }}
+  image: {{ include "specdec.image" (dict "root" .root "image" $image "foreign" (eq .kind "s3")) }}
   imagePullPolicy: {{ $image.pullPolicy }}
   securityContext: {{- include "specdec.overlay" (dict "base" (include "specdec.containerSecurity" .) "over" $values.securityContext) | nindent 4 }}
   {{- include (printf "specdec.download.%s" .kind) . | nindent 2 }}

@@ -41,9 +41,10 @@ namespace: {{ .root.Release.Namespace }}
 labels: {{- include "specdec.labels" . | nindent 2 }}
 {{- end -}}
 
-{{/* An image: (dict "root" $ "image" .image). A digest wins over the tag. */}}
+{{/* An image: (dict "root" $ "image" .image); "foreign" true where it is not this product's own. A digest wins over the tag. */}}
 {{- define "specdec.image" -}}
-{{- $registry := default .image.registry .root.Values.global.imageRegistry -}}
+{{- $own := ternary "" .root.Values.imageRegistry (not (empty .foreign)) -}}
+{{- $registry := coalesce .root.Values.global.imageRegistry .image.registry $own -}}
 {{- $path := .image.repository -}}
 {{- if $registry }}{{ $path = printf "%s/%s" $registry $path }}{{ end -}}
 {{- if .image.digest -}}

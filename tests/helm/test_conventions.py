@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.helm.cases import values_of
 from tests.helm.engine import CHART, ChartRefused, Helm, Manifest, manifests
-from tests.helm.objects import TIERS, config, named, of_kind, pods
+from tests.helm.objects import TIERS, config, containers, named, of_kind, pods
 
 REDIS = {"redis": {"external": {"url": "redis://redis:6379/0"}}}
 
@@ -129,3 +130,19 @@ def test_what_is_missing_or_of_no_use_is_refused(helm: Helm, values: Mapping[str
 
 def test_a_cluster_must_know_every_field_outside_alpha(helm: Helm) -> None:
     assert 'kubeVersion: ">=1.30.0-0"' in (CHART / "Chart.yaml").read_text(encoding="utf-8")
+
+
+def test_one_value_names_the_registry_of_the_product_s_images_and_of_no_other(helm: Helm) -> None:
+    values = {
+        **values_of("minimal-cpu"),
+        "imageRegistry": "registry.example/team",
+        "drafter": {"image": {"registry": "own"}},
+    }
+    images = {
+        component: [each["image"] for each in containers(template)]
+        for component, template in pods(manifests(helm.render(CHART, values))).items()
+    }
+    assert images["gateway"] == images["test"] == ["registry.example/team/specdec/gateway:0.1.0"]
+    assert images["verifier"] == ["registry.example/team/specdec/verifier:0.1.0"]
+    assert images["drafter"] == ["own/specdec/drafter:0.1.0"]
+    assert images["valkey"] == images["valkey-kv"] == ["valkey/valkey:8.1.4-alpine"]

@@ -5,7 +5,7 @@ import yaml
 
 from tests.helm.cases import values_of
 from tests.helm.engine import CHART, ChartRefused, Helm, Manifest, manifests
-from tests.helm.objects import named, of_kind, pods
+from tests.helm.objects import named, pods
 
 
 @pytest.fixture(scope="module")
