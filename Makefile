@@ -78,6 +78,24 @@ DEVICE ?= cpu
 vllm: ## Make the environment of the backend vllm in build/vllm (gigabytes); DEVICE=cuda for accelerators.
 	$(PYTHON) verifier_service/vllm/environment.py build/vllm $(DEVICE)
 
+# Debian's own, without a registry: it takes root, and some minutes.
+.PHONY: images container-tools containers-test
+CONTAINER_TOOLS := podman runc debootstrap netavark aardvark-dns iptables
+images: container-tools ## Build all four container images and Debian's Valkey; IMAGES='gateway drafter' for some, ARGS=--state accepts sizes.
+	$(PYTHON) -m images $(IMAGES) $(ARGS)
+
+container-tools: ## Install podman, runc and debootstrap where they are missing (Debian, root).
+	@for tool in podman runc debootstrap; do command -v $$tool >/dev/null || lacking=yes; done; \
+	if [ "$$lacking" ]; then apt-get update -qq && apt-get install -qq --no-install-recommends --yes $(CONTAINER_TOOLS); fi
+
+containers-test: install-dev container-tools build/podman-compose/.installed ## Try compose.yaml with the images that `make images` built.
+	SPECDEC_CONTAINERS=1 $(BIN)/python -m pytest tests/containers $(ARGS)
+
+build/podman-compose/.installed: Makefile
+	$(PYTHON) -m venv build/podman-compose
+	build/podman-compose/bin/pip install --quiet podman-compose==1.6.0
+	@touch $@
+
 .PHONY: kube-apiserver kubernetes
 SPECDEC_KUBE_APISERVER ?= $(CURDIR)/build/kube/kube-apiserver
 
