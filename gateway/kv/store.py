@@ -23,7 +23,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.config import KvSettings
-from gateway.store.lua import NOW
+from gateway.store import lua
 from specdec.errors import SessionStoreDown
 from specdec.rules import blocks
 
@@ -31,46 +31,6 @@ _NONCE = 12
 """Bytes of the nonce in front of each value; it is random, so one key serves for up to 2**32 values."""
 _FULL_MS = 60_000
 """Milliseconds in which no block is stored for a tenant that had no room."""
-_LATER = "local function later(ms) return string.format('%.0f', now + ms + 1000) end\n"
-
-_PUT = (
-    NOW
-    + _LATER
-    + r"""
--- KEYS: block, ledger, mark of a full ledger. ARGV: value, ttl ms, budget in bytes, ms that the mark lasts
--- 1 when the block is kept | 0 when it would take what there is over the budget
-local entry, sum = #ARGV[1] .. ' ' .. KEYS[1], #ARGV[1]
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-for _, other in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-  local size, key = other:match('(%d+) (.*)')
-  if redis.call('EXISTS', key) == 0 then redis.call('ZREM', KEYS[2], other)  -- evicted
-  elseif other ~= entry then sum = sum + size end
-end
-if sum > tonumber(ARGV[3]) then
-  redis.call('SET', KEYS[3], '', 'PX', ARGV[4])
-  return 0
-end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.call('ZADD', KEYS[2], later(ARGV[2]), entry)
-redis.call('PEXPIRE', KEYS[2], ARGV[2] + 1000)
-return 1
-"""
-)
-
-_TOUCH = (
-    NOW
-    + _LATER
-    + r"""
--- KEYS: ledger, then blocks of one sequence, the last first: of a prefix that is cut short, the beginning is of use.
--- ARGV: ttl ms, then the bytes of each block
-for i = 2, #KEYS do
-  if redis.call('PEXPIRE', KEYS[i], ARGV[1]) == 1 then
-    redis.call('ZADD', KEYS[1], later(ARGV[1]), ARGV[i] .. ' ' .. KEYS[i])
-  end
-end
-redis.call('PEXPIRE', KEYS[1], ARGV[1] + 1000)
-"""
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +107,8 @@ class BlockStore:
         self._cipher = BlockCipher(bytes.fromhex(settings.key.get_secret_value())) if settings.key else None
         self._ttl_ms = round(settings.ttl * 1000)
         self._budget = settings.budget_bytes
-        self._put = client.register_script(_PUT)
-        self._touch = client.register_script(_TOUCH)
+        self._put = client.register_script(lua.script("blocks/put"))
+        self._touch = client.register_script(lua.script("blocks/touch"))
 
     async def sizes(self, keys: Sequence[str]) -> list[int]:
         """The size of each block in bytes; 0 for a block that is not stored."""

@@ -11,32 +11,15 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.store import lua
+
 Reply = list[Any]
 """A word and what belongs to it: bytes, None, integers, and lists of these."""
-
-_CHECKED = r"""
-local function flat(value)  -- with lengths, so that no two values look the same
-  if type(value) ~= 'table' then
-    value = tostring(value)
-    return #value .. ':' .. value
-  end
-  local parts = {}
-  for i = 1, #value do parts[i] = flat(value[i]) end
-  return '[' .. table.concat(parts) .. ']'
-end
-local sent = table.remove(ARGV)
-if redis.sha1hex(flat(KEYS) .. flat(ARGV)) ~= sent then return {'', {'GARBLED'}} end
-local function run()
-SOURCE
-end
-local reply = run()
-return {redis.sha1hex(sent .. flat(reply)), reply}
-"""
 
 
 def checked(source: str) -> str:
     """The script that runs `source` where its keys and arguments are those that were sent."""
-    return _CHECKED.replace("SOURCE", source)
+    return lua.script("checked").replace("SOURCE", source, 1)
 
 
 def arguments_of(keys: Sequence[str], arguments: Sequence[str | bytes | float]) -> list[bytes]:

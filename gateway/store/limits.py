@@ -17,7 +17,6 @@ from redis.asyncio import Redis
 
 from gateway.callers.caller import ApiKey
 from gateway.metrics import KeyMetrics
-from gateway.store import lua_limits
 from gateway.store.checked_scripts import Reply
 from gateway.store.redis_replies import understood
 from gateway.store.redis_scripts import Scripts
@@ -87,7 +86,7 @@ class Limits:
         try:
             async with asyncio.timeout(PATIENCE):
                 what: tuple[str | int, ...] = (request, _LEASE_MS, tokens, *limits)
-                reply = await self._scripts.run_on(lua_limits.ENTER, self._keys(key.id), *what)
+                reply = await self._scripts.run_on("limits/enter", self._keys(key.id), *what)
         except TimeoutError as error:
             raise SessionStoreDown("the session store, which counts requests, does not answer") from error
         refusal, wait, quota = understood(lambda found: _quota(key, found), reply)
@@ -109,7 +108,7 @@ class Limits:
         what: tuple[str | int, ...] = (request, requests, tokens, *_numbers(key.requests, key.tokens))
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._scripts.run_on(lua_limits.LEAVE, self._keys(key.id), *what)
+                await self._scripts.run_on("limits/leave", self._keys(key.id), *what)
         except (SessionStoreDown, TimeoutError) as error:
             _log.warning("limits_not_settled", key=key.id, error=str(error))
 
@@ -119,7 +118,7 @@ class Limits:
             await asyncio.sleep(LEASE / 3)
             for key, requests in [*self._running.items()]:
                 try:
-                    await self._scripts.run_on(lua_limits.RENEW, self._keys(key), _LEASE_MS, *requests)
+                    await self._scripts.run_on("limits/renew", self._keys(key), _LEASE_MS, *requests)
                 except SessionStoreDown as error:
                     _log.warning("limits_not_renewed", key=key, error=error.message)
 

@@ -7,20 +7,12 @@ from typing import Any
 import structlog
 from redis.asyncio import Redis
 
+from gateway.store import lua
+
 _log = structlog.get_logger()
 
 _PATIENCE = 0.5
 """Seconds for which a generation waits for Redis before it uses its own choice."""
-_SETTLE = """
--- KEYS: pin. ARGV: epoch, ttl ms, choice, every candidate. Returns the verifier that is to serve.
-local held = redis.call('HMGET', KEYS[1], 'v', 'ep')
-if held[1] and tonumber(held[2]) > tonumber(ARGV[1]) then return held[1] end  -- a newer owner has pinned it
-local choice = ARGV[3]
-for i = 4, #ARGV do if ARGV[i] == held[1] then choice = held[1] end end
-redis.call('HSET', KEYS[1], 'v', choice, 'ep', ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return choice
-"""
 
 
 class Pins:
@@ -32,7 +24,7 @@ class Pins:
         self._ttl_ms = round(ttl * 1000)
         self._prefix = prefix
         self._storing = set[asyncio.Future[str]]()
-        self._script: Callable[..., Awaitable[Any]] = client.register_script(_SETTLE)
+        self._script: Callable[..., Awaitable[Any]] = client.register_script(lua.script("pin"))
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
         """The candidate that served the session last, or else `choice`, which is remembered.

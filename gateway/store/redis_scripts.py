@@ -27,14 +27,14 @@ _Answer = TypeVar("_Answer")
 
 
 @cache
-def _whole(source: str) -> tuple[str, str]:
+def _whole(name: str) -> tuple[str, str]:
     """A script and its hash, by which it is always run: source that was changed on the way to the server never runs."""
-    whole = checked(source)
+    whole = checked(lua.script(name))
     return whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
 
 
 class Scripts:
-    """Runs scripts on one server, which loads each once."""
+    """Runs the scripts of `scripts/` on one server, which loads each once."""
 
     def __init__(self, client: Redis, replicas: int, prefix: str = "") -> None:
         """Args: replicas: how many replicas must acknowledge a durable write; prefix: of every key."""
@@ -42,28 +42,28 @@ class Scripts:
         self._pipeline = SharedPipeline(client, replicas)
         self._prefix = prefix
 
-    async def run(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
+    async def run(self, script: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """Run a script on the keys of a session; the reply is a word and what belongs to it."""
-        return await self.run_on(source, self._keys(session_id), *arguments)
+        return await self.run_on(script, self._keys(session_id), *arguments)
 
-    async def run_on(self, source: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
+    async def run_on(self, script: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
         """Run a script on any keys, given with their prefix."""
         return await self._reply(
-            source, keys, arguments, lambda sha, sent: self._client.evalsha(sha, len(keys), *keys, *sent)
+            script, keys, arguments, lambda sha, sent: self._client.evalsha(sha, len(keys), *keys, *sent)
         )
 
-    async def run_durably(self, source: str, session_id: str, *arguments: str | bytes | float) -> Reply:
+    async def run_durably(self, script: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """Run a script on the keys of a session durably, as `run_durably_on` does."""
-        return await self.run_durably_on(source, self._keys(session_id), *arguments)
+        return await self.run_durably_on(script, self._keys(session_id), *arguments)
 
-    async def run_durably_on(self, source: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
+    async def run_durably_on(self, script: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
         """Run a script together with others that are due now, and wait until enough replicas have what they wrote.
 
         Raises:
             SessionStoreDown: also when too few replicas have it; as the write stands, the script must be repeatable.
         """
         return await self._reply(
-            source, keys, arguments, lambda sha, sent: self._pipeline.run("EVALSHA", sha, len(keys), *keys, *sent)
+            script, keys, arguments, lambda sha, sent: self._pipeline.run("EVALSHA", sha, len(keys), *keys, *sent)
         )
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class Scripts:
 
     async def _reply(
         self,
-        source: str,
+        script: str,
         keys: Sequence[str],
         arguments: Sequence[str | bytes | float],
         evaluate: Callable[..., Any],
@@ -83,20 +83,20 @@ class Scripts:
         """
         for _ in range(TRIES):
             sent = arguments_of(keys, arguments)
-            reply = reply_of(await guarded(self._answer(source, partial(evaluate, sent=sent))), sent)
+            reply = reply_of(await guarded(self._answer(script, partial(evaluate, sent=sent))), sent)
             if reply is not None:
                 return reply
             with suppress(RedisError, OSError):  # a connection may be out of step: those that are idle are not kept
                 await self._client.connection_pool.disconnect(inuse_connections=False)
         raise SessionStoreDown("bytes were changed on the way to the session store or back")
 
-    async def _answer(self, source: str, evaluate: Callable[[str], Any]) -> Any:
+    async def _answer(self, script: str, evaluate: Callable[[str], Any]) -> Any:
         """What `evaluate` makes of the script's hash, once the server has the script; None when it is no answer."""
-        script, sha = _whole(source)
+        source, sha = _whole(script)
         try:
             with suppress(NoScriptError):
                 return await evaluate(sha)
-            await self._client.script_load(script)
+            await self._client.script_load(source)
             return await evaluate(sha)
         except InvalidResponse:  # it breaks the protocol of Redis
             return None

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from redis.asyncio import Redis
 
-from gateway.store import lua, lua_sessions, lua_turns, redis_replies
+from gateway.store import lua, redis_replies
 from gateway.store.redis_client import connect
 from gateway.store.redis_memory import MemoryGuard
 from gateway.store.redis_replies import understood
@@ -80,7 +80,7 @@ class RedisSessionStore:
         It is kept longer than anything that was named with it just now.
         """
         arguments = (self._secret_known, round(3000 * self._policy.ttl))
-        reply = await self._scripts.run_on(lua_sessions.SECRET, [self._prefix + lua.SECRET], *arguments)
+        reply = await self._scripts.run_on("sessions/secret", [self._prefix + lua.SECRET], *arguments)
         self._secret_known = understood(redis_replies.secret, reply)
         return self._secret_known
 
@@ -91,7 +91,7 @@ class RedisSessionStore:
         await self._memory.check()
         seconds = self._policy.ttl if ttl is None else ttl
         arguments = (tenant, model_fingerprint, round(seconds * 1000))
-        understood(redis_replies.done, await self._scripts.run_durably(lua_sessions.CREATE, session_id, *arguments))
+        understood(redis_replies.done, await self._scripts.run_durably("sessions/create", session_id, *arguments))
         if not listed:
             return
         key = lua.tenant_key(tenant, self._prefix)
@@ -102,7 +102,7 @@ class RedisSessionStore:
 
     async def delete(self, session_id: str, tenant: str) -> None:
         """Delete the session's keys and its entry in the tenant's list."""
-        reply = await self._scripts.run(lua_sessions.DELETE, session_id, tenant)
+        reply = await self._scripts.run("sessions/delete", session_id, tenant)
         await guarded(self._client.zrem(lua.tenant_key(tenant, self._prefix), session_id))
         understood(redis_replies.done, reply)
 
@@ -119,13 +119,13 @@ class RedisSessionStore:
 
     async def get(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
         """Read the session's hash."""
-        reply = await self._scripts.run(lua_sessions.GET, session_id, tenant, request_id)
+        reply = await self._scripts.run("sessions/get", session_id, tenant, request_id)
         return understood(redis_replies.session_view, reply)
 
     async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
         """Read the turn's part of the output stream, and its prompt from the log."""
         position = "" if after is None else 2 * after
-        reply = await self._scripts.run(lua_turns.READ, session_id, tenant, turn, position)
+        reply = await self._scripts.run("sessions/read", session_id, tenant, turn, position)
         return understood(redis_replies.turn_view, reply)
 
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
@@ -152,14 +152,14 @@ class RedisSessionStore:
         limits = (round(self._policy.ttl * 1000), self._policy.max_tokens * 4)
         what = (request_id, expected, tokens_to_bytes(tokens), params_blob, model_fingerprint, tenant)
         reply = await self._scripts.run_durably(
-            lua_turns.OPEN, session_id, *what, *limits, digest, int(create), self._lease_ms
+            "sessions/open", session_id, *what, *limits, digest, int(create), self._lease_ms
         )
         return understood(lambda found: redis_replies.opened(found, self._policy.max_tokens), reply)
 
     async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
         """Write owner, epoch and lease into the session's hash."""
         which = "" if turn is None else turn
-        reply = await self._scripts.run(lua_turns.ACQUIRE, session_id, owner, self._lease_ms, which)
+        reply = await self._scripts.run("sessions/acquire", session_id, owner, self._lease_ms, which)
         return understood(redis_replies.lease, reply)
 
     async def commit(self, rounds: Sequence[RoundCommit]) -> Sequence[bool | SpecdecError]:
@@ -176,19 +176,19 @@ class RedisSessionStore:
         for part in _parts(leases):
             keys = self._scripts.keys_of_pass(name for name, _ in part)
             packed = struct.pack(f"<{len(part)}d", *(epoch for _, epoch in part))
-            reply = await self._scripts.run_on(lua_turns.RENEW, keys, self._lease_ms, packed)
+            reply = await self._scripts.run_on("sessions/renew", keys, self._lease_ms, packed)
             found += understood(partial(redis_replies.renewals, leases=part), reply)
         return found
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
         """Set the flag in the session's hash and add an entry to its owner's stream of cancellations."""
         arguments = (tenant, turn, self._prefix + lua.CANCELLATIONS, self._lease_ms)
-        reply = await self._scripts.run_durably(lua_turns.CANCEL, session_id, *arguments)
+        reply = await self._scripts.run_durably("sessions/cancel", session_id, *arguments)
         return understood(lambda found: redis_replies.was_done(found, b"NOOP"), reply)
 
     async def release(self, session_id: str, epoch: int) -> bool:
         """Take owner and lease out of the session's hash."""
-        reply = await self._scripts.run(lua_turns.RELEASE, session_id, epoch)
+        reply = await self._scripts.run("sessions/release", session_id, epoch)
         return understood(lambda found: redis_replies.was_done(found, b"FENCED"), reply)
 
     def cancellations(self, owner: str) -> AsyncIterator[tuple[str, int]]:
@@ -202,7 +202,7 @@ class RedisSessionStore:
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
         """Take the oldest ended leases from the common index, and look each up in its session."""
         keys = (self._prefix + lua.LEASES,)
-        _, *ended = await self._scripts.run_on(lua_sessions.LAPSED, keys, limit, self._lease_ms)
+        _, *ended = await self._scripts.run_on("sessions/lapsed", keys, limit, self._lease_ms)
         found = [await self._lapsed_turn(name) for name in understood(_names, ended)]
         return [turn for turn in found if turn is not None]
 
@@ -217,13 +217,13 @@ class RedisSessionStore:
         await self._client.aclose()
 
     async def _lapsed_turn(self, session_id: str) -> LapsedTurn | None:
-        reply = await self._scripts.run(lua_sessions.LAPSED_TURN, session_id)
+        reply = await self._scripts.run("sessions/lapsed_turn", session_id)
         return understood(lambda found: redis_replies.lapsed_turn(found, session_id), reply)
 
     async def _commit(self, rounds: Sequence[RoundCommit]) -> list[bool | SpecdecError]:
         keys = self._scripts.keys_of_pass(each.session_id for each in rounds)
         packed = b"".join(map(_packed, rounds))
-        reply = await self._scripts.run_durably_on(lua_turns.COMMIT, keys, self._lease_ms, packed)
+        reply = await self._scripts.run_durably_on("sessions/commit", keys, self._lease_ms, packed)
         return understood(partial(redis_replies.outcomes, rounds=rounds), reply)
 
 

@@ -3,21 +3,27 @@
 import sys
 
 from gateway.__main__ import main
-from gateway.store import lua_turns
+from gateway.store import lua
 
-_CHECKED = (
-    "if m[1] ~= ARGV[1] then return {'FENCED'} end",
-    "if base < n or m[4] ~= 'GEN' then",
-)
+_COMMIT = "sessions/commit"
+_CHECKED = {
+    "if tonumber(m[5]) ~= epoch then return 'FENCED' end": "",
+    "if base < n or m[2] ~= 'GEN' then": "if false then",
+}
+_script = lua.script
 
 
-def _without_fence(script: str) -> str:
-    for line in _CHECKED:
+def _without_fence(name: str) -> str:
+    script = _script(name)
+    if name != _COMMIT:
+        return script
+    for line, unfenced in _CHECKED.items():
         if line not in script:
-            raise RuntimeError(f"COMMIT does not read {line!r} any more")
-    return script.replace(_CHECKED[0], "").replace(_CHECKED[1], "if false then")
+            raise RuntimeError(f"{name} does not read {line!r} any more")
+        script = script.replace(line, unfenced)
+    return script
 
 
 if __name__ == "__main__":
-    lua_turns.COMMIT = _without_fence(lua_turns.COMMIT)
+    lua.script = _without_fence
     sys.exit(main())

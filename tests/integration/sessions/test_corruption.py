@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from gateway.store import lua, lua_turns
+from gateway.store import lua
 from gateway.store.checked_scripts import arguments_of, checked, digest_of
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
@@ -38,7 +38,7 @@ async def test_a_script_does_nothing_when_it_gets_other_bytes_than_were_sent(
     keys = (lua.meta_key(sid), lua.LEASES)
     packed = struct.pack("<dIIiBI", lease.epoch, 3, 4, 7, 0, 4) + b"note"
     sent = arguments_of(keys, (60_000, packed))
-    script = checked(lua_turns.COMMIT)
+    script = checked(lua.script("sessions/commit"))
     async with connect(server.url) as client:
         for place, argument in enumerate(sent):
             changed = [*sent[:place], b"x" + argument[1:], *sent[place + 1 :]]

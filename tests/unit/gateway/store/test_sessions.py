@@ -1,5 +1,9 @@
 """The pure parts of the session store."""
 
+import fnmatch
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from gateway.store import lua
@@ -11,6 +15,18 @@ from specdec.errors import ConfigError
 def test_the_keys_of_a_session_share_one_hash_tag() -> None:
     assert {key[key.index("{") + 1 : key.index("}")] for key in lua.keys("abc")} == {"abc"}
     assert len(set(lua.keys("abc"))) == 5
+
+
+ROOT = Path(lua.__file__).parents[2]
+
+
+@pytest.mark.parametrize("file", [*ROOT.rglob("gateway/store/scripts/**/*.lua")], ids=lambda file: str(file.stem))
+def test_every_script_is_packaged_and_finds_what_it_uses(file: Path) -> None:
+    assert lua.script(str(file.relative_to(ROOT / "gateway/store/scripts").with_suffix(""))).endswith(file.read_text())
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = settings["tool"]["setuptools"]["package-data"]["*"]
+    name = file.relative_to(ROOT / "gateway/store").as_posix()
+    assert any(fnmatch.fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
 def test_a_commit_without_tokens_and_without_a_finish_is_a_mistake() -> None:
