@@ -145,7 +145,7 @@ async def _running(
     identity = identity_of(settings, facts, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
     grammars = GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids)
     info = replace(_info(settings, target), grammars=grammars is not None)
-    sources = DraftSources(settings, pool, speculation)
+    sources = DraftSources(settings, pool, speculation, info.vocab_size)
     generations = Generations(settings, info, scheduler, sources, speculation, metrics, grammars)
     async with asyncio.TaskGroup() as tasks:
         working = scheduler.run(), pool.follow(source, make_link, identity), target.model.watch()

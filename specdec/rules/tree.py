@@ -139,13 +139,17 @@ class TreeDraft:
         """The first `count` nodes.
 
         Where nodes lie by depth, and siblings in the order of the draw, how much is kept does not depend on what was
-        drawn: so it is cut before equal siblings are merged, and not after.
+        drawn: so it is cut before equal siblings are merged, and not after. A q̂ without a child left is dropped.
         """
         if count >= len(self.tree):
             return self
-        proposals = tuple(tuple(_cut(each, count) for each in made) for made in self.proposals[: count + 1])
-        return TreeDraft(Tree(self.tree.parents[:count]), self.tokens[:count], self.probs[: count + 1], proposals)
+        tree = Tree(self.tree.parents[:count])
+        probs = tuple(law if children else None for law, children in zip(self.probs, tree.children, strict=False))
+        proposals = tuple(_cut(made, count) for made in self.proposals[: count + 1])
+        return TreeDraft(tree, self.tokens[:count], probs, proposals)
 
 
-def _cut(draws: Draws, count: int) -> Draws:
-    return Draws(tuple(child for child in draws.children if child < count), draws.law)
+def _cut(made: tuple[Draws, ...], count: int) -> tuple[Draws, ...]:
+    """The draws whose first child is among the first `count` nodes, with the children that are."""
+    kept = (Draws(tuple(child for child in draws.children if child < count), draws.law) for draws in made)
+    return tuple(draws for draws in kept if draws.children)

@@ -14,7 +14,7 @@ from torch import Tensor
 from specdec.engine import Chunk, Engine
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules.cache import at_once
-from specdec.rules.draft import Verdict
+from specdec.rules.draft import NO_DRAFT, Verdict
 from specdec.rules.evidence import evidence
 from specdec.rules.lenience import lenient_greedy
 from specdec.rules.params import SamplingParams
@@ -60,7 +60,7 @@ def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> R
         return NoDistribution(NO_TOKEN)
     if chunk.drafts:
         _log.warning("draft_unusable", session=session, error=str(error))
-        return verify_batch(engine, [replace(chunk, most=0)])[0]
+        return verify_batch(engine, [replace(chunk, row=replace(chunk.row, draft=NO_DRAFT))])[0]
     _log.error("pass_failed", session=session, exc_info=error)
     return InternalError("the model failed on this sequence")
 

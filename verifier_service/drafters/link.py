@@ -45,7 +45,7 @@ class Listener(Protocol):
         """The session's epoch; messages of another one are not for this listener."""
 
     def drafted(self, chunk: DraftTokens) -> None:
-        """Take drafted tokens."""
+        """Take drafted tokens; raises FieldInvalid or TokenOutOfRange when they are malformed."""
 
     def ended(self, length: int) -> None:
         """Note that no more tokens come for the prefix of that length, committed and drafted."""

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from specdec.serving.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
@@ -15,13 +16,11 @@ from verifier_service.drafters.answers import Answers
 from verifier_service.drafters.avoided import Avoided
 from verifier_service.drafters.breaker import Breaker
 from verifier_service.drafters.draft_buffer import DraftBuffer
+from verifier_service.drafters.draft_check import MOST_DRAFTS, checked
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.tree_buffer import TreeBuffer
-
-_MOST_DRAFTS = 128
-"""Most drafts held for one session; drafters send far fewer."""
 
 
 class RemoteDrafts(Drafts):
@@ -31,6 +30,7 @@ class RemoteDrafts(Drafts):
         self,
         call: GenerationCall,
         max_len: int,
+        vocab_size: int,
         pool: DrafterPool,
         settings: DraftingSettings,
         patience: Callable[[], float] | None = None,
@@ -41,6 +41,7 @@ class RemoteDrafts(Drafts):
 
         Args:
             max_len: tokens that the sequence may reach.
+            vocab_size: ids of the target; a draft with another is refused.
             settings: how long to wait at most, and when to try again.
             patience: seconds for which a wait pays now; None for a session whose γ is fixed, which waits for it
                 whatever that costs.
@@ -49,12 +50,13 @@ class RemoteDrafts(Drafts):
         """
         self._call = call
         self._max_len = max_len
+        self._vocab_size = vocab_size
         self._pool = pool
         self._settings = settings
         self._worth = patience
         self._clock = clock
         self._plan = plan
-        self._buffer = (DraftBuffer if plan is None else TreeBuffer)(call.tokens, _MOST_DRAFTS)
+        self._buffer = (DraftBuffer if plan is None else TreeBuffer)(call.tokens, MOST_DRAFTS)
         self._patience = Breaker(1, settings.probe)
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
@@ -145,7 +147,9 @@ class RemoteDrafts(Drafts):
             self.lost()
 
     def drafted(self, message: DraftTokens) -> None:
-        """Take drafted tokens if they continue this session's."""
+        """Take drafted tokens if they continue this session's; raises what `checked` does."""
+        draft = checked(message.draft, self._call.speculation.mode, self._plan, self._vocab_size)
+        message = replace(message, draft=draft)
         self._answers.drafted(message)
         if self._buffer.add(message):
             self._avoided.known()

@@ -34,7 +34,11 @@ _LEAST_PRICE = 0.05
 class DraftSources:
     """Makes the drafts of each session."""
 
-    def __init__(self, settings: VerifierSettings, pool: DrafterPool, speculation: BatchSpeculation) -> None:
+    def __init__(
+        self, settings: VerifierSettings, pool: DrafterPool, speculation: BatchSpeculation, vocab_size: int
+    ) -> None:
+        """`vocab_size` is that of the target."""
+        self._vocab_size = vocab_size
         self._settings = settings
         self._pool = pool
         self._speculation = speculation
@@ -104,12 +108,12 @@ class DraftSources:
     def _remote(self, call: GenerationCall, limit: int, gamma: int | None) -> RemoteDrafts:
         judged = gamma is None and call.speculation.policy.policy is PolicyKind.AUTO
         patience = self._speculation.patience if judged else None
-        return RemoteDrafts(call, limit, self._pool, self._settings.drafting, patience)
+        return RemoteDrafts(call, limit, self._vocab_size, self._pool, self._settings.drafting, patience)
 
     def _trees(self, call: GenerationCall, limit: int, tree: TreeOptions, place: int) -> RemoteDrafts:
         """Trees of a drafter, which draws by numbers that no other drafter of the session draws by."""
         plan = TreePlan(tree.width, tree.depth, tree.replacement, place * MAX_NODES)
-        return RemoteDrafts(call, limit, self._pool, self._settings.drafting, plan=plan)
+        return RemoteDrafts(call, limit, self._vocab_size, self._pool, self._settings.drafting, plan=plan)
 
     def _source(self, kind: SourceKind, call: GenerationCall, known: int, gamma: int | None) -> LocalSource:
         prompt = max(0, known - (len(call.tokens) - call.prompt_len))

@@ -11,6 +11,8 @@ from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.tree import ROOT, Draws, Tree, TreeDraft
+from specdec.rules.tree_options import TreeOptions
 from tests.unit.verifier_service.verifier_fakes import (
     GREEDY,
     TableEngine,
@@ -243,3 +245,14 @@ def test_detail_is_only_for_the_rows_that_ask_and_changes_no_verdict() -> None:
     assert kept.p > 0.99
     assert refused.p < 0.01
     assert all(token.u is not None for token in told.judged_tokens)
+
+
+@pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.COUPLED])
+def test_a_tree_that_the_pass_refuses_costs_its_drafts_and_no_answer(mode: Mode) -> None:
+    engine, bad = engine_with("s"), SparseProbs(torch.tensor([5, 5]), torch.tensor([0, 0]))
+    tree = TreeDraft(Tree((ROOT,)), (10**6,), proposals=((Draws((0,), bad),), ()))
+    options = TreeOptions(nodes=1, width=1, depth=1)
+    speculation = Speculation(mode, tree=options)
+    (result,) = verify_batch(engine, [whole(make_row("s", TOKENS, draft=tree, speculation=speculation))])
+    assert verdict(result).tokens == (following(3),)
+    assert engine.length("s") == 5

@@ -33,7 +33,7 @@ class Scene:
         self.worth = worth
         """Seconds for which a wait pays; None at first for a fixed γ."""
         patience = None if worth is None else lambda: self.worth
-        self.drafts = RemoteDrafts(call, 20, self.pool, settings, patience, self.clock)
+        self.drafts = RemoteDrafts(call, 20, 100, self.pool, settings, patience, self.clock)
 
     @property
     def link(self) -> DrafterLink:

@@ -200,7 +200,7 @@ def sources(**settings: object) -> DraftSources:
     link = DrafterLink("d:1", 1.0, make_metrics())
     link.connected("small", 0.001, "counts")
     given = {"model": {"path": "m"}, **settings}
-    return DraftSources(VerifierSettings.load(None, given), DrafterPool([link]), make_speculation())
+    return DraftSources(VerifierSettings.load(None, given), DrafterPool([link]), make_speculation(), 100)
 
 
 def test_the_names_are_those_of_sources_and_of_what_each_drafter_is() -> None:

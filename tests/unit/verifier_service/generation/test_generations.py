@@ -49,7 +49,7 @@ class Service:
         self.target, self.metrics, self.link = DirectTarget(), make_metrics(), make_link()
         self.link.connected("small", 0.001)
         pool, self.speculation = DrafterPool([self.link]), make_speculation()
-        sources = DraftSources(settings, pool, self.speculation)
+        sources = DraftSources(settings, pool, self.speculation, INFO.vocab_size)
         self.generations = Generations(settings, INFO, self.target, sources, self.speculation, self.metrics)
 
     async def rounds(self, call: GenerationCall) -> list[Round]:
