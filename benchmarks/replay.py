@@ -82,7 +82,7 @@ class Replayer:
         self._source = source
         settings = VerifierSettings.load(None, {"model": {"path": "unused"}})
         self._speculation = BatchSpeculation(settings.gamma_max, settings.draft_tokens, lambda: DrafterTimes(None))
-        self._sources = DraftSources(settings, DrafterPool(), self._speculation)
+        self._sources = DraftSources(settings, DrafterPool(), self._speculation, engine.vocab_size)
         self.tally = Tally()
 
     def run(self, turn: Replayed) -> None:

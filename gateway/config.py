@@ -13,7 +13,7 @@ from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.params import Mode
 from specdec.serving.access import NO_TOKEN, Token
-from specdec.serving.settings import Address, Origins, Section, Settings, TokenizerSettings
+from specdec.serving.settings import Address, HostNames, Origins, Section, Settings, TokenizerSettings
 from specdec.serving.tls import DialTlsSettings, PublicTlsSettings
 from specdec.serving.tracing import OtelSettings
 
@@ -120,6 +120,8 @@ class GatewaySettings(Settings):
     """The gRPC API."""
     cors_origins: Origins = ()
     """Origins of web pages whose scripts may call the HTTP API, as `https://app.example`; `*` is every origin."""
+    hosts: HostNames = ()
+    """Names by which this gateway is called beside those of its machine, where `http` is on loopback without keys."""
     page: bool = True
     """Whether `http` has a page at `/`, on which speculation can be watched."""
     admin: Address | None = None

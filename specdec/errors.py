@@ -112,6 +112,14 @@ class PriorityNotAllowed(RequestError, reason="PRIORITY_NOT_ALLOWED"):
     """The API key may not ask for this priority class."""
 
 
+class HostRefused(RequestError, reason="HOST_REFUSED"):
+    """The call was made by a host name that is not this machine's."""
+
+
+class MediaTypeRefused(RequestError, reason="MEDIA_TYPE_REFUSED"):
+    """A page sent a body without saying that it is JSON."""
+
+
 class IdempotencyKeyReused(RequestError, reason="IDEMPOTENCY_KEY_REUSED"):
     """The idempotency key was used before with a different request."""
 

@@ -23,7 +23,7 @@ from gateway.models.served import ServedModels
 from gateway.tasks import cancel_and_wait
 from gateway.turns.events import Event, Finished, OutputRound, Started, collect
 from specdec.errors import InternalError, SpecdecError
-from specdec.serving.status import status_of
+from specdec.serving.status import logged_error, status_of
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _PING = b": ping\n"
@@ -172,7 +172,7 @@ async def _stream(
         yield _DONE
     except SpecdecError as error:
         log = _log.warning if status_of(error).http >= 500 else _log.info
-        log("stream_failed", reason=error.reason, message=error.message)
+        log("stream_failed", **logged_error(error))
         yield _failure(error)
     except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
         _log.error("stream_failed", exc_info=error)

@@ -40,6 +40,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         409: "Conflict",
         410: "Not kept any more",
         413: "Body too large",
+        415: "A page sent a body that is not JSON by its type",
         422: "Idempotency key of another request",
         429: "Too much work, or more than the key may ask for",
         500: "Internal error",

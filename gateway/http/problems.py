@@ -25,8 +25,8 @@ from specdec.errors import (
     SpecdecError,
     TurnConflict,
 )
-from specdec.serving.interceptors import GOOD_REQUEST_ID
-from specdec.serving.status import status_of
+from specdec.serving.interceptors import GOOD_REQUEST_ID, logged_id
+from specdec.serving.status import logged_error, status_of
 from specdec.serving.tracing import TraceSpan, served_span
 
 CLIENT_GONE = 499
@@ -66,7 +66,8 @@ async def on_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, SpecdecError):
         raise error
     log = _log.warning if status_of(error).http >= 500 else _log.info
-    log("request_refused", reason=error.reason, message=error.message)
+    log("request_refused", **logged_error(error))
+    _log.debug("refusal", message=error.message)
     return error_response(error)
 
 
@@ -92,7 +93,8 @@ class Edge:
             return
         scope["path"] = re.sub("/+", "/", scope["path"]).rstrip("/") or "/"  # base URLs are written with slashes or not
         given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if GOOD_REQUEST_ID.fullmatch(given) else new_id()
+        good = GOOD_REQUEST_ID.fullmatch(given) is not None
+        request_id = given if good else new_id()
         scope.setdefault("state", {})["request_id"] = request_id
         status, began = 0, time.perf_counter()
 
@@ -104,7 +106,7 @@ class Edge:
             await send(message)
 
         traced = served_span(scope["method"], Headers(scope=scope), begins=scope["method"] == "POST")
-        with bound_contextvars(request_id=request_id), traced as span:
+        with bound_contextvars(request_id=logged_id(given) if good else request_id), traced as span:
             try:
                 await self._app(scope, receive, send_with_id)
             except ClientDisconnect:

@@ -1,6 +1,7 @@
 """The HTTP application: completions, tokens and models, with sessions and probes."""
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,9 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
+from gateway.config import GatewaySettings
 from gateway.http import openapi, page, probes, sessions
 from gateway.http.answers import json_response, streamed, while_connected, whole
 from gateway.http.bodies import BodyReader
+from gateway.http.browsers import BrowserGuard
 from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.cursor import idempotency_key, received, retries, wants_ids
 from gateway.http.door import Door
@@ -27,6 +30,7 @@ from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import UserSessions
 from specdec.errors import NoVerifier, SpecdecError
+from specdec.serving.settings import is_loopback
 from specdec.serving.version import package_version
 
 
@@ -52,6 +56,7 @@ def build(services: Services, bodies: BodyReader) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
+    app.add_middleware(BrowserGuard, names=_host_names(services.settings))
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services, bodies).mount(app)
     sessions.mount(app, services, bodies)
@@ -157,6 +162,12 @@ class _Api:
         tenant = calling_tenant(body.user or "")
         model = await self._sessions.model_of(body.model or "", body.session or "", tenant)
         return body.request(request_id, model.tokenizer.tool_format)
+
+
+def _host_names(settings: GatewaySettings) -> Collection[str] | None:
+    """Names of which one must call the gateway, beside those of its machine; None where any may."""
+    guarded = settings.api_keys is None and not settings.public_tls.certificate and is_loopback(settings.http)
+    return frozenset(settings.hosts) if guarded else None
 
 
 def _limits(services: Services) -> openapi.Limits:

@@ -31,5 +31,5 @@ class KeyInterceptor(DoorInterceptor):
 
 
 async def _refuse(error: KeyRefused, requests: Any, context: Any) -> None:
-    _log.info("rpc_refused", reason=error.reason, message=error.message, peer=context.peer())
+    _log.info("rpc_refused", reason=error.reason, peer=context.peer())
     await context.abort_with_status(rpc_status.to_status(rich_status(error)))

@@ -1,5 +1,6 @@
 """Wraps every RPC of a server: puts its ids into the log, turns errors into statuses, and logs its end."""
 
+import hashlib
 import re
 import time
 import uuid
@@ -15,11 +16,13 @@ from structlog.contextvars import bound_contextvars
 
 from specdec.errors import InternalError, SpecdecError
 from specdec.serving.decoding import Context, Handler, HandlerInterceptor, rebuilt
-from specdec.serving.status import rich_status, status_of
+from specdec.serving.status import logged_error, rich_status, status_of
 from specdec.serving.tracing import served_span
 
 GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """A request id of a caller that is used as it is; any other is replaced."""
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _PUBLIC = "/specdec.gateway."
 """What the methods that callers of the system call begin with; services look at each other all the time."""
@@ -46,6 +49,11 @@ async def _observed_rpc(method: str, context: Context) -> AsyncIterator[None]:
         yield
 
 
+def logged_id(given: str) -> str:
+    """A request id of a caller as logs have it: a UUID as it is, any other as a hash, since it may be a secret."""
+    return given if _UUID.fullmatch(given) else f"sha256:{hashlib.sha256(given.encode()).hexdigest()[:16]}"
+
+
 @asynccontextmanager
 async def observed(
     method: str, metadata: Mapping[str, str], fail: Callable[[status_pb2.Status], Awaitable[None]]
@@ -59,9 +67,11 @@ async def observed(
     """
     given = metadata.get("x-request-id", "")
     request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    public = method.startswith(_PUBLIC)
+    logged = logged_id(request_id) if public and request_id == given else request_id
     started, code = time.perf_counter(), "OK"
-    traced = served_span(method.removeprefix("/"), metadata, begins=method.startswith(_PUBLIC))
-    with bound_contextvars(request_id=request_id, rpc=method):
+    traced = served_span(method.removeprefix("/"), metadata, begins=public)
+    with bound_contextvars(request_id=logged, rpc=method):
         try:
             with traced as span:
                 span.describe({"rpc.system.name": "grpc", "rpc.method": method.removeprefix("/")})
@@ -79,7 +89,7 @@ async def observed(
 def _status(error: Exception, request_id: str) -> status_pb2.Status:
     if isinstance(error, SpecdecError):
         log = _log.warning if status_of(error).http >= 500 else _log.info
-        log("rpc_refused", reason=error.reason, message=error.message)
+        log("rpc_refused", **logged_error(error))
         return rich_status(error, request_id)
     _log.error("rpc_failed", exc_info=error)
     return rich_status(InternalError(f"internal error, request id {request_id}"), request_id)

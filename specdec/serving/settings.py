@@ -66,6 +66,10 @@ Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins), 
 """Origins of web pages: a list, or a text with commas between them."""
 
 
+HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins)]
+"""Names of hosts: a list, or a text with commas between them."""
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of an Address, without the brackets around an IPv6 host."""
     host, _, port = address.rpartition(":")

@@ -51,6 +51,8 @@ _TABLE: dict[type[SpecdecError], ErrorStatus] = {
     errors.PriorityNotAllowed: ErrorStatus(
         grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", "priority_not_allowed"
     ),
+    errors.HostRefused: ErrorStatus(grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", "host_refused"),
+    errors.MediaTypeRefused: ErrorStatus(_ARGUMENT, 415, _INVALID, "unsupported_media_type"),
     errors.MessageTooLarge: ErrorStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, _INVALID, "message_too_large"),
     errors.EncodingUnsupported: ErrorStatus(_ARGUMENT, 415, _INVALID, "unsupported_encoding"),
     errors.NoVerifier: ErrorStatus(_UNAVAILABLE, 503, "server_error", "no_verifier", 1.0),
@@ -81,6 +83,11 @@ def status_of(error: SpecdecError) -> ErrorStatus:
     """The status of an error; one that is not in the table has the status of its nearest base class."""
     found = next((_TABLE[base] for base in type(error).__mro__ if base in _TABLE), _BUG)
     return replace(found, retry_after=error.seconds) if isinstance(error, errors.RateLimited) else found
+
+
+def logged_error(error: SpecdecError) -> dict[str, str]:
+    """What logs say of an error; the message of a RequestError is left out, for it may repeat what the caller sent."""
+    return {"reason": error.reason} | ({} if isinstance(error, RequestError) else {"message": error.message})
 
 
 def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:
