@@ -104,3 +104,33 @@ liveness
 {{- $least := include "specdec.leastReplicas" (dict "root" . "tier" "drafter") | int -}}
 {{ ternary "required" "optional" (and (or .Values.drafter.external.addresses (and .Values.drafter.enabled (gt $least 0))) (gt (int .Values.speculation.gammaMax) 0)) }}
 {{- end -}}
+
+{{/* Groups of recording and alert rules, as Prometheus reads them. */}}
+{{- define "specdec.ruleGroups" -}}
+{{- $rule := .Values.metrics.prometheusRule }}
+{{- $given := dict
+  "ratio" (include "specdec.ratio" .)
+  "tls" .Values.tls.enabled
+  "gateways" .Values.gateway.enabled
+  "publicTls" (and .Values.gateway.enabled .Values.gateway.tls.public.existingSecret)
+  "apiKeys" (and .Values.gateway.enabled .Values.gateway.apiKeys.existingSecret)
+  "verifiers" (and .Values.verifier.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "verifier")))
+  "drafters" (and .Values.drafter.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "drafter"))) }}
+{{- $file := .Files.Get "files/rules.yaml"
+  | replace "NAMESPACE" .Release.Namespace
+  | replace "RELEASE" .Release.Name
+  | replace "MIN_ACCEPTANCE" ($rule.minAcceptance | toString)
+  | replace "MIN_SPEEDUP" (.Values.speculation.minSpeedup | toString)
+  | replace "MAX_FIRST_TOKEN" ($rule.maxFirstTokenSeconds | toString)
+  | fromYaml }}
+{{- range $part := $file.groups }}
+- name: {{ $part.name }}
+  rules:
+    {{- range $part.rules }}
+    {{- if or (not .needs) (index $given (.needs | default "")) }}
+    {{- if .alert }}{{ $_ := set .annotations "runbook_url" (printf "%s#%s" $rule.runbooks (lower .alert)) }}{{ end }}
+    {{- list (omit . "needs") | toYaml | nindent 4 }}
+    {{- end }}
+    {{- end }}
+{{- end }}
+{{- end -}}

@@ -20,7 +20,7 @@ from gateway.ratio_controller.controller import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
 from specdec.serving.tls import Certificates, watch_expiry
 from tests.helm.engine import CHART, Helm, Manifest, manifests
-from tests.helm.objects import named, of_kind
+from tests.helm.objects import named, of_kind, pods, selects
 from verifier_service.metrics import VerifierMetrics
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
@@ -184,6 +184,47 @@ def test_monitors_label_series_as_the_rules_expect(full: list[Manifest]) -> None
         given = {each["targetLabel"]: each["replacement"] for each in endpoint["relabelings"]}
         component = monitor["metadata"]["labels"]["app.kubernetes.io/component"]
         assert given == {"component": component, "release": "prod"}
+
+
+def _files(full: list[Manifest]) -> dict[str, Any]:
+    """What a Prometheus without the operator reads, by the last two words of each file's name."""
+    data = named(full, "ConfigMap", "metrics-prometheus")["data"]
+    assert all(name.startswith("specdec.ns.prod.") for name in data), "files of all releases lie in one folder"
+    return {name.removeprefix("specdec.ns.prod."): yaml.safe_load(text) for name, text in data.items()}
+
+
+def test_a_prometheus_without_the_operator_reads_the_same_rules(full: list[Manifest], rules: dict[str, Any]) -> None:
+    assert _files(full)["rules.yaml"] == rules
+
+
+def test_a_prometheus_without_the_operator_reads_the_ports_that_monitors_read(full: list[Manifest]) -> None:
+    (job,) = _files(full)["scrape.yaml"]["scrape_configs"]
+    kept, *labels = job["relabel_configs"]
+    read = {
+        component
+        for component, template in pods(full).items()
+        for port in (each.get("name") for each in template["spec"]["containers"][0].get("ports", []))
+        if re.fullmatch(kept["regex"], f"{component};{port}")
+    }
+    monitored = {each["metadata"]["labels"]["app.kubernetes.io/component"]
+                 for each in of_kind(full, "ServiceMonitor", "PodMonitor")}  # fmt: skip
+    assert read == monitored
+    assert {each["target_label"] for each in labels} == {"component", "namespace", "pod", "release"}
+    (found,) = job["kubernetes_sd_configs"]
+    selector = dict(pair.split("=") for pair in found["selectors"][0]["label"].split(","))
+    assert all(selects(selector, template) for template in pods(full).values())
+
+
+@needs_promtool
+def test_promtool_accepts_the_files_for_a_prometheus_without_the_operator(full: list[Manifest], tmp_path: Path) -> None:
+    """All but the way pods are found, for which Debian's promtool has no word."""
+    assert PROMTOOL
+    (job,) = _files(full)["scrape.yaml"]["scrape_configs"]
+    jobs = {"scrape_configs": [{name: value for name, value in job.items() if name != "kubernetes_sd_configs"}]}
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(jobs), encoding="utf-8")
+    command = [PROMTOOL, "check", "config", "--syntax-only", "prometheus.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool
