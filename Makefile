@@ -91,6 +91,10 @@ container-tools: ## Install podman, runc and debootstrap where they are missing 
 containers-test: install-dev container-tools build/podman-compose/.installed ## Try compose.yaml with the images that `make images` built.
 	SPECDEC_CONTAINERS=1 $(BIN)/python -m pytest tests/containers $(ARGS)
 
+.PHONY: cluster-test
+cluster-test: install-dev ## Try the chart on the cluster that KUBECONFIG names, with the built images (tests/cluster/README.md).
+	SPECDEC_CLUSTER=1 $(BIN)/python -m pytest tests/cluster $(ARGS)
+
 build/podman-compose/.installed: Makefile
 	$(PYTHON) -m venv build/podman-compose
 	build/podman-compose/bin/pip install --quiet podman-compose==1.6.0

@@ -43,11 +43,12 @@ class Image:
     base: Base = PYTHON
 
 
+# Under the names by which compose and kubelets look for them: without a registry's name, that is what they mean.
 IMAGES: Mapping[str, Image] = {
-    "gateway": Image("gateway/Dockerfile", f"specdec/gateway:{TAG}"),
-    "drafter": Image("drafter_service/Dockerfile", f"specdec/drafter:{TAG}"),
-    "verifier": Image("verifier_service/Dockerfile", f"specdec/verifier:{TAG}"),
-    "verifier-vllm": Image("verifier_service/vllm/Dockerfile", f"specdec/verifier-vllm:{TAG}"),
+    "gateway": Image("gateway/Dockerfile", f"docker.io/specdec/gateway:{TAG}"),
+    "drafter": Image("drafter_service/Dockerfile", f"docker.io/specdec/drafter:{TAG}"),
+    "verifier": Image("verifier_service/Dockerfile", f"docker.io/specdec/verifier:{TAG}"),
+    "verifier-vllm": Image("verifier_service/vllm/Dockerfile", f"docker.io/specdec/verifier-vllm:{TAG}"),
     # The store of compose.yaml and of the chart, where no registry has it: Debian's Valkey.
     "valkey": Image("images/valkey/Dockerfile", "docker.io/valkey/valkey:8.1.4-alpine", DEBIAN),
 }

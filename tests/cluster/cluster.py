@@ -1,0 +1,166 @@
+"""The cluster that KUBECONFIG names, by kubectl and helm as an operator calls them, in a namespace of a test's own."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.fits import SMALL
+from tests.helm.engine import CHART
+
+RELEASE = "trial"
+PREFIX = f"{RELEASE}-specdec"
+PATIENCE = 300.0
+"""Seconds that a change of the cluster may take."""
+GATEWAY_IMAGE, STORE_IMAGE = "specdec/gateway:0.1.0", "valkey/valkey:8.1.4-alpine"
+_CONFINED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One namespace of it."""
+
+    namespace: str
+    folder: Path
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """What kubectl prints.
+
+        Raises:
+            subprocess.CalledProcessError: it failed; `stderr` says why.
+        """
+        return _run("kubectl", "--namespace", self.namespace, *arguments, text=text)
+
+    def helm(self, *arguments: str) -> str:
+        """What helm prints; it raises as `kubectl` does."""
+        return _run("helm", "--namespace", self.namespace, *arguments)
+
+    def objects(self, *arguments: str) -> list[dict[str, Any]]:
+        """Objects of the namespace, as `kubectl get` selects them."""
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", *arguments, "--output", "json"))["items"]
+        return found
+
+    def install(self, case: str, **values: object) -> None:
+        """Install a file of helm/ci, or upgrade to it, and wait until it serves."""
+        files = [str(CHART / "ci" / f"{case}-values.yaml")]
+        for name, content in (("small", SMALL), ("values", values)):
+            path = self.folder / f"{name}.yaml"
+            path.write_text(yaml.safe_dump(json.loads(json.dumps(content))), encoding="utf-8")
+            files.append(str(path))
+        named = [f"--values={file}" for file in files]
+        self.helm("upgrade", "--install", RELEASE, str(CHART), *named, "--wait", "--timeout", "10m")
+
+    def upgrade_unchanged(self) -> None:
+        """Upgrade to the same chart and values, which runs the hooks and changes no pod."""
+        self.helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--wait", "--timeout", "10m")
+
+    def apply(self, *objects: Mapping[str, object]) -> None:
+        """Make objects, or change them."""
+        self.kubectl("apply", "--filename", "-", text=yaml.safe_dump_all(json.loads(json.dumps(objects))))
+
+    def pod(self, name: str, *command: str, **environment: str) -> dict[str, object]:
+        """A confined pod of the gateway's image, which has Python."""
+        container = {
+            "name": name,
+            "image": GATEWAY_IMAGE,
+            "imagePullPolicy": "IfNotPresent",
+            "command": list(command),
+            "env": [{"name": key, "value": value} for key, value in environment.items()],
+            "securityContext": _CONFINED,
+        }
+        spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 150, "containers": [container]}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
+
+    def reaches(self, name: str, host: str, port: int) -> bool:
+        """Whether a new pod of that name can open a connection."""
+        script = f"import socket; socket.create_connection(({host!r}, {port}), timeout=10)"
+        self.kubectl("delete", "pod", name, "--ignore-not-found")
+        self.apply(self.pod(name, "python", "-c", script))
+        wait(lambda: self._phase(name) in ("Succeeded", "Failed"))
+        return self._phase(name) == "Succeeded"
+
+    @contextmanager
+    def traffic(self) -> Iterator[dict[str, Any]]:
+        """A load while the block runs; the dict has its report behind it."""
+        script = (Path(__file__).parent / "traffic.py").read_text(encoding="utf-8")
+        address = f"http://{PREFIX}-gateway:8000"
+        self.kubectl("delete", "pod", "traffic", "--ignore-not-found")
+        self.apply(self.pod("traffic", "python", "-u", "-c", script, GATEWAY=address))
+        wait(lambda: self._phase("traffic") == "Running")
+        report: dict[str, Any] = {}
+        try:
+            yield report
+        finally:
+            self.kubectl("exec", "traffic", "--", "python", "-c", "import os; os.kill(1, 15)")
+            wait(lambda: self._phase("traffic") in ("Succeeded", "Failed"))
+            report |= json.loads(self.kubectl("logs", "traffic").strip().splitlines()[-1])
+
+    def _phase(self, pod: str) -> str:
+        return self.kubectl("get", "pod", pod, "--output", "jsonpath={.status.phase}")
+
+
+def store() -> tuple[dict[str, object], ...]:
+    """A store named `redis`, as an installation has one, with the Secret of its URL."""
+    labels = {"app": "redis"}
+    command = ["valkey-server", "--protected-mode", "no", "--save", "", "--dir", "/tmp"]
+    container = {
+        "name": "redis",
+        "image": STORE_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "securityContext": _CONFINED,
+    }
+    return (
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "redis", "labels": labels},
+            "spec": {"containers": [container]},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "redis"},
+            "spec": {"selector": labels, "ports": [{"port": 6379}]},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "redis-url"},
+            "stringData": {"url": "redis://redis:6379/0"},
+        },
+    )
+
+
+def wait(holds: Callable[[], object]) -> None:
+    """Wait until something holds.
+
+    Raises:
+        TimeoutError: it does not within PATIENCE.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {PATIENCE:.0f} s")
+        time.sleep(1)
+
+
+def _run(*command: str, text: str | None = None) -> str:
+    done = subprocess.run(command, input=text, check=False, capture_output=True, text=True, timeout=900)
+    if done.returncode:
+        failed = subprocess.CalledProcessError(done.returncode, " ".join(command), done.stdout, done.stderr)
+        failed.add_note(done.stdout + done.stderr)
+        raise failed
+    return done.stdout

@@ -1,0 +1,71 @@
+"""Nothing that an operator does while requests come fails one of them, or changes a token."""
+
+import base64
+import time
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import PREFIX, RELEASE, Cluster, wait
+
+pytestmark = pytest.mark.timeout(1800)
+TIERS = ("drafter", "verifier", "gateway")
+TWO = {tier: {"replicas": 2} for tier in ("verifier", "gateway")}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    """The chart with mutual TLS, its policies, and two of what requests need."""
+    cluster.install("default", **TWO)
+    return cluster
+
+
+def _all_answered(report: dict[str, Any]) -> None:
+    assert report["failed"] == []
+    assert report["answered"] > 0
+    assert len(report["texts"]) == 1, "greedy decoding has one text"
+
+
+def test_an_upgrade_of_every_tier(installed: Cluster) -> None:
+    changed = {tier: {"podAnnotations": {"changed": "yes"}, **TWO.get(tier, {})} for tier in TIERS}
+    with installed.traffic() as report:
+        installed.install("default", **changed)
+    _all_answered(report)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_pod_that_is_deleted(installed: Cluster, tier: str) -> None:
+    pod = installed.objects("pods", "--selector", f"app.kubernetes.io/component={tier}")[0]["metadata"]["name"]
+    with installed.traffic() as report:
+        installed.kubectl("delete", "pod", pod, "--timeout", "180s")
+        installed.kubectl("rollout", "status", f"deployment/{PREFIX}-{tier}", "--timeout", "300s")
+    _all_answered(report)
+
+
+def test_drafters_that_go_to_zero_and_come_back(installed: Cluster) -> None:
+    deployment = f"deployment/{PREFIX}-drafter"
+    with installed.traffic() as report:
+        for replicas in (0, 1):
+            installed.kubectl("scale", deployment, f"--replicas={replicas}")
+            installed.kubectl("rollout", "status", deployment, "--timeout", "300s")
+    _all_answered(report)
+    assert "drafted tokens" in installed.helm("test", RELEASE, "--logs")
+
+
+def test_a_certificate_that_is_renewed(installed: Cluster) -> None:
+    secret = f"{PREFIX}-verifier-tls"
+
+    def certificate() -> str:
+        return installed.kubectl("get", "secret", secret, "--output", "jsonpath={.data.tls\\.crt}")
+
+    before = certificate()
+    with installed.traffic() as report:
+        installed.kubectl("delete", "secret", secret)
+        installed.upgrade_unchanged()  # the chart's Job makes what is missing
+        after = base64.b64decode(certificate()).decode()
+        verifiers = installed.objects("pods", "--selector", "app.kubernetes.io/component=verifier")
+        for name in (each["metadata"]["name"] for each in verifiers):
+            wait(lambda name=name: installed.kubectl("exec", name, "--", "cat", "/tls/tls.crt") == after)
+        time.sleep(30)  # requests meet servers with the new one
+    assert base64.b64decode(before).decode() != after
+    _all_answered(report)
